@@ -1,0 +1,1 @@
+"""The verbs of ``ebb``, one module each."""

@@ -1,0 +1,1 @@
+"""The master: gRPC service, one event loop around the core, and its journal."""

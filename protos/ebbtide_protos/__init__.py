@@ -1,0 +1,1 @@
+"""Ebbtide's wire protocol (gRPC), one sub-package per protocol version."""

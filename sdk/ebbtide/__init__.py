@@ -1,0 +1,1 @@
+"""What a training script imports to be suspended, resumed and resized."""
