@@ -1,0 +1,358 @@
+"""Checkpoints on disk: published by one rename, proven by digests, removed only once newer ones are proven.
+
+A job directory holds one directory per attempt, and each attempt writes into its own only, so an attempt that
+should be dead can never overwrite what a later one wrote:
+
+    <job_dir>/attempt-<n>/step-<12 digits>/{files…, MANIFEST.json}     published through this module
+    <job_dir>/attempt-<n>/{files…, MANIFEST.json}                      sealed after the last process had ended
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+
+_ATTEMPT = re.compile(r"attempt-(\d+)")
+_STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
+_DRAFTS = (".step-", ".attempt-")
+
+
+class InvalidCheckpoint(Exception):
+    """What is on disk is not the checkpoint that its manifest describes; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One restorable state of a job; `step` is None and `complete` may be False where a script wrote by itself."""
+
+    path: Path
+    step: int | None
+    attempt: int
+    bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    step: int | None
+    attempt: int
+    complete: bool
+    files: tuple[_File, ...]
+
+
+def publish(
+    attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int
+) -> Checkpoint:
+    """Let `write` fill a directory and publish it, whole and durable, as the attempt's checkpoint at `step`.
+
+    Whatever `write` raises (OSError on a full disk) comes through; nothing is published then and older checkpoints
+    stay untouched. Raises ValueError if `write` left no file or one named MANIFEST.json. A step that is published
+    twice keeps both, the second as `step-<12 digits>.1`, so that no moment exists without a valid one.
+    """
+    if step < 0:
+        raise ValueError(f"step must not be negative, got {step}")
+    _create(attempt_dir)
+    draft = attempt_dir / f".{_step_name(step)}-{os.getpid()}-{secrets.token_hex(4)}"
+    draft.mkdir()
+    try:
+        write(draft)
+        if (draft / MANIFEST).exists():
+            raise ValueError(f"a checkpoint must not contain a file named {MANIFEST}")
+        files = _record_files(draft)
+        if not files:
+            raise ValueError("the save function wrote no file into the directory that it was given")
+        manifest = _describe(job_id, attempt, step, True, "sdk", files)
+        _write_durably(draft / MANIFEST, manifest)
+        _sync(draft)
+        path = _place(draft, attempt_dir, step)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    _sync(attempt_dir)
+    _sync(attempt_dir.parent)
+    return Checkpoint(path, step, attempt, sum(file.bytes for file in files), True)
+
+
+def inspect(path: Path) -> Checkpoint:
+    """Read the checkpoint's manifest and compare names and sizes; raises InvalidCheckpoint.
+
+    A cheap check for what was verified a moment ago: it reads no data and sees no flipped bit.
+    """
+    return _compare_sizes(path, _read_manifest(path))
+
+
+def verify(path: Path) -> Checkpoint:
+    """Compare every file with the manifest, digests too; raises InvalidCheckpoint naming the first difference."""
+    manifest = _read_manifest(path)
+    checkpoint = _compare_sizes(path, manifest)
+    for file in manifest.files:
+        try:
+            with (path / file.path).open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise InvalidCheckpoint(f"{path / file.path}: cannot be read: {error.strerror}") from error
+        if digest != file.sha256:
+            raise InvalidCheckpoint(f"{path / file.path}: its SHA-256 digest is not the one in {MANIFEST}")
+    return checkpoint
+
+
+def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint that verifies: newest attempt first, then highest step; None if there is none."""
+    for path in _candidates(job_dir, before_attempt):
+        try:
+            return verify(path)
+        except InvalidCheckpoint:
+            continue
+    return None
+
+
+def any_published(job_dir: Path) -> bool:
+    """Whether the job ever published or sealed anything that is still here, valid or not."""
+    return any(True for _ in _candidates(job_dir))
+
+
+def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool) -> Checkpoint | None:
+    """Turn what a script wrote straight into its attempt directory into a checkpoint, and return it.
+
+    To be called after the attempt's last process ended; `complete` says that none was killed. Calling it again
+    returns the same. None if there is nothing to seal, if checkpoints were published there, or if a MANIFEST.json
+    lies there that does not verify. Symbolic links are neither followed nor covered.
+    """
+    if not attempt_dir.is_dir() or any((path / MANIFEST).exists() for path in _step_dirs(attempt_dir)):
+        return None
+    if not (attempt_dir / MANIFEST).exists():
+        files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
+        if not files:
+            return None
+        manifest = _describe(job_id, attempt, None, complete, "supervisor", files)
+        draft = attempt_dir / f".{MANIFEST}"
+        _write_durably(draft, manifest)
+        draft.rename(attempt_dir / MANIFEST)
+        _sync(attempt_dir)
+        _sync(attempt_dir.parent)
+    try:
+        return inspect(attempt_dir)
+    except InvalidCheckpoint:
+        return None
+
+
+def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> list[Path]:
+    """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
+
+    With fewer than `keep` valid ones nothing is removed. `trusted` are checkpoints whose digests the caller has
+    just computed; of those only names and sizes are compared. Drafts that earlier attempts left are removed, too.
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, got {keep}")
+    found = list(_candidates(job_dir))
+    if found:
+        _remove_drafts(job_dir)
+    if len(found) <= keep:
+        return []
+    valid = 0
+    for index, path in enumerate(found):
+        if valid == keep:
+            return [path for path in found[index:] if _remove(path)]
+        valid += _is_valid(path, trusted)
+    return []
+
+
+def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
+    """Everything that claims to be a checkpoint, newest first."""
+    for attempt, attempt_dir in reversed(_attempts(job_dir)):
+        if before_attempt is None or attempt < before_attempt:
+            yield from _step_dirs(attempt_dir)
+            if (attempt_dir / MANIFEST).exists():
+                yield attempt_dir
+
+
+def _attempts(job_dir: Path) -> list[tuple[int, Path]]:
+    return sorted((int(match[1]), path) for path, match in _subdirectories(job_dir, _ATTEMPT))
+
+
+def _step_dirs(attempt_dir: Path) -> list[Path]:
+    """The attempt's published directories, newest first."""
+    found = [(int(match[1]), int(match[2] or 0), path) for path, match in _subdirectories(attempt_dir, _STEP)]
+    return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def _subdirectories(directory: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    matches = ((entry, pattern.fullmatch(entry.name)) for entry in entries)
+    return [
+        (directory / entry.name, match) for entry, match in matches if match and entry.is_dir(follow_symlinks=False)
+    ]
+
+
+def _step_name(step: int) -> str:
+    return f"step-{step:012d}"
+
+
+def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
+    """Rename the draft to a name that sorts after every earlier publication of the same step."""
+    taken = [int(m[2] or 0) for _, m in _subdirectories(attempt_dir, _STEP) if int(m[1]) == step]
+    revision = max(taken, default=-1) + 1
+    while True:
+        path = attempt_dir / (f"{_step_name(step)}.{revision}" if revision else _step_name(step))
+        try:
+            draft.rename(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            revision += 1  # another process of the job took the name in between
+        else:
+            return path
+
+
+def _describe(
+    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[_File]
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "job_id": job_id,
+        "attempt": attempt,
+        "step": step,
+        "complete": True if complete else "unknown",
+        "sealed_by": sealed_by,
+        "files": [asdict(file) for file in files],
+        "created_at": time.time(),
+    }
+
+
+def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[_File]:
+    """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
+    records = []
+    for parent, directories, names in os.walk(root):
+        if parent == str(root):
+            directories[:] = [name for name in directories if not name.startswith(ignore)]
+            names = [name for name in names if not name.startswith(ignore)]
+        else:
+            _sync(Path(parent))
+        directories.sort()
+        paths = (Path(parent, name) for name in sorted(names))
+        records += [_record_file(root, path) for path in paths if stat.S_ISREG(path.lstat().st_mode)]
+    return records
+
+
+def _record_file(root: Path, path: Path) -> _File:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return _File(path.relative_to(root).as_posix(), os.fstat(stream.fileno()).st_size, digest)
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    try:
+        raw = json.loads((path / MANIFEST).read_bytes())
+        if raw["format"] != FORMAT:
+            raise ValueError(f"format {raw['format']}, expected {FORMAT}")
+        files = tuple(_File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
+        step = None if raw["step"] is None else int(raw["step"])
+        manifest = _Manifest(step, int(raw["attempt"]), raw["complete"] is True, files)
+    except FileNotFoundError as error:
+        raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, LookupError) as error:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
+    if not files:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
+    for file in files:
+        relative = PurePosixPath(file.path)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
+    return manifest
+
+
+def _compare_sizes(path: Path, manifest: _Manifest) -> Checkpoint:
+    for file in manifest.files:
+        found = _size(path / file.path)
+        if found != file.bytes:
+            raise InvalidCheckpoint(f"{path / file.path}: {found} bytes, {file.bytes} in {MANIFEST}")
+    size = sum(file.bytes for file in manifest.files)
+    return Checkpoint(path, manifest.step, manifest.attempt, size, manifest.complete)
+
+
+def _size(path: Path) -> int:
+    try:
+        status = path.lstat()
+    except FileNotFoundError as error:
+        raise InvalidCheckpoint(f"{path}: missing") from error
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidCheckpoint(f"{path}: not a regular file")
+    return status.st_size
+
+
+def _is_valid(path: Path, trusted: Collection[Path]) -> bool:
+    try:
+        inspect(path) if path in trusted else verify(path)
+    except InvalidCheckpoint:
+        return False
+    return True
+
+
+def _remove(path: Path) -> bool:
+    """Rename the checkpoint out of sight first: a crash half-way leaves a draft, never half a checkpoint."""
+    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        path.rename(doomed)
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(doomed, ignore_errors=True)
+    return True
+
+
+def _remove_drafts(job_dir: Path) -> None:
+    """Remove unfinished directories of all attempts but the last: an attempt starts when the one before is dead."""
+    earlier = [path for _, path in _attempts(job_dir)[:-1]]
+    for parent in [job_dir, *earlier]:
+        for name in os.listdir(parent):
+            if name.startswith(_DRAFTS):
+                shutil.rmtree(parent / name, ignore_errors=True)
+
+
+def _create(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _create(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync(directory.parent)
+
+
+def _write_durably(path: Path, content: dict[str, Any]) -> None:
+    with path.open("w", encoding="ascii") as stream:
+        json.dump(content, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,240 @@
+"""Checkpoints on disk: what a crash, a flipped bit, a full disk or a late process can and cannot do to them."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ebbtide import checkpoints
+from ebbtide.checkpoints import InvalidCheckpoint
+
+
+def writing(text: str) -> Callable[[Path], None]:
+    def write(directory: Path) -> None:
+        (directory / "shards").mkdir()
+        (directory / "shards" / "0.bin").write_bytes(text.encode() * 100)
+        (directory / "state.txt").write_text(text)
+
+    return write
+
+
+def publish(job_dir: Path, attempt: int, step: int, text: str = "weights") -> checkpoints.Checkpoint:
+    return checkpoints.publish(job_dir / f"attempt-{attempt}", step, writing(text), job_id="7", attempt=attempt)
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_published_checkpoint_verifies_and_says_what_it_is(tmp_path: Path) -> None:
+    published = publish(tmp_path, attempt=3, step=12)
+    assert published.path == tmp_path / "attempt-3" / "step-000000000012"
+    assert checkpoints.verify(published.path) == published
+    assert (published.step, published.attempt, published.complete) == (12, 3, True)
+    assert published.bytes == 707
+    manifest = json.loads((published.path / "MANIFEST.json").read_text())
+    assert [file["path"] for file in manifest["files"]] == ["state.txt", "shards/0.bin"]
+    assert (manifest["format"], manifest["job_id"], manifest["sealed_by"]) == (1, "7", "sdk")
+
+
+def test_the_newest_checkpoint_is_of_the_last_attempt_and_there_of_the_highest_step(tmp_path: Path) -> None:
+    for attempt, step in [(1, 900), (2, 100), (2, 1_000), (10, 50)]:
+        publish(tmp_path, attempt, step)
+    newest = checkpoints.newest_valid(tmp_path)
+    assert newest is not None
+    assert (newest.attempt, newest.step) == (10, 50)
+    before = checkpoints.newest_valid(tmp_path, before_attempt=10)
+    assert before is not None
+    assert (before.attempt, before.step) == (2, 1_000)
+
+
+def test_a_job_without_a_directory_has_no_checkpoint(tmp_path: Path) -> None:
+    assert checkpoints.newest_valid(tmp_path / "none") is None
+    assert not checkpoints.any_published(tmp_path / "none")
+    assert checkpoints.retain(tmp_path / "none") == []
+
+
+def test_a_process_killed_at_any_point_leaves_a_valid_checkpoint() -> None:
+    """Every C call of publish and retain is a crash point; the driver kills a child at each of them."""
+    program = Path(__file__).with_name("crash_points.py")
+    output = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True).stdout
+    steps = [line.split()[0] for line in output.splitlines()]
+    assert len(steps) > 100
+    assert set(steps) == {"10", "20"}
+    assert steps == sorted(steps), "once the new checkpoint is out, no later crash takes it back"
+    files_left = int(output.splitlines()[-1].split()[1])
+    assert files_left == 3, "retention was part of what was interrupted"
+
+
+@pytest.mark.parametrize("victim", ["state.txt", "shards/0.bin", "MANIFEST.json"])
+def test_after_a_flipped_bit_the_previous_checkpoint_is_used(tmp_path: Path, victim: str) -> None:
+    older = publish(tmp_path, 1, 10)
+    newer = publish(tmp_path, 1, 20)
+    if victim == "MANIFEST.json":
+        text = (newer.path / victim).read_text()
+        (newer.path / victim).write_text(text.replace('"sha256": "', '"sha256": "0', 1))
+    else:
+        flip_a_bit(newer.path / victim)
+    assert checkpoints.newest_valid(tmp_path) == older
+    with pytest.raises(InvalidCheckpoint, match="SHA-256"):
+        checkpoints.verify(newer.path)
+
+
+def test_each_kind_of_damage_is_named(tmp_path: Path) -> None:
+    path = publish(tmp_path, 1, 10).path
+    (path / "state.txt").write_text("short")
+    with pytest.raises(InvalidCheckpoint, match=r"state\.txt: 5 bytes, 7 in MANIFEST"):
+        checkpoints.verify(path)
+    (path / "state.txt").unlink()
+    with pytest.raises(InvalidCheckpoint, match=r"state\.txt: missing"):
+        checkpoints.verify(path)
+    (path / "state.txt").symlink_to(path / "shards" / "0.bin")
+    with pytest.raises(InvalidCheckpoint, match=r"state\.txt: not a regular file"):
+        checkpoints.verify(path)
+    (path / "MANIFEST.json").write_text('{"format": 1')
+    with pytest.raises(InvalidCheckpoint, match="not a manifest"):
+        checkpoints.verify(path)
+    (path / "MANIFEST.json").unlink()
+    with pytest.raises(InvalidCheckpoint, match=r"no MANIFEST\.json"):
+        checkpoints.verify(path)
+    assert checkpoints.any_published(tmp_path), "what is damaged had been published all the same"
+
+
+@pytest.mark.parametrize("name", ["../other/state.txt", "/etc/passwd"])
+def test_a_manifest_cannot_point_outside_its_checkpoint(tmp_path: Path, name: str) -> None:
+    path = publish(tmp_path, 1, 10).path
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    manifest["files"][0]["path"] = name
+    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    with pytest.raises(InvalidCheckpoint, match="leaves the checkpoint"):
+        checkpoints.verify(path)
+
+
+def test_a_save_that_fails_publishes_nothing_and_leaves_no_litter(tmp_path: Path) -> None:
+    older = publish(tmp_path, 1, 10)
+
+    def full(directory: Path) -> None:
+        (directory / "half").write_bytes(b"x" * 1000)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.publish(tmp_path / "attempt-1", 20, full, job_id="7", attempt=1)
+    assert checkpoints.newest_valid(tmp_path) == older
+    assert os.listdir(tmp_path / "attempt-1") == [older.path.name]
+
+
+def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="wrote no file"):
+        checkpoints.publish(tmp_path / "attempt-1", 1, lambda directory: None, job_id="7", attempt=1)
+    with pytest.raises(ValueError, match="MANIFEST"):
+        checkpoints.publish(
+            tmp_path / "attempt-1", 1, lambda d: (d / "MANIFEST.json").write_text("{}"), job_id="7", attempt=1
+        )
+    with pytest.raises(ValueError, match="negative"):
+        checkpoints.publish(tmp_path / "attempt-1", -1, writing("x"), job_id="7", attempt=1)
+    assert not checkpoints.any_published(tmp_path)
+
+
+def test_the_same_step_saved_again_replaces_nothing_and_is_the_newest(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10, "first")
+    for text in ["second", "third"]:
+        publish(tmp_path, 1, 10, text)
+        newest = checkpoints.newest_valid(tmp_path)
+        assert newest is not None
+        assert newest.step == 10
+        assert (newest.path / "state.txt").read_text() == text
+    checkpoints.retain(tmp_path, keep=1)
+    publish(tmp_path, 1, 10, "fourth")
+    newest = checkpoints.newest_valid(tmp_path)
+    assert newest is not None
+    assert (newest.path / "state.txt").read_text() == "fourth"
+
+
+def test_retain_keeps_the_newest_two_over_all_attempts(tmp_path: Path) -> None:
+    paths = [publish(tmp_path, attempt, step).path for attempt, step in [(1, 10), (1, 20), (2, 30), (3, 40)]]
+    assert sorted(checkpoints.retain(tmp_path)) == paths[:2]
+    assert [path.exists() for path in paths] == [False, False, True, True]
+    assert checkpoints.retain(tmp_path) == []
+
+
+def test_retain_removes_nothing_before_enough_newer_ones_verify(tmp_path: Path) -> None:
+    paths = [publish(tmp_path, 1, step).path for step in [10, 20, 30]]
+    flip_a_bit(paths[2] / "state.txt")
+    assert checkpoints.retain(tmp_path) == []
+    flip_a_bit(paths[1] / "state.txt")
+    flip_a_bit(paths[0] / "state.txt")
+    assert checkpoints.retain(tmp_path, keep=1) == []
+    good = publish(tmp_path, 1, 40).path
+    assert sorted(checkpoints.retain(tmp_path, keep=1)) == paths
+    assert os.listdir(tmp_path / "attempt-1") == [good.name]
+
+
+def test_retain_checks_sizes_even_of_what_the_caller_trusts(tmp_path: Path) -> None:
+    paths = [publish(tmp_path, 1, step).path for step in [10, 20, 30]]
+    (paths[2] / "state.txt").write_text("cut")
+    assert checkpoints.retain(tmp_path, trusted=paths) == []
+    good = publish(tmp_path, 1, 40).path
+    assert checkpoints.retain(tmp_path, trusted=[*paths, good]) == [paths[0]]
+
+
+def test_retain_removes_drafts_of_dead_attempts_only(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10)
+    publish(tmp_path, 2, 20)
+    dead = tmp_path / "attempt-1" / ".step-000000000011-4711-00"
+    running = tmp_path / "attempt-2" / ".step-000000000021-4712-00"
+    for draft in (dead, running):
+        draft.mkdir()
+        (draft / "half").write_text("half")
+    checkpoints.retain(tmp_path)
+    assert (dead.exists(), running.exists()) == (False, True)
+
+
+def test_what_a_script_wrote_by_itself_is_sealed_after_it_ended(tmp_path: Path) -> None:
+    attempt_dir = tmp_path / "attempt-2"
+    attempt_dir.mkdir()
+    (attempt_dir / "last.ckpt").write_bytes(b"state")
+    (attempt_dir / "latest").symlink_to("last.ckpt")
+    sealed = checkpoints.seal(attempt_dir, job_id="7", attempt=2, complete=False)
+    assert sealed == checkpoints.Checkpoint(attempt_dir, None, 2, 5, False)
+    assert checkpoints.seal(attempt_dir, job_id="7", attempt=2, complete=True) == sealed, "the first word stands"
+    assert checkpoints.newest_valid(tmp_path) == sealed
+    manifest = json.loads((attempt_dir / "MANIFEST.json").read_text())
+    assert (manifest["sealed_by"], manifest["complete"]) == ("supervisor", "unknown")
+
+
+def test_sealed_and_published_attempts_stand_in_one_order(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10)
+    (tmp_path / "attempt-2").mkdir()
+    (tmp_path / "attempt-2" / "last.ckpt").write_bytes(b"state")
+    checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    publish(tmp_path, 3, 30)
+    assert checkpoints.retain(tmp_path) == [tmp_path / "attempt-1" / "step-000000000010"]
+    publish(tmp_path, 4, 40)
+    assert checkpoints.retain(tmp_path) == [tmp_path / "attempt-2"]
+    assert not (tmp_path / "attempt-2").exists()
+
+
+def test_there_is_nothing_to_seal_where_nothing_or_only_a_draft_was_written(tmp_path: Path) -> None:
+    attempt_dir = tmp_path / "attempt-1"
+    assert checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=True) is None
+    draft = attempt_dir / ".step-000000000011-4711-00"
+    draft.mkdir(parents=True)
+    (draft / "half").write_text("half")
+    assert checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=False) is None
+    assert not checkpoints.any_published(tmp_path)
+
+
+def test_seal_leaves_published_checkpoints_and_foreign_manifests_alone(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10)
+    (tmp_path / "attempt-1" / "notes.txt").write_text("the script's own")
+    assert checkpoints.seal(tmp_path / "attempt-1", job_id="7", attempt=1, complete=True) is None
+    (tmp_path / "attempt-2").mkdir()
+    (tmp_path / "attempt-2" / "MANIFEST.json").write_text('["mine"]')
+    assert checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True) is None
+    assert (tmp_path / "attempt-2" / "MANIFEST.json").read_text() == '["mine"]'
