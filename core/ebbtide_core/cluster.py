@@ -1,0 +1,212 @@
+"""The cluster: one object, one way in.
+
+``handle(event, now)`` takes a fact and returns what the world is asked to do. Whoever drives it, the live master from
+its queue or a simulator from its heap, gets the same decisions for the same facts.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ebbtide_core import events as e
+from ebbtide_core import limits
+from ebbtide_core.commands import Command, Forget, Record, WakeAt
+from ebbtide_core.events import Event
+from ebbtide_core.fold import apply, is_news
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, gpus
+from ebbtide_core.policies.registry import Policy
+from ebbtide_core.react import commands, decisions
+from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.snapshot import Snapshot
+from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, validate
+from ebbtide_core.state import ClusterState
+
+
+class InvariantError(AssertionError):
+    """The cluster's own books are wrong: a bug that must not go on unseen."""
+
+
+class RefusalKind(Enum):
+    """Why a wish is refused."""
+
+    INVALID = auto()
+    UNKNOWN = auto()
+    CONFLICT = auto()
+    LIMIT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That a wish cannot be granted, and why in one line."""
+
+    kind: RefusalKind
+    message: str
+
+
+class Cluster:
+    """Jobs, nodes and a policy; see the module."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.state = ClusterState()
+        self._wake_at: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
+
+        Raises `InvariantError` or `InvalidTransitionError` if the books went wrong.
+        """
+        out = list(self._take(event, now))
+        if isinstance(event, e.SchedulingDue):
+            out.extend(self._schedule(now))
+        out.extend(self._wake(now))
+        self._check()
+        return out
+
+    def replay(self, event: Event, now: float) -> None:
+        """Take in an event of the journal again: only the state changes."""
+        apply(self.state, event, now)
+
+    def refusal(self, event: Event) -> Refusal | None:
+        """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
+        if isinstance(event, e.JobSubmitted):
+            return self._refuse_submit(event.spec)
+        if not isinstance(
+            event,
+            e.SuspendRequested
+            | e.ResumeRequested
+            | e.ResizeRequested
+            | e.CancelRequested
+            | e.HoldRequested
+            | e.ReleaseRequested,
+        ):
+            return None
+        job = self.state.jobs.get(event.job)
+        if job is None:
+            return Refusal(RefusalKind.UNKNOWN, f"job {event.job} does not exist")
+        if job.state.finished:
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
+        if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
+        if isinstance(event, e.SuspendRequested) and job.live is not None and not job.preemptible:
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+        if isinstance(event, e.ResizeRequested):
+            return self._refuse_resize(job, event)
+        return None
+
+    def story(self, job: JobId) -> list[tuple[float, Event]]:
+        """The last events of a job, oldest first; the journal has all of them."""
+        return list(self.state.jobs[job].story)
+
+    def job(self, job: JobId) -> Job | None:
+        """The job of that id; not to be changed."""
+        return self.state.jobs.get(job)
+
+    # --- the parts of handle ---
+
+    def _take(self, event: Event, now: float) -> Iterator[Command]:
+        """Apply ``event`` and all that follows from it."""
+        if not is_news(self.state, event):
+            yield from self._forget_old(event)
+            return
+        apply(self.state, event, now)
+        if event.durable:
+            yield Record(event)
+        yield from commands(self.state, event)
+        for decision in decisions(self.state, event):
+            yield from self._take(decision, now)
+
+    def _decide(self, events: Iterable[Event], now: float) -> Iterator[Command]:
+        for event in events:
+            yield from self._take(event, now)
+
+    def _forget_old(self, event: Event) -> Iterator[Command]:
+        """A node that reports the end of an attempt once more has not heard that it may forget it."""
+        if isinstance(event, e.AttemptFreed | e.AttemptRefused):
+            job = self.state.jobs.get(event.job)
+            if job is not None and event.attempt <= len(job.attempts):
+                attempt = job.attempts[event.attempt - 1]
+                if attempt.freed is not None:
+                    yield from (Forget(node, job.id, attempt.number) for node in attempt.allocation.node_ids)
+
+    def _schedule(self, now: float) -> Iterator[Command]:
+        """One scheduling pass.
+
+        1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
+        3. Start those whose claimed room is free.  4. Ask the policy.  5. Do what follows from its plan.
+        """
+        state = self.state
+        state.end_delays(now)
+        for job in state.due_deadlines(now):
+            if job.spec.time_limit_s is not None and job.running_s(now) >= job.spec.time_limit_s:
+                reason = f"time limit of {job.spec.time_limit_s:g} s reached"
+                yield from self._take(stop(job, StopCause.TIME_LIMIT, reason), now)
+        if state.awaited and now >= state.recovery_ends:
+            state.awaited.clear()
+        if state.quiesced or state.awaited:
+            return
+        yield from self._decide(settle_claims(state, now), now)
+        plan = self.policy.plan(Snapshot(state, now))
+        yield from self._decide(reconcile(state, plan), now)
+        for id, reason in plan.waits.items():
+            state.jobs[id].reason = reason
+        if plan.recheck_at is not None:
+            yield from self._wake_by(plan.recheck_at, now)
+
+    def _wake(self, now: float) -> Iterator[Command]:
+        if (time := self.state.next_time()) is not None:
+            yield from self._wake_by(time, now)
+
+    def _wake_by(self, time: float, now: float) -> Iterator[Command]:
+        """Ask to be woken at ``time`` unless that was asked for already."""
+        if self._wake_at is None or self._wake_at <= now or time < self._wake_at:
+            self._wake_at = time
+            yield WakeAt(time)
+
+    def _check(self) -> None:
+        """No GPU is held or promised beyond what it has: asserted after every event, in production too."""
+        touched, self.state.touched = self.state.touched, set()
+        if violations := self.state.books.violations(touched):
+            raise InvariantError("; ".join(violations))
+
+    # --- refusals ---
+
+    def _refuse_submit(self, spec: JobSpec) -> Refusal | None:
+        try:
+            validate(spec)
+        except SpecError as error:
+            return Refusal(RefusalKind.INVALID, str(error))
+        if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
+            return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
+        return self._impossible(spec.gpus_min, spec)
+
+    def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
+        try:
+            check_gpu_range(event.gpus_min, event.gpus_max)
+        except SpecError as error:
+            return Refusal(RefusalKind.INVALID, str(error))
+        if (event.gpus_min == 0) != (job.gpus_min == 0):
+            return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
+        return self._impossible(event.gpus_min, job.spec)
+
+    def _impossible(self, share: int, spec: JobSpec) -> Refusal | None:
+        """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
+        nodes = list(self.state.books.nodes.values())
+        if not nodes:
+            return None
+        most = max(len(node.gpus) for node in nodes)
+        if share > most * WHOLE:
+            return Refusal(RefusalKind.INVALID, f"--gpus: {gpus(share)} is more than the {most} of the largest node")
+        memory = max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0)
+        if share and spec.gpu_mem_bytes > memory:
+            return Refusal(
+                RefusalKind.INVALID, f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {memory}"
+            )
+        cpus = max(node.facts.cpus for node in nodes)
+        if spec.cpus > cpus:
+            return Refusal(RefusalKind.INVALID, f"--cpus: {spec.cpus:g} is more than the {cpus:g} of the largest node")
+        host = max(node.facts.mem_bytes for node in nodes)
+        if spec.mem_bytes > host:
+            return Refusal(RefusalKind.INVALID, f"--mem: {spec.mem_bytes} bytes is more than any node's {host}")
+        return None

@@ -1,0 +1,92 @@
+"""Events to JSON and back, driven by their type hints: the journal's format.
+
+Old journals must keep loading: a new field needs a default, and a removed one is skipped when read.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from ebbtide_core import events
+from ebbtide_core.events import Event
+
+Json = Any
+"""What ``json.dumps`` takes."""
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    name: kind
+    for name, kind in vars(events).items()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+
+
+class UnknownEventError(ValueError):
+    """The journal holds an event that this version does not know; a newer version wrote it."""
+
+
+def encode(value: object) -> Json:
+    """Turn an event, or any part of one, into what ``json.dumps`` takes."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Enum():
+            return value.value
+        case tuple() | list():
+            return [encode(item) for item in value]
+        case Mapping():
+            return {key: encode(item) for key, item in value.items()}
+        case _:
+            kind: Any = type(value)
+            return {name: encode(getattr(value, name)) for name in _field_names(kind)}
+
+
+def decode_event(kind: str, body: Json) -> Event:
+    """Rebuild the event of class name ``kind`` from what `encode` made of it."""
+    if kind not in EVENT_TYPES:
+        raise UnknownEventError(kind)
+    event_type: Any = EVENT_TYPES[kind]
+    event: Event = _decoder(event_type)(body)
+    return event
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@cache
+def _decoder(kind: Any) -> Callable[[Json], Any]:
+    """The function that rebuilds a value of type ``kind``."""
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if isinstance(kind, typing.NewType):
+        return _decoder(kind.__supertype__)
+    if origin in (types.UnionType, typing.Union):
+        inner = _decoder(next(argument for argument in arguments if argument is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _decoder(arguments[0])
+        return lambda value: tuple(item(element) for element in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return dict
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_decoder(kind)
+    if kind is float:
+        return float
+    return lambda value: value
+
+
+def _dataclass_decoder(kind: Any) -> Callable[[Json], Any]:
+    hints = typing.get_type_hints(kind)
+    decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
+
+    def decode(body: Json) -> Any:
+        return kind(**{name: decoders[name](value) for name, value in body.items() if name in decoders})
+
+    return decode

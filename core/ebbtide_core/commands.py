@@ -1,0 +1,59 @@
+"""Requests, in the imperative: all that the core asks of the world."""
+
+from dataclasses import dataclass
+
+from ebbtide_core.events import Event
+from ebbtide_core.model import Allocation, JobId, NodeAllocation, NodeId
+from ebbtide_core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Journal the event; nothing else of the same batch may leave before it is durable."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start an attempt on ``node``; asking again changes nothing.
+
+    With ``needs_checkpoint`` the node refuses if no checkpoint of the job verifies: it had progress that would be lost.
+    """
+
+    node: NodeId
+    job: JobId
+    attempt: int
+    spec: JobSpec
+    here: NodeAllocation
+    whole: Allocation
+    needs_checkpoint: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End an attempt: its stop signal, the grace period, SIGKILL."""
+
+    node: NodeId
+    job: JobId
+    attempt: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The attempt's end is recorded; the node may drop its state."""
+
+    node: NodeId
+    job: JobId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Handle `SchedulingDue` at ``time``; a later request for an earlier time adds to it."""
+
+    time: float
+
+
+Command = Record | Launch | Stop | Forget | WakeAt

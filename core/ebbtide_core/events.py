@@ -1,0 +1,301 @@
+"""Facts, in the past tense: the only way anything gets into the core.
+
+A durable event is journalled before anything that follows from it leaves the master; the cluster's state is the fold of
+the durable events. What the core itself decides (`AttemptPlaced`, `StopRequested`, `RoomClaimed`, …) is recorded as a
+fact too, so that recovery never runs a policy again.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ebbtide_core.model import (
+    Allocation,
+    AttemptRef,
+    Checkpoint,
+    ExitFacts,
+    GpuFacts,
+    GpuId,
+    HeldBy,
+    JobId,
+    NodeId,
+    Progress,
+    RefusalCause,
+    StopCause,
+)
+from ebbtide_core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    durable: ClassVar[bool] = True
+
+
+# --- the master's own life -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted(Event):
+    """A master took over: no node is connected, and nothing is placed before the nodes were heard again."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesced(Event):
+    """Everything is to stop, and nothing is to start; ``kill`` leaves out the grace periods."""
+
+    kill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unquiesced(Event):
+    """Jobs may start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingDue(Event):
+    """Something changed, or a time came that a policy had named: look at everything again."""
+
+    durable: ClassVar[bool] = False
+
+
+# --- wishes of users -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted(Event):
+    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+
+    job: JobId
+    spec: JobSpec
+    user: str
+    hold: bool = False
+    operation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRequested(Event):
+    """A user wants the job to step aside until they resume it."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested(Event):
+    """A user lets a suspended job go on."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRequested(Event):
+    """A user gives the job another range of GPUs, in parts."""
+
+    job: JobId
+    gpus_min: int
+    gpus_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested(Event):
+    """A user gives the job up; ``now`` leaves out the grace period."""
+
+    job: JobId
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequested(Event):
+    """A user does not want the job to start (again) until they release it; a running attempt goes on."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequested(Event):
+    """A user or the system's hold is over."""
+
+    job: JobId
+
+
+# --- reports of nodes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRegistered(Event):
+    """A node connected. ``known`` are the attempts that it has, ended ones included."""
+
+    node: NodeId
+    hostname: str
+    boot_id: str
+    gpus: tuple[GpuFacts, ...]
+    cpus: float
+    mem_bytes: int
+    checkpoint_root_id: str
+    gpu_backend: str
+    version: str
+    address: str = ""
+    known: tuple[AttemptRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDisconnected(Event):
+    """The stream to a node broke; it may be back in a moment."""
+
+    durable: ClassVar[bool] = False
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Event):
+    """A node has been silent for too long; what ran there may still run."""
+
+    node: NodeId
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealthChanged(Event):
+    """A GPU became unusable, or usable again."""
+
+    node: NodeId
+    gpu: GpuId
+    healthy: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(Event):
+    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given."""
+
+    job: JobId
+    attempt: int
+    pid: int
+    resumed_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReported(Event):
+    """The job said how far it is."""
+
+    durable: ClassVar[bool] = False
+    job: JobId
+    attempt: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPublished(Event):
+    """A checkpoint is complete on disk."""
+
+    job: JobId
+    attempt: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptExited(Event):
+    """No process of the attempt is left."""
+
+    job: JobId
+    attempt: int
+    exit: ExitFacts
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFreed(Event):
+    """The attempt's GPUs are free again, but for ``dirty_gpus``, whose memory was not released in time."""
+
+    job: JobId
+    attempt: int
+    dirty_gpus: tuple[GpuId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRefused(Event):
+    """The node did not start the attempt."""
+
+    job: JobId
+    attempt: int
+    cause: RefusalCause
+    reason: str
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlaced(Event):
+    """The job gets a new attempt on ``allocation``, which is free."""
+
+    job: JobId
+    attempt: int
+    allocation: Allocation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(Event):
+    """The attempt is asked to end within ``grace_s``; ``for_job`` gets its place."""
+
+    job: JobId
+    attempt: int
+    cause: StopCause
+    grace_s: float
+    reason: str
+    for_job: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoomClaimed(Event):
+    """What is being freed of ``allocation`` is kept for the job."""
+
+    job: JobId
+    allocation: Allocation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDropped(Event):
+    """The job no longer waits for the room that it had claimed."""
+
+    job: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld(Event):
+    """The system will not start the job again by itself."""
+
+    job: JobId
+    by: HeldBy
+    reason: str
+
+
+JobEvent = (
+    JobSubmitted
+    | SuspendRequested
+    | ResumeRequested
+    | ResizeRequested
+    | CancelRequested
+    | HoldRequested
+    | ReleaseRequested
+    | AttemptStarted
+    | ProgressReported
+    | CheckpointPublished
+    | AttemptExited
+    | AttemptFreed
+    | AttemptRefused
+    | AttemptPlaced
+    | StopRequested
+    | RoomClaimed
+    | ClaimDropped
+    | JobHeld
+)
+"""Events that are about one job."""
+
+NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged
+"""Events that are about one node."""

@@ -1,0 +1,418 @@
+"""What each event changes: the state is the fold of these over the journal. No decisions are made here.
+
+Reports may come twice, late, or about an attempt that is over: `is_news` is the fence that keeps them out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core import limits
+from ebbtide_core.events import Event
+from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.model import Checkpointed, HeldBy, JobState, RefusalCause, StopCause
+from ebbtide_core.outcome import Ending, Outcome, read_exit
+from ebbtide_core.state import ClusterState
+
+MIN_RUN_S: Final = 600.0
+MIN_RUN_RESTARTS: Final = 10
+"""A job that was preempted is spared for this long, or this many times its restart cost, after it resumed."""
+
+
+def apply(state: ClusterState, event: Event, now: float) -> None:
+    """Change ``state`` by ``event``, which is news."""
+    handler = HANDLERS.get(type(event))
+    if handler is not None:
+        handler(state, event, now)
+
+
+def is_news(state: ClusterState, event: Event) -> bool:
+    """Whether ``event`` changes anything: a report about an older attempt, or one heard before, does not."""
+    match event:
+        case e.AttemptStarted():
+            attempt = _current(state, event)
+            return attempt is not None and attempt.started is None and attempt.exited is None
+        case e.AttemptExited() | e.AttemptRefused():
+            attempt = _current(state, event)
+            return attempt is not None and attempt.exited is None
+        case e.AttemptFreed():
+            attempt = _current(state, event)
+            return attempt is not None and attempt.exited is not None and attempt.freed is None
+        case e.CheckpointPublished():
+            return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
+        case e.ProgressReported():
+            return _current(state, event) is not None
+        case _:
+            return True
+
+
+def _current(
+    state: ClusterState,
+    event: e.AttemptStarted
+    | e.AttemptExited
+    | e.AttemptFreed
+    | e.AttemptRefused
+    | e.CheckpointPublished
+    | e.ProgressReported,
+) -> Attempt | None:
+    """The attempt that a report is about, if it is its job's newest."""
+    job = state.jobs.get(event.job)
+    attempt = job.attempt if job is not None else None
+    return attempt if attempt is not None and attempt.number == event.attempt else None
+
+
+# --- the master's own life ---
+
+
+def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> None:
+    state.epoch = event.epoch
+    state.recovery_ends = now + limits.RECOVERY_GRACE_S
+    state.awaited = {id for id, node in state.books.nodes.items() if node.attempts}
+    for node in state.books.nodes.values():
+        node.connected = False
+
+
+def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
+    state.quiesced = True
+
+
+def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
+    state.quiesced = False
+
+
+# --- wishes ---
+
+
+def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
+    spec = event.spec
+    job = Job(event.job, spec, event.user, now, len(state.jobs), spec.gpus_min, spec.gpus_max)
+    job.held_by = HeldBy.USER if event.hold else None
+    job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
+    job.story.append((now, event))
+    state.add_job(job)
+    if event.operation_id:
+        state.operations[event.operation_id] = job.id
+    state.refresh(job, now)
+
+
+def _hold(state: ClusterState, event: e.HoldRequested | e.SuspendRequested, now: float) -> None:
+    job = state.jobs[event.job]
+    job.held_by = HeldBy.USER
+    if job.claiming:
+        state.unplan(job)
+    if job.live is None:
+        job.reason = "suspended by user" if job.state is JobState.SUSPENDED else "held by user"
+
+
+def _release(state: ClusterState, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
+    job = state.jobs[event.job]
+    job.held_by = None
+    job.fruitless_suspensions = job.requeues_in_row = 0
+    job.not_before = 0.0
+    if job.live is None:
+        job.reason = "waiting for its turn in the queue"
+
+
+def _resize(state: ClusterState, event: e.ResizeRequested, now: float) -> None:
+    job = state.jobs[event.job]
+    job.gpus_min, job.gpus_max = event.gpus_min, event.gpus_max
+    if job.claiming:
+        state.unplan(job)
+
+
+def _job_held(state: ClusterState, event: e.JobHeld, now: float) -> None:
+    job = state.jobs[event.job]
+    job.held_by, job.reason = event.by, event.reason
+    if job.claiming:
+        state.unplan(job)
+
+
+def _cancel(state: ClusterState, event: e.CancelRequested, now: float) -> None:
+    job = state.jobs[event.job]
+    if job.live is None:
+        _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+
+
+# --- decisions ---
+
+
+def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> None:
+    job = state.jobs[event.job]
+    job.attempts.append(Attempt(event.attempt, event.allocation, now))
+    job.reason = event.reason
+    state.promise(job, event.allocation)
+    state.books.hold(job.id, event.allocation)
+
+
+def _stop_requested(state: ClusterState, event: e.StopRequested, now: float) -> None:
+    job = state.jobs[event.job]
+    attempt = job.attempts[event.attempt - 1]
+    first = attempt.stop is None
+    attempt.stop = StopOrder(event.cause, event.grace_s, now, event.reason, event.for_job)
+    job.reason = event.reason
+    if first:
+        state.unplan(job)
+        _count_stop(job, event.cause)
+    elif event.cause.final and job.claiming:
+        state.unplan(job)
+    if first and not event.cause.final:
+        job.suspensions.append(Suspension(now, event.reason, attempt.allocation.gpu_ids))
+
+
+def _count_stop(job: Job, cause: StopCause) -> None:
+    match cause:
+        case StopCause.PREEMPTED:
+            job.preemptions += 1
+            job.returns = True
+        case StopCause.RESIZED:
+            job.resizes += 1
+            job.returns = True
+        case StopCause.QUIESCED:
+            job.returns = True
+        case _:
+            pass
+
+
+def _room_claimed(state: ClusterState, event: e.RoomClaimed, now: float) -> None:
+    job = state.jobs[event.job]
+    job.reason = event.reason
+    state.promise(job, event.allocation)
+
+
+def _claim_dropped(state: ClusterState, event: e.ClaimDropped, now: float) -> None:
+    job = state.jobs[event.job]
+    state.unplan(job)
+    job.reason = event.reason
+
+
+# --- reports ---
+
+
+def _attempt_started(state: ClusterState, event: e.AttemptStarted, now: float) -> None:
+    job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    attempt.started, attempt.pid, attempt.resumed_step = now, event.pid, event.resumed_step
+    job.reason = "running" if attempt.stop is None else job.reason
+    job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
+        _resumed(job, attempt, now)
+    if job.spec.time_limit_s is not None:
+        state.set_deadline(job, now + max(0.0, job.spec.time_limit_s - job.ran_s))
+
+
+def _resumed(job: Job, attempt: Attempt, now: float) -> None:
+    suspension = job.suspensions[-1]
+    suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
+    saving = suspension.checkpoint_s or 0.0
+    job.restart_cost_s = saving + (now - attempt.placed)
+    if job.preemptions:
+        job.protected_until = now + max(MIN_RUN_S, MIN_RUN_RESTARTS * job.restart_cost_s)
+
+
+def _progress_reported(state: ClusterState, event: e.ProgressReported, now: float) -> None:
+    state.jobs[event.job].progress = event.progress
+
+
+def _checkpoint_published(state: ClusterState, event: e.CheckpointPublished, now: float) -> None:
+    job = state.jobs[event.job]
+    job.checkpoint = event.checkpoint
+    job.attempts[-1].published = True
+
+
+def _attempt_exited(state: ClusterState, event: e.AttemptExited, now: float) -> None:
+    job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    attempt.exited, attempt.exit = now, event.exit
+    if attempt.started is not None:
+        job.ran_s += max(0.0, now - attempt.started)
+    if event.progress is not None:
+        job.progress = event.progress
+    if attempt.stop is None:
+        state.unplan(job)
+    outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
+    attempt.outcome = job.reason = outcome.reason
+    _finish_suspension(job, attempt, event, now)
+    _follow(state, job, attempt, outcome, now)
+
+
+def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
+    if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
+        return
+    suspension = job.suspensions[-1]
+    suspension.exited, suspension.checkpointed = now, event.exit.checkpointed
+    suspension.checkpoint_s = event.exit.checkpoint_s or None
+
+
+def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    """What an attempt's outcome means for its job."""
+    exit = attempt.exit
+    assert exit is not None
+    job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
+    match outcome.ending:
+        case Ending.COMPLETED:
+            _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
+        case Ending.CANCELLED:
+            _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
+        case Ending.TIMED_OUT:
+            _end_job(state, job, JobState.FAILED, outcome.reason, now)
+        case Ending.FAILED if job.failures >= job.spec.retries:
+            _end_job(state, job, JobState.FAILED, outcome.reason, now)
+        case Ending.FAILED:
+            job.failures += 1
+            job.restarts += 1
+            job.suspended = False
+            _back_off(job, job.failures, now)
+        case Ending.REQUEUED:
+            job.restarts += 1
+            job.suspended = True
+            job.requeues_in_row = 0 if attempt.published else job.requeues_in_row + 1
+            _back_off(job, job.requeues_in_row, now)
+        case Ending.INTERRUPTED:
+            job.restarts += 1
+            _count_fruitless(job, attempt, outcome)
+        case Ending.SUSPENDED:
+            _count_fruitless(job, attempt, outcome)
+
+
+def _back_off(job: Job, times: int, now: float) -> None:
+    job.returns = True
+    job.not_before = now + min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
+
+
+def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
+    saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
+    job.fruitless_suspensions = 0 if saved or outcome.clean else job.fruitless_suspensions + 1
+    job.suspended = job.returns = True
+
+
+def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
+    job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+    state.unplan(job)
+
+
+def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> None:
+    job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    attempt.freed = now
+    state.books.free(job.id, attempt.allocation)
+    state.touched.update(attempt.allocation.node_ids)
+    if job.suspensions and job.suspensions[-1].gpu_free is None:
+        job.suspensions[-1].gpu_free = now
+    for piece in attempt.allocation:
+        node = state.books.nodes[piece.node]
+        for gpu in set(event.dirty_gpus) & node.gpus.keys():
+            reason = f"job {job.id} ended, but its memory was not released"
+            node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
+
+
+def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -> None:
+    job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    attempt.exited = attempt.freed = now
+    attempt.outcome = f"not started: {event.reason}"
+    if attempt.stop is None:
+        state.unplan(job)
+    state.books.free(job.id, attempt.allocation)
+    state.touched.update(attempt.allocation.node_ids)
+    if attempt.stop is not None and attempt.stop.cause.final:
+        _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        return
+    job.reason = event.reason
+    match event.cause:
+        case RefusalCause.BAD_JOB:
+            _end_job(state, job, JobState.FAILED, event.reason, now)
+        case RefusalCause.NO_CHECKPOINT:
+            job.held_by = HeldBy.SYSTEM
+        case RefusalCause.NODE:
+            job.requeues_in_row += 1
+            _back_off(job, job.requeues_in_row, now)
+
+
+# --- nodes ---
+
+
+def _node_registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
+    node = state.books.register(event, now)
+    node.connected, node.lost = True, False
+    state.unreachable.discard(node.id)
+    state.awaited.discard(node.id)
+    state.touched.add(node.id)
+    for job in state.jobs_on(node):
+        if job.state is JobState.UNREACHABLE:
+            job.reason = f"node {node.id} is back"
+        state.refresh(job, now)
+
+
+def _node_disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
+    if (node := state.books.nodes.get(event.node)) is not None:
+        node.connected = False
+        node.last_seen = now
+
+
+def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
+    node = state.books.nodes[event.node]
+    node.connected, node.lost = False, True
+    state.unreachable.add(node.id)
+    state.awaited.discard(node.id)
+    for job in state.jobs_on(node):
+        if job.live is not None:
+            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
+        state.refresh(job, now)
+
+
+def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
+    node = state.books.nodes[event.node]
+    if event.gpu in node.gpus:
+        facts = node.gpus[event.gpu]
+        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
+
+
+def _about_job(handler: Callable[[ClusterState, Any, float], None]) -> Callable[[ClusterState, Any, float], None]:
+    """Wrap ``handler`` so that the job's story, state and place in the queue follow."""
+
+    def handle(state: ClusterState, event: Any, now: float) -> None:
+        job = state.jobs.get(event.job)
+        if job is None:
+            return
+        if event.durable:
+            job.story.append((now, event))
+        handler(state, event, now)
+        state.refresh(job, now)
+
+    return handle
+
+
+_Handler = Callable[[ClusterState, Any, float], None]
+
+_JOB_HANDLERS: Final[dict[type[Event], _Handler]] = {
+    e.SuspendRequested: _hold,
+    e.HoldRequested: _hold,
+    e.ResumeRequested: _release,
+    e.ReleaseRequested: _release,
+    e.ResizeRequested: _resize,
+    e.CancelRequested: _cancel,
+    e.JobHeld: _job_held,
+    e.AttemptPlaced: _attempt_placed,
+    e.StopRequested: _stop_requested,
+    e.RoomClaimed: _room_claimed,
+    e.ClaimDropped: _claim_dropped,
+    e.AttemptStarted: _attempt_started,
+    e.ProgressReported: _progress_reported,
+    e.CheckpointPublished: _checkpoint_published,
+    e.AttemptExited: _attempt_exited,
+    e.AttemptFreed: _attempt_freed,
+    e.AttemptRefused: _attempt_refused,
+}
+
+HANDLERS: Final[dict[type[Event], _Handler]] = {
+    e.MasterStarted: _master_started,
+    e.Quiesced: _quiesced,
+    e.Unquiesced: _unquiesced,
+    e.JobSubmitted: _job_submitted,
+    e.NodeRegistered: _node_registered,
+    e.NodeDisconnected: _node_disconnected,
+    e.NodeLost: _node_lost,
+    e.GpuHealthChanged: _gpu_health_changed,
+    **{kind: _about_job(handler) for kind, handler in _JOB_HANDLERS.items()},
+}

@@ -1,0 +1,226 @@
+"""What the cluster knows of one job, and the states that follow from it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from ebbtide_core import limits
+from ebbtide_core.events import Event
+from ebbtide_core.model import (
+    WHOLE,
+    Allocation,
+    Checkpoint,
+    Checkpointed,
+    ExitFacts,
+    GpuId,
+    HeldBy,
+    JobId,
+    JobState,
+    NodeId,
+    Progress,
+    StopCause,
+    SuspendMode,
+)
+from ebbtide_core.spec import JobSpec
+
+QueueKey = tuple[bool, int]
+"""What orders the queue; smaller is nearer to its head."""
+
+
+class InvalidTransitionError(RuntimeError):
+    """An event led from a state to one that cannot follow; carries the job's story."""
+
+
+@dataclass(slots=True)
+class StopOrder:
+    """That an attempt was asked to end."""
+
+    cause: StopCause
+    grace_s: float
+    requested: float
+    reason: str
+    for_job: JobId | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One launch of a job. Times are Unix seconds, None if not yet."""
+
+    number: int
+    allocation: Allocation
+    placed: float
+    started: float | None = None
+    pid: int = 0
+    resumed_step: int | None = None
+    stop: StopOrder | None = None
+    exited: float | None = None
+    exit: ExitFacts | None = None
+    freed: float | None = None
+    outcome: str = ""
+    published: bool = False
+
+
+@dataclass(slots=True)
+class Suspension:
+    """One time that a job stepped aside. Times are Unix seconds, None if not yet."""
+
+    requested: float
+    reason: str
+    gpus_before: tuple[GpuId, ...]
+    exited: float | None = None
+    gpu_free: float | None = None
+    resumed: float | None = None
+    gpus_after: tuple[GpuId, ...] = ()
+    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpoint_s: float | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """A job and everything that happened to it. Only the cluster changes it; others read.
+
+    ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
+    ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
+    """
+
+    id: JobId
+    spec: JobSpec
+    user: str
+    submitted: float
+    sequence: int
+    gpus_min: int
+    gpus_max: int
+    state: JobState = JobState.PENDING
+    reason: str = ""
+    held_by: HeldBy | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    planned: Allocation | None = None
+    queued: QueueKey | None = None
+    suspensions: list[Suspension] = field(default_factory=list)
+    ending: JobState | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    progress: Progress | None = None
+    checkpoint: Checkpoint | None = None
+    checkpoint_root_id: str = ""
+    preemptions: int = 0
+    resizes: int = 0
+    restarts: int = 0
+    failures: int = 0
+    fruitless_suspensions: int = 0
+    requeues_in_row: int = 0
+    suspended: bool = False
+    returns: bool = False
+    not_before: float = 0.0
+    protected_until: float = 0.0
+    ran_s: float = 0.0
+    restart_cost_s: float | None = None
+    story: deque[tuple[float, Event]] = field(default_factory=lambda: deque(maxlen=limits.STORY_LENGTH))
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest attempt, ended or not."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def live(self) -> Attempt | None:
+        """The attempt that may have processes."""
+        newest = self.attempt
+        return newest if newest is not None and newest.exited is None else None
+
+    @property
+    def holding(self) -> Attempt | None:
+        """The attempt whose GPUs are not known to be free."""
+        newest = self.attempt
+        return newest if newest is not None and newest.freed is None else None
+
+    @property
+    def preemptible(self) -> bool:
+        """Whether a policy may suspend it."""
+        return self.spec.suspend is not SuspendMode.NONE
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its GPU count may vary."""
+        return self.gpus_max > self.gpus_min
+
+    @property
+    def claiming(self) -> bool:
+        """Whether ``planned`` is room that is kept for its next attempt."""
+        live = self.live
+        return self.planned is not None and (live is None or live.stop is not None)
+
+    @property
+    def running(self) -> bool:
+        """Whether an attempt lives that nobody asked to stop."""
+        live = self.live
+        return live is not None and live.stop is None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it could be placed as far as the job itself is concerned."""
+        return self.ending is None and self.held_by is None and self.holding is None
+
+    @property
+    def queue_key(self) -> QueueKey:
+        """Its place in the queue: those that were preempted first, each in order of submission (FitGpp §2.1)."""
+        return (not self.returns, self.sequence)
+
+    def sizes(self) -> list[int]:
+        """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""
+        low, high = self.gpus_min, self.gpus_max
+        fractions = [WHOLE // n for n in range(WHOLE // low if 0 < low < WHOLE else 1, 1, -1)]
+        wholes = range(max(low, WHOLE), high + 1, WHOLE)
+        return [size for size in (*fractions, *wholes) if low <= size <= high] or [low]
+
+    def running_s(self, now: float) -> float:
+        """Seconds in which it ran, over all attempts."""
+        live = self.live
+        current = now - live.started if live is not None and live.started is not None else 0.0
+        return self.ran_s + max(0.0, current)
+
+    def waiting_s(self, now: float) -> float:
+        """Seconds since it was submitted in which it did not run."""
+        return max(0.0, (self.ended if self.ended is not None else now) - self.submitted - self.running_s(now))
+
+
+_S = JobState
+TRANSITIONS: Final = frozenset(
+    {
+        (_S.PENDING, _S.STARTING),
+        (_S.PENDING, _S.FAILED),
+        (_S.PENDING, _S.CANCELLED),
+        (_S.SUSPENDED, _S.STARTING),
+        (_S.SUSPENDED, _S.FAILED),
+        (_S.SUSPENDED, _S.CANCELLED),
+        # Any attempt may end, or be asked to, before it was seen to run.
+        *((live, after) for live in (_S.STARTING, _S.RUNNING) for after in (
+            _S.SUSPENDING, _S.STOPPING, _S.UNREACHABLE,
+            _S.PENDING, _S.SUSPENDED, _S.COMPLETED, _S.FAILED, _S.CANCELLED,
+        )),
+        (_S.STARTING, _S.RUNNING),
+        *((_S.SUSPENDING, after) for after in (
+            _S.STOPPING, _S.UNREACHABLE, _S.PENDING, _S.SUSPENDED, _S.COMPLETED, _S.FAILED, _S.CANCELLED,
+        )),
+        *((_S.STOPPING, after) for after in (_S.UNREACHABLE, _S.COMPLETED, _S.FAILED, _S.CANCELLED)),
+        *((_S.UNREACHABLE, after) for after in (
+            _S.STARTING, _S.RUNNING, _S.SUSPENDING, _S.STOPPING,
+            _S.PENDING, _S.SUSPENDED, _S.COMPLETED, _S.FAILED, _S.CANCELLED,
+        )),
+    }
+)  # fmt: skip
+"""Which state may follow which; anything else is a bug and raises with the job's story."""
+
+
+def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobState:
+    """The state that the facts about ``job`` amount to, given the nodes that are silent."""
+    if job.ending is not None:
+        return job.ending
+    live = job.live
+    if live is None:
+        return JobState.SUSPENDED if job.suspended else JobState.PENDING
+    if not unreachable.isdisjoint(live.allocation.node_ids):
+        return JobState.UNREACHABLE
+    if live.stop is not None:
+        return JobState.STOPPING if live.stop.cause.final else JobState.SUSPENDING
+    return JobState.RUNNING if live.started is not None else JobState.STARTING

@@ -1,0 +1,42 @@
+"""Every bound that Ebbtide puts on what comes in, in one place."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+MAX_NAME_LENGTH: Final = 128
+MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
+"""Of one argument or environment entry; Linux refuses to execute more."""
+MAX_COMMAND_BYTES: Final = 1 * MIB
+"""Of all arguments together."""
+MAX_ENV_BYTES: Final = 256 * KIB
+MAX_PATH_BYTES: Final = 4095
+MAX_GPUS: Final = 4096
+"""That one job may ask for."""
+MAX_CPUS: Final = 65_536
+MAX_MEM_BYTES: Final = 2**53
+MAX_GRACE_S: Final = 24 * 3600.0
+MAX_TIME_LIMIT_S: Final = 366 * 24 * 3600.0
+MAX_RETRIES: Final = 1000
+MAX_OPERATION_ID_LENGTH: Final = 64
+MAX_UNFINISHED_JOBS: Final = 200_000
+
+MIN_PRIORITY: Final = 1
+MAX_PRIORITY: Final = 99
+DEFAULT_PRIORITY: Final = 42
+DEFAULT_GRACE_S: Final = 180.0
+
+MAX_NODES: Final = 10_000
+MAX_GPUS_PER_NODE: Final = 1024
+MAX_NODE_NAME_LENGTH: Final = 64
+
+STORY_LENGTH: Final = 64
+"""Events of one job that the core remembers for its error messages; the journal keeps all of them."""
+MAX_FRUITLESS_SUSPENSIONS: Final = 3
+"""Suspensions in a row that saved nothing, after which a job is held."""
+REQUEUE_BACKOFF_S: Final = 1.0
+MAX_REQUEUE_BACKOFF_S: Final = 60.0
+RECOVERY_GRACE_S: Final = 30.0
+"""How long a started master waits for the nodes that had attempts before it places anything."""

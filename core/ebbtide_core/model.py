@@ -1,0 +1,219 @@
+"""The nouns: identifiers, states, and what an allocation is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Final, NewType
+
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+GpuId = NewType("GpuId", str)
+"""A GPU's UUID."""
+
+WHOLE: Final = 720_720
+"""Parts of one GPU. GPU shares are whole numbers of parts, so that sums are exact: every 1/n up to 1/16 is one."""
+
+
+def parts(gpus: Fraction | int) -> int:
+    """Convert a count or share of GPUs to parts; ``ValueError`` if it is not a whole number of them."""
+    value = Fraction(gpus) * WHOLE
+    if value.denominator != 1:
+        raise ValueError(f"{gpus} is not a multiple of 1/{WHOLE} GPU")
+    return value.numerator
+
+
+def gpus(count: int) -> Fraction:
+    """Convert parts to a count or share of GPUs."""
+    return Fraction(count, WHOLE)
+
+
+class JobClass(Enum):
+    """Who may take whose place under the policies that preempt by class (FitGpp)."""
+
+    TRIAL_AND_ERROR = "te"
+    BEST_EFFORT = "be"
+
+
+class SuspendMode(Enum):
+    """How a job gives up its GPUs."""
+
+    CHECKPOINT = "checkpoint"
+    NONE = "none"
+
+
+class LaunchMode(Enum):
+    """Which processes an attempt consists of: one, or one per GPU with torch.distributed's environment."""
+
+    SINGLE = "single"
+    DDP = "ddp"
+
+
+class ExitZero(Enum):
+    """How an otherwise unexplained exit 0 after a suspend request is read."""
+
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+
+
+class JobState(Enum):
+    """Where a job is in its life; docs/architecture.md draws the transitions."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    STOPPING = "STOPPING"
+    UNREACHABLE = "UNREACHABLE"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can follow."""
+        return self in FINISHED
+
+
+FINISHED: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
+class HeldBy(Enum):
+    """Who must act before a job goes on."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+class StopCause(Enum):
+    """Why an attempt is asked to end."""
+
+    PREEMPTED = "preempted"
+    SUSPENDED = "suspended"
+    RESIZED = "resized"
+    QUIESCED = "quiesced"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time limit"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over once the attempt has ended."""
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT)
+
+
+class RefusalCause(Enum):
+    """Why a node did not start an attempt."""
+
+    NODE = "node"
+    BAD_JOB = "bad job"
+    NO_CHECKPOINT = "no checkpoint"
+
+
+class Checkpointed(Enum):
+    """Whether a suspension wrote a checkpoint."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSlice:
+    """What an attempt holds of one GPU: ``share`` in parts (see `WHOLE`) and memory in bytes."""
+
+    gpu: GpuId
+    share: int
+    mem_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAllocation:
+    """What an attempt holds on one node."""
+
+    node: NodeId
+    gpus: tuple[GpuSlice, ...] = ()
+    cpus: float = 0.0
+    mem_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What an attempt holds."""
+
+    nodes: tuple[NodeAllocation, ...]
+
+    @property
+    def share(self) -> int:
+        """All GPUs of it, in parts."""
+        return sum(piece.share for node in self.nodes for piece in node.gpus)
+
+    @property
+    def gpu_ids(self) -> tuple[GpuId, ...]:
+        """All GPUs of it."""
+        return tuple(piece.gpu for node in self.nodes for piece in node.gpus)
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """All nodes of it."""
+        return tuple(node.node for node in self.nodes)
+
+    def __iter__(self) -> Iterator[NodeAllocation]:
+        return iter(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU as its node reported it."""
+
+    gpu: GpuId
+    index: int
+    model: str
+    mem_bytes: int
+    healthy: bool = True
+    unhealthy_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRef:
+    """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
+
+    job: JobId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come, in its own steps."""
+
+    step: int
+    total: int | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A published checkpoint."""
+
+    step: int
+    bytes: int
+    path: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitFacts:
+    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it."""
+
+    exit_code: int = 0
+    signal: int = 0
+    lost: bool = False
+    stop_requested: bool = False
+    delivered: bool = False
+    caught: bool = False
+    acknowledged: bool = False
+    asked: bool = False
+    killed: bool = False
+    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpoint_s: float = 0.0
+    ended_at: float = 0.0

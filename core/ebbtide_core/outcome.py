@@ -1,0 +1,102 @@
+"""How the end of an attempt is read: design of the exit contract in one place.
+
+The supervisor reports facts; only here is it decided whether the job is done, stepped aside, failed, or asks to be run
+again. docs/job-contract.md has the same table in words.
+"""
+
+import signal as signals  # noqa: TID251 (names and numbers only)
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
+from ebbtide_core.spec import JobSpec
+
+SUSPENDED_EXITS = frozenset({75, 85, 99, 143})
+"""EX_TEMPFAIL, HTCondor's checkpoint exit, Grid Engine's requeue, and 128 + SIGTERM."""
+AGAIN_EXITS = frozenset({75, 85, 99})
+"""The same without having been asked: "run me again"."""
+
+
+class Ending(Enum):
+    """What an attempt's end means for its job."""
+
+    COMPLETED = auto()
+    SUSPENDED = auto()
+    REQUEUED = auto()
+    INTERRUPTED = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+    TIMED_OUT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An ending, in words too; ``clean`` says that the job itself agreed to step aside."""
+
+    ending: Ending
+    reason: str
+    clean: bool = True
+
+
+def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None) -> Outcome:
+    """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not)."""
+    if exit.lost:
+        return _read_lost(cause)
+    asked_to_stop = exit.stop_requested and cause is not None
+    if not asked_to_stop:
+        return _read_unrequested(exit)
+    if exit.exit_code == 0 and exit.signal == 0 and not exit.delivered:
+        return Outcome(Ending.COMPLETED, "completed before the stop signal reached it")
+    if cause is StopCause.CANCELLED:
+        return Outcome(Ending.CANCELLED, "cancelled by user")
+    if cause is StopCause.TIME_LIMIT:
+        return Outcome(Ending.TIMED_OUT, f"time limit of {spec.time_limit_s:g} s reached")
+    return _read_suspension(exit, spec)
+
+
+def describe_exit(exit: ExitFacts) -> str:
+    """An exit in words: ``exit code 1`` or ``signal SIGSEGV``."""
+    if exit.lost:
+        return "its exit status was not recorded"
+    if exit.signal:
+        try:
+            return f"signal {signals.Signals(exit.signal).name}"
+        except ValueError:
+            return f"signal {exit.signal}"
+    return f"exit code {exit.exit_code}"
+
+
+def _read_lost(cause: StopCause | None) -> Outcome:
+    match cause:
+        case StopCause.CANCELLED:
+            return Outcome(Ending.CANCELLED, "cancelled by user")
+        case StopCause.TIME_LIMIT:
+            return Outcome(Ending.TIMED_OUT, "time limit reached")
+        case _:
+            return Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
+
+
+def _read_unrequested(exit: ExitFacts) -> Outcome:
+    if exit.signal == 0 and exit.exit_code == 0:
+        return Outcome(Ending.COMPLETED, "completed")
+    if exit.signal == 0 and exit.exit_code in AGAIN_EXITS:
+        return Outcome(Ending.REQUEUED, f"asked to be run again ({describe_exit(exit)})")
+    return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
+
+
+def _read_suspension(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    if exit.acknowledged:
+        return Outcome(Ending.SUSPENDED, "checkpointed and stepped aside")
+    if exit.killed:
+        return Outcome(Ending.SUSPENDED, f"killed at the end of its grace period of {spec.grace_s:g} s", clean=False)
+    if exit.signal:
+        ours = exit.signal == getattr(signals, spec.signal, signals.SIGTERM)
+        return Outcome(Ending.SUSPENDED, f"ended by {describe_exit(exit)} when asked to step aside", clean=ours)
+    if exit.exit_code in SUSPENDED_EXITS:
+        return Outcome(Ending.SUSPENDED, f"stepped aside ({describe_exit(exit)})")
+    if exit.exit_code != 0:
+        saved = exit.checkpointed is Checkpointed.YES
+        return Outcome(Ending.SUSPENDED, f"ended with {describe_exit(exit)} in its grace period", clean=saved)
+    if not exit.caught or exit.asked or spec.exit_zero is ExitZero.COMPLETED:
+        return Outcome(Ending.COMPLETED, "completed while it was asked to step aside")
+    return Outcome(Ending.SUSPENDED, "saved and stepped aside (exit code 0)")

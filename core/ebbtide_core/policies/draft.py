@@ -1,0 +1,93 @@
+"""A plan in the making: the moves that policies share."""
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
+from ebbtide_core.placing import Trial
+from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
+
+
+class Draft:
+    """A trial over the snapshot, and what it would take to get there."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.trial = Trial(snapshot.nodes)
+        self.placements: dict[JobId, Placement] = {}
+        self.evictions: dict[JobId, Eviction] = {}
+        self.waits: dict[JobId, str] = {}
+        self.recheck_at: float | None = None
+
+    def plan(self) -> Plan:
+        """What it has come to."""
+        return Plan(self.placements, self.evictions, self.waits, self.recheck_at)
+
+    def recheck(self, time: float) -> None:
+        """Look again at ``time`` at the latest."""
+        self.recheck_at = time if self.recheck_at is None else min(time, self.recheck_at)
+
+    def allocation(self, job: Job) -> Allocation | None:
+        """Where ``job`` would run."""
+        if job.id in self.evictions:
+            return None
+        placement = self.placements.get(job.id)
+        return placement.allocation if placement is not None else job.planned
+
+    def place(self, job: Job, allocation: Allocation, reason: str, claim: bool = False) -> None:
+        """Have ``job`` run on ``allocation``, wherever it was to run before."""
+        before = self.allocation(job)
+        if before is not None:
+            self.trial.give(before)
+        self.trial.take(allocation)
+        self.placements[job.id] = Placement(allocation, reason, claim)
+
+    def evict(self, job: Job, reason: str, for_job: JobId | None) -> None:
+        """Have ``job`` not run."""
+        before = self.allocation(job)
+        if before is not None:
+            self.trial.give(before)
+        self.placements.pop(job.id, None)
+        self.evictions[job.id] = Eviction(reason, for_job)
+
+    def admit(self, job: Job) -> bool:
+        """Place ``job`` at its smallest size where there is room."""
+        allocation = self.trial.find(job, job.gpus_min)
+        if allocation is None:
+            return False
+        self.place(job, allocation, f"starting on {where(allocation)}")
+        return True
+
+    def planned_on(self, node: NodeId) -> list[Job]:
+        """The jobs that would run on ``node``."""
+        here = {job.id: job for job in self.snapshot.planned_on(node) if job.id not in self.evictions}
+        for id, placement in self.placements.items():
+            if node in placement.allocation.node_ids:
+                here[id] = self.snapshot.job(id)
+        return list(here.values())
+
+    def wait(self, job: Job) -> None:
+        """Say why ``job`` waits."""
+        need = count_text(job.gpus_min)
+        biggest = max((len(node.gpus) for node in self.snapshot.nodes.values()), default=0)
+        if not self.snapshot.nodes:
+            self.waits[job.id] = f"waiting for {need}: no node is connected"
+        elif job.gpus_min > biggest * WHOLE:
+            self.waits[job.id] = f"waiting for {need} on one node: the connected ones have {biggest} at most"
+        elif job.checkpoint_root_id and not self._reaches_checkpoint(job):
+            self.waits[job.id] = "waiting for a node that can read its checkpoint"
+        else:
+            self.waits[job.id] = f"waiting for {need}"
+
+    def _reaches_checkpoint(self, job: Job) -> bool:
+        return any(node.facts.checkpoint_root_id == job.checkpoint_root_id for node in self.snapshot.nodes.values())
+
+
+def count_text(share: int) -> str:
+    """A GPU count in words: ``2 GPUs``, ``1/4 GPU``, ``CPUs only``."""
+    if share == 0:
+        return "CPUs only"
+    return f"{gpus(share)} GPU{'s' if share > WHOLE else ''}"
+
+
+def where(allocation: Allocation) -> str:
+    """An allocation in words: ``2 GPUs of node a``."""
+    return f"{count_text(allocation.share)} of node {', '.join(allocation.node_ids)}"

@@ -1,0 +1,147 @@
+"""The elastic stage that follows every rigid policy.
+
+Elastic jobs are admitted at their smallest size; what is left is shared out among them; their surplus is taken back
+before anybody is preempted. A resize costs a restart, so an attempt is resized only once it has run for
+``resize_after_s``, or ten times what a restart of the job has cost.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import NodeId
+from ebbtide_core.policies.draft import Draft, count_text
+
+RESTARTS_PER_RESIZE = 10
+"""An attempt should run this many times longer than a restart costs."""
+
+
+def fit_ranges(draft: Draft) -> None:
+    """Resize running jobs to the range that their users gave them since."""
+    for job in draft.snapshot.out_of_range():
+        current = draft.allocation(job)
+        if current is None or _starting(job):
+            continue
+        target = job.gpus_max if current.share > job.gpus_max else job.gpus_min
+        draft.trial.give(current)
+        wanted = draft.trial.find(job, target)
+        draft.trial.take(current)
+        if wanted is None:
+            draft.waits[job.id] = f"running; waiting for {count_text(target)} to resize"
+        else:
+            draft.place(job, wanted, f"resizing from {count_text(current.share)} to {count_text(target)}", claim=True)
+
+
+def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float) -> bool:
+    """Make room for ``job`` on the node where the fewest elastic jobs have to be restarted smaller."""
+    best: list[tuple[Job, int]] | None = None
+    for node in draft.snapshot.nodes:
+        shrinks = _shrinks_for(draft, job, node, resize_after_s)
+        if shrinks is not None and (best is None or len(shrinks) < len(best)):
+            best = shrinks
+    if best is None:
+        return False
+    for victim, size in best:
+        _resize(draft, victim, size, f"making room for job {job.id}")
+    room = draft.trial.find(job, job.gpus_min)
+    assert room is not None, f"shrinking made no room for job {job.id}"
+    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that smaller elastic jobs give back", claim=True)
+    return True
+
+
+def _shrinks_for(draft: Draft, job: Job, node: NodeId, resize_after_s: float) -> list[tuple[Job, int]] | None:
+    """Which jobs of ``node`` to shrink to which size so that ``job`` fits there; None if that is not enough."""
+    shrinks: list[tuple[Job, int]] = []
+    undo = []
+    room = None
+    for victim, size in _smaller_sizes(draft, node, resize_after_s):
+        before = draft.allocation(victim)
+        assert before is not None
+        draft.trial.give(before)
+        smaller = draft.trial.find(victim, size, before.node_ids)
+        if smaller is None:
+            draft.trial.take(before)
+            continue
+        draft.trial.take(smaller)
+        undo.append((before, smaller))
+        shrinks.append((victim, size))
+        room = draft.trial.find(job, job.gpus_min, [node])
+        if room is not None:
+            break
+    for before, smaller in undo:
+        draft.trial.give(smaller)
+        draft.trial.take(before)
+    return shrinks if room is not None else None
+
+
+def _smaller_sizes(draft: Draft, node: NodeId, resize_after_s: float) -> Iterator[tuple[Job, int]]:
+    """Elastic jobs of ``node``, those with the most surplus first, each with its smallest size."""
+    surplus = []
+    for job in draft.planned_on(node):
+        current = draft.allocation(job)
+        if current is None or not job.elastic or not job.preemptible or current.share <= job.gpus_min:
+            continue
+        if job.running and not _may_resize(draft, job, resize_after_s):
+            continue
+        surplus.append((current.share - job.gpus_min, job))
+    for _, job in sorted(surplus, key=lambda pair: (-pair[0], pair[1].sequence)):
+        yield job, job.gpus_min
+
+
+def grow(draft: Draft, resize_after_s: float) -> None:
+    """Share out what is left, a step at a time to the elastic job with the fewest GPUs."""
+    growing = {
+        job.id: job
+        for node in draft.snapshot.nodes
+        for job in draft.planned_on(node)
+        if job.elastic and job.id not in draft.waits and _may_grow(draft, job, resize_after_s)
+    }
+    while growing:
+        job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))
+        bigger = next((size for size in job.sizes() if size > _share(draft, job)), None)
+        if bigger is None or not _resize(draft, job, bigger, "growing into idle GPUs"):
+            del growing[job.id]
+
+
+def _share(draft: Draft, job: Job) -> int:
+    allocation = draft.allocation(job)
+    return allocation.share if allocation is not None else 0
+
+
+def _resize(draft: Draft, job: Job, size: int, why: str) -> bool:
+    """Give ``job`` another size on its own node, if it fits there."""
+    before = draft.allocation(job)
+    assert before is not None
+    draft.trial.give(before)
+    after = draft.trial.find(job, size, before.node_ids)
+    draft.trial.take(before)
+    if after is None:
+        return False
+    if job.live is None and not job.claiming:
+        draft.place(job, after, f"starting on {count_text(size)}")
+    else:
+        running = job.planned.share if job.planned is not None else 0
+        draft.place(job, after, f"{why}: {count_text(running)} to {count_text(size)}", claim=True)
+    return True
+
+
+def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
+    if job.id in draft.placements:  # it is (re)started anyway: a bigger size costs nothing more
+        return True
+    return job.running and job.preemptible and _may_resize(draft, job, resize_after_s)
+
+
+def _may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
+    """Whether the running attempt has lasted long enough; if not, see to it that the policy looks again."""
+    live = job.live
+    if live is None or live.started is None:
+        return False
+    due = live.started + max(resize_after_s, RESTARTS_PER_RESIZE * (job.restart_cost_s or 0.0))
+    if due > draft.snapshot.now:
+        draft.recheck(due)
+        return False
+    return True
+
+
+def _starting(job: Job) -> bool:
+    live = job.live
+    return live is not None and live.started is None

@@ -1,0 +1,62 @@
+"""Policies by name, and their options as text."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from ebbtide_core.policies.fifo import Fifo
+from ebbtide_core.policies.fitgpp import FitGpp
+from ebbtide_core.snapshot import Plan, Snapshot
+
+
+class Policy(Protocol):
+    """Says what should run where. A frozen dataclass whose fields are its options."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows."""
+        ...
+
+
+class PolicyError(ValueError):
+    """An unknown policy, or an option that it does not take."""
+
+
+POLICIES: Final[dict[str, type[Any]]] = {"fifo": Fifo, "fitgpp": FitGpp}
+DEFAULT_POLICY: Final = "fitgpp"
+
+
+def create_policy(name: str, options: Mapping[str, str]) -> Policy:
+    """Build policy ``name`` with ``options`` given as text; `PolicyError` names what is wrong."""
+    if name not in POLICIES:
+        raise PolicyError(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
+    kind = POLICIES[name]
+    types = typing.get_type_hints(kind)
+    known = {field.name: types[field.name] for field in dataclasses.fields(kind)}
+    values = {}
+    for key, text in options.items():
+        if key not in known:
+            raise PolicyError(f"--policy-option: {name} has no {key!r}; it has {', '.join(known)}")
+        values[key] = _parse(key, text, known[key])
+    try:
+        policy: Policy = kind(**values)
+    except ValueError as error:
+        raise PolicyError(f"--policy-option: {error}") from None
+    return policy
+
+
+def _parse(key: str, text: str, kind: Any) -> object:
+    arguments = typing.get_args(kind)
+    if type(None) in arguments:
+        if text == "none":
+            return None
+        kind = next(argument for argument in arguments if argument is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        if text in typing.get_args(kind):
+            return text
+        raise PolicyError(f"--policy-option: {key} is one of {', '.join(typing.get_args(kind))}, not {text!r}")
+    parse: Callable[[str], object] = {int: int, float: float, str: str}[kind]
+    try:
+        return parse(text)
+    except ValueError:
+        raise PolicyError(f"--policy-option: {key} takes a number, not {text!r}") from None

@@ -1,0 +1,109 @@
+"""From what should be to what to do: turns a plan into decisions, and trusts no plan.
+
+Each decision is yielded and takes effect before the next is looked at. So whatever a policy asks for, nothing is placed
+on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised twice.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, RoomClaimed, StopRequested
+from ebbtide_core.job import Job
+from ebbtide_core.model import Allocation, JobId, StopCause
+from ebbtide_core.placing import Trial
+from ebbtide_core.policies.draft import where
+from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
+from ebbtide_core.state import ClusterState
+
+
+def settle_claims(state: ClusterState, now: float) -> Iterator[Event]:
+    """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
+    for job in list(state.claims.values()):
+        planned = job.planned
+        if planned is None or not all(_exists(state, job, planned)):
+            yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
+        elif job.waiting and (room := _free_room(state, job, planned, now)) is not None:
+            yield AttemptPlaced(job.id, len(job.attempts) + 1, room, f"starting on {where(room)}")
+
+
+def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
+    """The decisions that lead from the state to ``plan``."""
+    for id, eviction in plan.evictions.items():
+        yield from _evict(state.jobs[id], eviction)
+    for id, placement in _room_givers_first(state, plan):
+        yield from _place(state, state.jobs[id], placement)
+
+
+def stop(job: Job, cause: StopCause, reason: str, for_job: JobId | None = None, grace_s: float | None = None) -> Event:
+    """The decision to end the job's live attempt."""
+    live = job.live
+    assert live is not None
+    grace = job.spec.grace_s if grace_s is None else grace_s
+    return StopRequested(job.id, live.number, cause, grace, reason, for_job)
+
+
+def _evict(job: Job, eviction: Eviction) -> Iterator[Event]:
+    if job.running and job.preemptible:
+        yield stop(job, StopCause.PREEMPTED, eviction.reason, eviction.for_job)
+    elif job.claiming:
+        yield ClaimDropped(job.id, eviction.reason)
+
+
+def _room_givers_first(state: ClusterState, plan: Plan) -> list[tuple[JobId, Placement]]:
+    """Those that shrink, then those that start, then those that grow: the order in which room appears."""
+
+    def gain(item: tuple[JobId, Placement]) -> int:
+        planned = state.jobs[item[0]].planned
+        if planned is None:
+            return 0
+        return 1 if item[1].allocation.share > planned.share else -1
+
+    return sorted(plan.placements.items(), key=gain)
+
+
+def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
+    wanted = placement.allocation
+    if wanted == job.planned or not _fits_instead(state, job, wanted):
+        return
+    if job.running:
+        yield stop(job, StopCause.RESIZED, placement.reason)
+        yield RoomClaimed(job.id, wanted, placement.reason)
+    elif job.claiming:
+        yield RoomClaimed(job.id, wanted, placement.reason)
+    elif job.waiting and state.books.free_now(wanted):
+        yield AttemptPlaced(job.id, len(job.attempts) + 1, wanted, f"starting on {where(wanted)}")
+    elif job.waiting and placement.claim:
+        yield RoomClaimed(job.id, wanted, placement.reason)
+
+
+def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
+    """Whether nobody else has a promise on any of ``wanted``."""
+    trial = Trial(state.books.nodes)
+    if job.planned is not None:
+        trial.give(job.planned)
+    return all(
+        (node := state.books.nodes.get(piece.node)) is not None
+        and node.usable
+        and node.fits(piece, trial.use(piece.node))
+        for piece in wanted
+    )
+
+
+def _exists(state: ClusterState, job: Job, planned: Allocation) -> Iterator[bool]:
+    """For each piece of claimed room, whether its node and GPUs can still be used by ``job``."""
+    for piece in planned:
+        node = state.books.nodes.get(piece.node)
+        yield (
+            node is not None
+            and not node.lost
+            and all(gpu.gpu in node.gpus and node.gpus[gpu.gpu].healthy for gpu in piece.gpus)
+        )
+
+
+def _free_room(state: ClusterState, job: Job, planned: Allocation, now: float) -> Allocation | None:
+    """The claimed room if it is free, else as much elsewhere that is free now."""
+    if state.books.free_now(planned):
+        return planned
+    trial = Trial(Snapshot(state, now).nodes)
+    trial.give(planned)
+    room = trial.find(job, planned.share)
+    return room if room is not None and state.books.free_now(room) else None

@@ -1,0 +1,140 @@
+"""What a user asks for, and what is refused."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ebbtide_core import limits
+from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SuspendMode, gpus
+
+STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+class SpecError(ValueError):
+    """A job that cannot be accepted: ``field`` is the option at fault, the message names the limit."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as submitted.
+
+    ``gpus_min`` and ``gpus_max`` are in parts (`WHOLE` is one GPU), equal for a rigid job; ``gpu_mem_bytes`` is per
+    GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. ``env`` is the job's whole
+    environment: nothing else is inherited.
+    """
+
+    command: tuple[str, ...]
+    workdir: str
+    name: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpus_min: int = WHOLE
+    gpus_max: int = WHOLE
+    gpu_mem_bytes: int = 0
+    cpus: float = 0.0
+    mem_bytes: int = 0
+    job_class: JobClass = JobClass.BEST_EFFORT
+    priority: int = limits.DEFAULT_PRIORITY
+    grace_s: float = limits.DEFAULT_GRACE_S
+    time_limit_s: float | None = None
+    suspend: SuspendMode = SuspendMode.CHECKPOINT
+    launch: LaunchMode = LaunchMode.SINGLE
+    retries: int = 0
+    exit_zero: ExitZero = ExitZero.SUSPENDED
+    signal: str = "SIGTERM"
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the GPU count may vary."""
+        return self.gpus_max > self.gpus_min
+
+
+def validate(spec: JobSpec) -> None:
+    """Raise `SpecError` for the first thing that is wrong with ``spec``."""
+    _check_text("--name", spec.name, limits.MAX_NAME_LENGTH)
+    _check_command(spec.command)
+    _check_env(spec.env)
+    _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
+    if not spec.workdir.startswith("/"):
+        raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
+    check_gpu_range(spec.gpus_min, spec.gpus_max)
+    if spec.launch is LaunchMode.DDP and spec.gpus_min < WHOLE:
+        raise SpecError("--launch ddp", "needs at least one whole GPU: it starts one process per GPU")
+    _check_number("--gpu-mem", spec.gpu_mem_bytes, 0, limits.MAX_MEM_BYTES)
+    _check_number("--cpus", spec.cpus, 0, limits.MAX_CPUS)
+    _check_number("--mem", spec.mem_bytes, 0, limits.MAX_MEM_BYTES)
+    _check_number("--priority", spec.priority, limits.MIN_PRIORITY, limits.MAX_PRIORITY)
+    _check_number("--grace", spec.grace_s, 0, limits.MAX_GRACE_S, "s")
+    _check_number("--retries", spec.retries, 0, limits.MAX_RETRIES)
+    if spec.time_limit_s is not None:
+        _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.signal not in STOP_SIGNALS:
+        raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+
+
+def check_gpu_range(low: int, high: int) -> None:
+    """Raise `SpecError` unless a job may have from ``low`` to ``high`` parts of GPUs."""
+    if low < 0 or high < low:
+        raise SpecError("--gpus", f"{gpus(low)}-{gpus(high)} is not a range of GPU counts")
+    if high == 0:
+        return
+    if low == 0:
+        raise SpecError("--gpus", "an elastic job needs more than 0 GPUs at least")
+    for share in (low, high):
+        _check_share(share)
+    if high > limits.MAX_GPUS * WHOLE:
+        raise SpecError("--gpus", f"{gpus(high)} is more than the limit of {limits.MAX_GPUS}")
+
+
+def _check_share(share: int) -> None:
+    count = Fraction(share, WHOLE)
+    whole = count.denominator == 1
+    unit_fraction = count.numerator == 1 and count.denominator <= 16
+    if not whole and not unit_fraction:
+        raise SpecError("--gpus", f"{count} is neither a whole number of GPUs nor 1/n of one (n at most 16)")
+
+
+def _check_command(command: tuple[str, ...]) -> None:
+    if not command or not command[0]:
+        raise SpecError("command", "is empty: write it after --")
+    for index, argument in enumerate(command):
+        size = _check_text(f"argument {index}", argument, None)
+        if size > limits.MAX_ARGUMENT_BYTES:
+            raise SpecError(f"argument {index}", f"{size} bytes are over the limit of {limits.MAX_ARGUMENT_BYTES}")
+    total = sum(len(argument.encode()) + 1 for argument in command)
+    if total > limits.MAX_COMMAND_BYTES:
+        raise SpecError("command", f"{total} bytes are over the limit of {limits.MAX_COMMAND_BYTES}")
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    for key, value in env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+            raise SpecError("--env", f"{key[:40]!r} is not a variable name (letters, digits and _)")
+        if _check_text(f"--env {key[:40]}", value, None) + len(key) > limits.MAX_ARGUMENT_BYTES:
+            raise SpecError(f"--env {key[:40]}", f"is over the limit of {limits.MAX_ARGUMENT_BYTES} bytes")
+    total = sum(len(key) + len(value.encode()) + 2 for key, value in env.items())
+    if total > limits.MAX_ENV_BYTES:
+        raise SpecError("--env", f"{total} bytes in all are over the limit of {limits.MAX_ENV_BYTES}")
+
+
+def _check_text(field: str, text: str, limit: int | None) -> int:
+    """Refuse what no process, file name or terminal can carry; return the size in bytes."""
+    if "\0" in text:
+        raise SpecError(field, "contains a NUL character")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise SpecError(field, "is not valid Unicode") from None
+    if limit is not None and size > limit:
+        raise SpecError(field, f"{size} bytes are over the limit of {limit}")
+    return size
+
+
+def _check_number(field: str, value: float, low: float, high: float, unit: str = "") -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise SpecError(field, f"{value}{unit} is not between {low:g}{unit} and {high:g}{unit}")
