@@ -1,0 +1,181 @@
+"""The agent's process: one per node directory, until SIGTERM. Attempts live on without it."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent import gpu, logs, membership
+from ebbtide_agent.apart import apart
+from ebbtide_agent.attempts import Attempts
+from ebbtide_agent.attribution import Attribution
+from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
+from ebbtide_agent.freeing import Freeing, idle_baselines
+from ebbtide_agent.gpu.nvml import has_real_gpus
+from ebbtide_agent.gpu.profiles import parse_profile
+from ebbtide_agent.gpu.reader import GpuReader
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.jsonfile import write_json
+from ebbtide_agent.link import Link
+from ebbtide_agent.node import describe, node_name
+from ebbtide_agent.telemetry import Telemetry
+
+__all__ = ["AgentOptions", "has_real_gpus", "run"]
+
+log = logging.getLogger(__name__)
+
+_FAILED = 1
+_WRONG_USE = 2
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How one agent runs."""
+
+    home: Path
+    name: str = ""  # "": the host's name
+    master: str = ""  # HOST:PORT; "": what home/master.json says at each try
+    gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
+    checkpoint_root: Path | None = None  # None: home/checkpoints
+    cpus: float | None = None  # None: those this process may run on
+    mem_bytes: int | None = None  # None: the machine's
+
+
+class CannotRun(Exception):
+    """The agent cannot start here; the message is one line."""
+
+
+def run(options: AgentOptions) -> int:
+    """Run the agent until SIGTERM or SIGINT, then leave every attempt running.
+
+    Returns the exit status: 0 after a stop, 1 if the agent cannot run here, 2 for options that make no sense.
+    """
+    logs.configure()
+    try:
+        name = node_name(options.name)
+        find_master = _master_finder(options)
+        if gpu.is_fake(options.gpus):
+            parse_profile(options.gpus)
+    except ValueError as error:
+        return _fail(error, _WRONG_USE)
+    node_dir = options.home / "nodes" / name
+    try:
+        node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _only_agent(node_dir):
+            asyncio.run(_serve(options, name, node_dir, find_master))
+    except (CannotRun, OSError, ValueError) as error:
+        return _fail(error, _FAILED)
+    return 0
+
+
+def _fail(error: Exception, status: int) -> int:
+    print(f"ebb agent: {error}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def _master_finder(options: AgentOptions) -> Callable[[], Endpoint]:
+    if not options.master:
+        return partial(local_master, options.home)
+    endpoint = parse_endpoint(options.master)
+    if not endpoint.is_loopback:
+        # Whoever answers there may start processes here.
+        raise ValueError(
+            f"master {endpoint} is not on this machine, and the connection is neither encrypted nor proven"
+        )
+    return lambda: endpoint
+
+
+@contextmanager
+def _only_agent(node_dir: Path) -> Iterator[None]:
+    """Hold the node directory. Raises CannotRun if another agent does."""
+    handle = os.open(node_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
+            raise CannotRun(f"an agent already runs on {node_dir} (pid {holder})") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+async def _serve(options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint]) -> None:
+    """Serve until a signal asks to stop. Raises what keeps the agent from starting."""
+    serving = asyncio.create_task(_serve_for_ever(options, name, node_dir, find_master), name="agent")
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, serving.cancel)
+    with suppress(asyncio.CancelledError):
+        await serving
+    log.info("event=stopped node=%s", name)
+
+
+async def _serve_for_ever(
+    options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint]
+) -> NoReturn:
+    listeners: list[Callable[[agent_pb2.AttemptStatus], None]] = []
+
+    def changed(status: agent_pb2.AttemptStatus) -> None:
+        for listen in listeners:
+            listen(status)
+
+    checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
+    node = describe(name, options.cpus, options.mem_bytes, checkpoint_root)
+    cluster_file = node_dir / "cluster.json"
+    fake_dir = node_dir / "gpus"
+    attempts = Attempts(
+        node_dir,
+        checkpoint_root,
+        cluster_id=membership.load(cluster_file).cluster_id,
+        on_change=changed,
+        fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
+    )
+    async with AsyncExitStack() as closing:
+        await attempts.start()
+        closing.push_async_callback(attempts.close)
+        backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        reader = GpuReader(backend)
+        attribution = Attribution(attempts.pids)
+        baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
+        freeing = Freeing(attempts, reader, attribution, baselines)
+        closing.push_async_callback(freeing.close)
+        link = Link(find_master, node, reader.kind, attempts, Telemetry(reader, attribution), cluster_file)
+        # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
+        listeners += [freeing.consider, link.report]
+        for status in attempts.statuses():
+            freeing.consider(status)
+        _announce(node_dir / "agent.json", name)
+        closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
+        log.info("event=serving node=%s pid=%d gpus=%d backend=%s", name, os.getpid(), len(reader.gpus), reader.kind)
+        await link.run()
+
+
+def _holding(attempts: Attempts) -> list[agent_pb2.AttemptStatus]:
+    """The attempts whose GPUs are not proven free."""
+    over = (agent_pb2.ATTEMPT_PHASE_FREED, agent_pb2.ATTEMPT_PHASE_REFUSED)
+    return [status for status in attempts.statuses() if status.phase not in over]
+
+
+def _held_gpus(attempts: Attempts) -> frozenset[str]:
+    allocations = [attempts.allocation(status.job_id, status.attempt) for status in _holding(attempts)]
+    return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
+
+
+def _announce(path: Path, name: str) -> None:
+    """Let the node's tools see that, and as which process, the agent serves."""
+    me = Identity.of(os.getpid())
+    assert me is not None
+    write_json(path, asdict(me) | {"node": name, "started_at": time.time()})

@@ -1,0 +1,56 @@
+"""What waits to be sent on one stream to the master."""
+
+import asyncio
+from collections import deque
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.attribution import AttemptKey
+
+
+class Outbox:
+    """Holds the newest status of each attempt, the newest heartbeat, and answers to log requests.
+
+    Statuses are whole, so a newer one makes an older one worthless: the outbox is bounded by what the node runs,
+    however slow the stream. It lives as long as its stream; what it still holds then is told by the next Hello.
+    """
+
+    def __init__(self) -> None:
+        self._statuses: dict[AttemptKey, agent_pb2.AttemptStatus] = {}
+        self._heartbeat: agent_pb2.Heartbeat | None = None
+        self._logs: deque[agent_pb2.LogData] = deque()
+        self._filled = asyncio.Event()
+
+    def put_status(self, status: agent_pb2.AttemptStatus) -> None:
+        """Send this status instead of an older one of the same attempt."""
+        self._statuses[status.job_id, status.attempt] = status
+        self._filled.set()
+
+    def put_heartbeat(self, heartbeat: agent_pb2.Heartbeat) -> None:
+        """Send this heartbeat instead of an older one."""
+        self._heartbeat = heartbeat
+        self._filled.set()
+
+    def put_log(self, log: agent_pb2.LogData) -> None:
+        """Send this answer after those already here."""
+        self._logs.append(log)
+        self._filled.set()
+
+    async def take(self) -> agent_pb2.AgentMessage:
+        """The next message, most urgent kind first; waits until there is one."""
+        while True:
+            await self._filled.wait()
+            message = self._next()
+            if message is not None:
+                return message
+            self._filled.clear()
+
+    def _next(self) -> agent_pb2.AgentMessage | None:
+        if self._statuses:
+            return agent_pb2.AgentMessage(status=self._statuses.pop(next(iter(self._statuses))))
+        if self._heartbeat is not None:
+            heartbeat, self._heartbeat = self._heartbeat, None
+            return agent_pb2.AgentMessage(heartbeat=heartbeat)
+        if self._logs:
+            return agent_pb2.AgentMessage(log=self._logs.popleft())
+        return None

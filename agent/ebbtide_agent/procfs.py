@@ -1,0 +1,75 @@
+"""What /proc says of a process: enough to tell it from a later one with the same pid, and never something that blocks.
+
+/proc/PID/cmdline and environ are not read here: they take the process's memory lock and hang with a process whose
+GPU driver hangs.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_DEAD_STATES = frozenset("ZX")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """One line of /proc/PID/stat; `pid` and `starttime` (jiffies since boot) together name a process of this boot."""
+
+    pid: int
+    starttime: int
+    parent: int
+    command: str
+    alive: bool  # False: a zombie, which holds no memory any more
+    cpu_s: float
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """The process with this pid, or None if there is none."""
+    try:
+        line = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command may hold blanks and parentheses itself, so the fields are counted from its last one.
+    head, _, tail = line.rpartition(")")
+    fields = tail.split()
+    return ProcessStat(
+        pid=pid,
+        starttime=int(fields[19]),
+        parent=int(fields[1]),
+        command=head.partition("(")[2],
+        alive=fields[0] not in _DEAD_STATES,
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+    )
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the direct children, as far as the kernel tells."""
+    try:
+        threads = os.listdir(_PROC / str(pid) / "task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [child for thread in threads for child in _children_of_thread(pid, thread)]
+
+
+def owner_uid(pid: int) -> int | None:
+    """User id of the process, or None if it is gone."""
+    try:
+        return (_PROC / str(pid)).stat().st_uid
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def boot_id() -> str:
+    """Identity of this boot of the kernel."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _children_of_thread(pid: int, thread: str) -> list[int]:
+    try:
+        line = (_PROC / str(pid) / "task" / thread / "children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        # Only this thread is gone: what the others started still counts.
+        return []
+    return [int(child) for child in line.split()]

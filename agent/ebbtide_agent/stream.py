@@ -1,0 +1,135 @@
+"""One stream on which a master was welcomed: orders come in, statuses, heartbeats and logs go out."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.membership import Membership
+from ebbtide_agent.orders import Order, Orders
+from ebbtide_agent.outbox import Outbox
+from ebbtide_agent.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+AttachCall = grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.MasterMessage]
+
+# How long a log request that asks to wait is kept open, how much one answer holds, and how many may be open.
+LOG_WAIT_S = 5.0
+LOG_BYTES = 1024 * 1024
+LOG_READS = 64
+
+_SHORTEST_HEARTBEAT_S = 0.05
+_LONGEST_HEARTBEAT_S = 60.0
+
+
+class AttemptControl(Protocol):
+    """What the master's orders are carried out with."""
+
+    cluster_id: str
+
+    async def launch(self, order: agent_pb2.Launch) -> None: ...
+    async def stop(self, job_id: str, attempt: int, grace_s: float) -> None: ...
+    async def forget(self, job_id: str, attempt: int) -> None: ...
+    def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
+    async def read_log(
+        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
+    ) -> agent_pb2.LogData: ...
+
+
+class Stream:
+    """Runs one welcomed stream until it ends."""
+
+    def __init__(
+        self,
+        call: AttachCall,
+        master: Membership,
+        outbox: Outbox,
+        attempts: AttemptControl,
+        telemetry: Telemetry,
+        orders: Orders,
+    ) -> None:
+        self._call = call
+        self._master = master
+        self._outbox = outbox
+        self._attempts = attempts
+        self._telemetry = telemetry
+        self._orders = orders
+        self._log_reads = set[asyncio.Task[None]]()
+
+    async def run(self, heartbeat_s: float) -> None:
+        """Talk until the stream ends. Raises what ended it: AioRpcError, or InvalidStateError if gRPC knows no more."""
+        parts = [
+            asyncio.create_task(self._obey(), name="orders from the master"),
+            asyncio.create_task(self._send(), name="reports to the master"),
+            asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
+        ]
+        try:
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in ended:
+                part.result()
+        finally:
+            rest = [*parts, *self._log_reads]
+            for part in rest:
+                part.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _send(self) -> None:
+        while True:
+            await self._call.write(await self._outbox.take())
+
+    async def _beat(self, heartbeat_s: float) -> None:
+        # In this order of arguments not-a-number becomes the shortest pause, not an endless one.
+        pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
+        while True:
+            self._outbox.put_heartbeat(await self._telemetry.heartbeat())
+            await asyncio.sleep(pause_s)
+
+    async def _obey(self) -> None:
+        while isinstance(message := await self._call.read(), agent_pb2.MasterMessage):
+            self._take(message)
+
+    def _take(self, message: agent_pb2.MasterMessage) -> None:
+        match message.WhichOneof("body"):
+            case "launch":
+                launch = message.launch
+                self._order("launch", launch.job_id, launch.attempt, partial(self._attempts.launch, launch))
+            case "stop":
+                stop = message.stop
+                key = (stop.job_id, stop.attempt)
+                self._order("stop", *key, partial(self._attempts.stop, *key, stop.grace_s))
+            case "forget":
+                key = (message.forget.job_id, message.forget.attempt)
+                self._order("forget", *key, partial(self._attempts.forget, *key))
+            case "read_log":
+                self._start_reading(message.read_log)
+            case other:
+                log.warning("event=message-ignored body=%s", other)
+
+    def _order(self, what: str, job_id: str, attempt: int, carry_out: Callable[[], Awaitable[None]]) -> None:
+        self._orders.give((job_id, attempt), Order(what, self._master, carry_out))
+
+    def _start_reading(self, request: agent_pb2.ReadLog) -> None:
+        if len(self._log_reads) >= LOG_READS:
+            error = f"more than {LOG_READS} log requests at once"
+            self._outbox.put_log(agent_pb2.LogData(request_id=request.request_id, error=error))
+            return
+        reading = asyncio.create_task(self._read_log(request), name=f"log {request.job_id}.{request.attempt}")
+        self._log_reads.add(reading)
+        reading.add_done_callback(self._log_reads.discard)
+
+    async def _read_log(self, request: agent_pb2.ReadLog) -> None:
+        key = (request.job_id, request.attempt)
+        try:
+            wait_s = LOG_WAIT_S if request.wait else 0.0
+            data = await self._attempts.read_log(*key, request.offset, min(request.max_bytes, LOG_BYTES), wait_s)
+        except Exception as error:
+            log.exception("event=log-not-read job=%s attempt=%d", *key)
+            data = agent_pb2.LogData(error=str(error) or type(error).__name__)
+        data.request_id = request.request_id
+        self._outbox.put_log(data)
