@@ -1,0 +1,74 @@
+"""Where the master is: ``--master``, else ``EBB_MASTER``, else what the local one wrote into ``EBB_HOME``."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from ebbtide_cli.errors import USAGE, Failure, Unreachable
+from ebbtide_cli.home import Home, read_record
+
+CONNECT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a master listens, and who said so."""
+
+    host: str
+    port: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def absent(self, why: str = "") -> Unreachable:
+        """The error for a master that is not there."""
+        reason = f"; {why}" if why else ""
+        return Unreachable(f"no master at {self} ({self.source}{reason}): start one with 'ebb up'")
+
+
+def find_master(option: str | None) -> Address:
+    """Find the master's address; `Unreachable` if the local one is not running."""
+    if option is not None:
+        return parse_address(option, "--master")
+    if named := os.environ.get("EBB_MASTER"):
+        return parse_address(named, "EBB_MASTER")
+    return _local_master(Home.current())
+
+
+def parse_address(text: str, source: str) -> Address:
+    """Read ``HOST:PORT``; an IPv6 host stands in brackets."""
+    host, separator, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not (separator and bare and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise Failure(f"{source}: {text[:80]!r} is not HOST:PORT with a port from 1 to 65535", USAGE)
+    return Address(bare, int(port), source)
+
+
+def check_listening(address: Address) -> None:
+    """Raise `Unreachable` at once if nobody accepts connections there; gRPC alone would keep trying."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
+        raise address.absent(_words(error)) from error
+
+
+def _local_master(home: Home) -> Address:
+    record = read_record(home.master_record)
+    if record is None:
+        raise Unreachable(f"no master in EBB_HOME {home.root}: start one with 'ebb up'")
+    try:
+        address = Address(str(record["host"]), int(record["port"]), f"EBB_HOME {home.root}")
+    except (KeyError, TypeError, ValueError):
+        raise Unreachable(f"{home.master_record} is damaged: start a master with 'ebb up'") from None
+    if home.master() is None:
+        raise address.absent()
+    return address
+
+
+def _words(error: OSError | UnicodeError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_S:g} s"
+    if isinstance(error, ConnectionRefusedError) or not isinstance(error, OSError):
+        return ""
+    return f"{error.strerror or error}"

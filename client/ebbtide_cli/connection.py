@@ -1,0 +1,89 @@
+"""Talk to the master over gRPC, and turn every way in which that fails into one line and an exit code."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+# gRPC's own log lines would break the promise of one line on stderr; it reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.address import Address, check_listening, find_master
+from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, Unreachable
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+REPLY_S = 30.0
+"""A master that replays a long journal may be slow; one that does not answer for this long is stuck."""
+RECONNECT_S = 60.0
+"""How long a stream outlives its master: a restart takes seconds."""
+RETRY_S = 0.2
+
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+@contextmanager
+def connected(master: str | None) -> Iterator[ClientServiceStub]:
+    """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
+    address = find_master(master)
+    check_listening(address)
+    channel = grpc.insecure_channel(str(address), options=CHANNEL_OPTIONS)
+    try:
+        yield ClientServiceStub(channel)
+    except grpc.RpcError as error:
+        raise _failure(error, address) from error
+    finally:
+        channel.close()
+
+
+def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:
+    """Call the master and wait for its reply, for a bounded time."""
+    return method(request, timeout=REPLY_S)
+
+
+def follow(master: str | None, read: Callable[[ClientServiceStub], Iterator[Reply]]) -> Iterator[Reply]:
+    """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
+
+    The first connection must succeed. ``read`` is called once per connection and has to know where it was.
+    """
+    give_up = None
+    while True:
+        try:
+            with connected(master) as stub:
+                for item in read(stub):
+                    give_up = time.monotonic() + RECONNECT_S
+                    yield item
+                return
+        except Unreachable:
+            if give_up is None or time.monotonic() > give_up:
+                raise
+        time.sleep(RETRY_S)
+
+
+def _failure(error: grpc.RpcError, address: Address) -> Failure:
+    """Translate a gRPC status; its text is the master's own words and already names the field."""
+    code, words = error.code(), error.details() or ""
+    match code:
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return Failure(words or "the master refused the request as invalid", USAGE)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
+            return Failure(f"the request is larger than the master takes: {words}", USAGE)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return Failure(words or f"not allowed by the master at {address}", UNREACHABLE)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Unreachable(f"the master at {address} ({address.source}) did not answer within {REPLY_S:g} s")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            return Unreachable(f"lost the master at {address} ({address.source}): {words}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return Failure(f"the master at {address} is of a version that cannot do this: {words}")
+        case _:
+            return Failure(words or f"the master at {address} failed: {code.name}", FAILED)

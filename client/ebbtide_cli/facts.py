@@ -1,0 +1,238 @@
+"""The facts of jobs, nodes and events as ``--json`` prints them.
+
+Ids are strings, times Unix seconds or null, fractions of a GPU numbers.
+"""
+
+import json
+from fractions import Fraction
+from typing import Any
+
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+Facts = dict[str, Any]
+
+CLASSES = {
+    job_pb2.JOB_CLASS_UNSPECIFIED: "be",
+    job_pb2.JOB_CLASS_BEST_EFFORT: "be",
+    job_pb2.JOB_CLASS_TRIAL_AND_ERROR: "te",
+}
+SUSPEND_MODES = {
+    job_pb2.SUSPEND_MODE_UNSPECIFIED: "checkpoint",
+    job_pb2.SUSPEND_MODE_CHECKPOINT: "checkpoint",
+    job_pb2.SUSPEND_MODE_NONE: "none",
+}
+LAUNCH_MODES = {
+    job_pb2.LAUNCH_MODE_UNSPECIFIED: "single",
+    job_pb2.LAUNCH_MODE_SINGLE: "single",
+    job_pb2.LAUNCH_MODE_DDP: "ddp",
+}
+EXIT_ZEROS = {
+    job_pb2.EXIT_ZERO_UNSPECIFIED: "suspended",
+    job_pb2.EXIT_ZERO_SUSPENDED: "suspended",
+    job_pb2.EXIT_ZERO_COMPLETED: "completed",
+}
+CHECKPOINTED = {
+    job_pb2.CHECKPOINTED_UNKNOWN: "unknown",
+    job_pb2.CHECKPOINTED_YES: "yes",
+    job_pb2.CHECKPOINTED_NO: "no",
+}
+FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
+
+
+def state_of(job: client_pb2.Job) -> str:
+    """The job's state as the user knows it, e.g. ``RUNNING``."""
+    return job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
+
+
+def share_of(share: job_pb2.Share) -> Fraction:
+    """A share on the wire as a number; 0 if it is not set."""
+    return Fraction(share.numerator, share.denominator) if share.denominator else Fraction(0)
+
+
+def job_facts(job: client_pb2.Job) -> Facts:
+    """Everything on one job."""
+    return {
+        "id": job.job_id,
+        "user": job.user,
+        "state": state_of(job),
+        "reason": job.reason,
+        "held_by": job.held_by or None,
+        "preemptible": job.preemptible,
+        "pool": "default",
+        **_spec_facts(job.spec),
+        "gpus": {
+            "min": _number(job.spec.gpus_min),
+            "max": _number(job.spec.gpus_max),
+            "allocated": _number(job.gpus_allocated),
+        },
+        "nodes": [node.node for node in job.allocation],
+        "gpu_uuids": _gpu_uuids(job.allocation),
+        "allocation": [_allocation_facts(node) for node in job.allocation],
+        "attempt": job.attempt,
+        "pid": job.pid or None,
+        "preemptions": job.preemptions,
+        "resizes": job.resizes,
+        "restarts": job.restarts,
+        "progress": _progress_facts(job),
+        "submit_time": _time(job.submit_time),
+        "start_time": _optional(job, "start_time"),
+        "end_time": _optional(job, "end_time"),
+        "waiting_s": job.waiting_s,
+        "running_s": job.running_s,
+        "exit_code": _optional(job, "exit_code"),
+        "checkpoint": _checkpoint_facts(job.checkpoint) if job.HasField("checkpoint") else None,
+        "suspensions": [_suspension_facts(suspension) for suspension in job.suspensions],
+        "attempts": [_attempt_facts(attempt) for attempt in job.attempts],
+    }
+
+
+def node_facts(node: client_pb2.Node) -> Facts:
+    """Everything on one node."""
+    return {
+        "name": node.name,
+        "hostname": node.hostname,
+        "state": node.state,
+        "reason": node.reason,
+        "gpu_backend": node.gpu_backend,
+        "cpus": node.cpus,
+        "cpus_allocated": node.cpus_allocated,
+        "mem_bytes": node.mem_bytes,
+        "mem_allocated_bytes": node.mem_allocated_bytes,
+        "checkpoint_root_id": node.checkpoint_root_id,
+        "last_seen": _time(node.last_seen),
+        "version": node.version,
+        "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
+    }
+
+
+def event_facts(event: client_pb2.Event) -> Facts:
+    """One recorded event."""
+    return {
+        "sequence": event.sequence,
+        "time": event.time,
+        "kind": event.kind,
+        "id": event.job_id or None,
+        "node": event.node or None,
+        "text": event.text,
+        "event": json.loads(event.json) if event.json else None,
+    }
+
+
+def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
+    """What was asked for; without the environment, which may hold secrets."""
+    return {
+        "name": spec.name,
+        "command": list(spec.command),
+        "workdir": spec.workdir,
+        "class": CLASSES[spec.job_class],
+        "priority": spec.priority,
+        "gpu_mem_bytes": spec.gpu_mem_bytes,
+        "cpus": spec.cpus,
+        "mem_bytes": spec.mem_bytes,
+        "grace_s": spec.grace_s,
+        "time_limit_s": _optional(spec, "time_limit_s"),
+        "suspend": SUSPEND_MODES[spec.suspend],
+        "launch": LAUNCH_MODES[spec.launch],
+        "retries": spec.retries,
+        "exit0": EXIT_ZEROS[spec.exit_zero],
+        "signal": spec.signal,
+    }
+
+
+def _progress_facts(job: client_pb2.Job) -> Facts:
+    known = job.HasField("progress")
+    return {
+        "step": job.progress.step if known else None,
+        "total": _optional(job.progress, "total"),
+        "loss": _optional(job.progress, "loss"),
+    }
+
+
+def _checkpoint_facts(checkpoint: job_pb2.Checkpoint) -> Facts:
+    return {
+        # A directory that the script filled without the SDK was sealed by us and has no step: -1 on the wire.
+        "step": checkpoint.step if checkpoint.step >= 0 else None,
+        "bytes": checkpoint.bytes,
+        "path": checkpoint.path,
+        "verified": checkpoint.verified,
+    }
+
+
+def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
+    return {
+        "requested": _time(suspension.requested),
+        "exited": _optional(suspension, "exited"),
+        "gpu_free": _optional(suspension, "gpu_free"),
+        "resumed": _optional(suspension, "resumed"),
+        "checkpointed": CHECKPOINTED[suspension.checkpointed],
+        "checkpoint_s": _optional(suspension, "checkpoint_s"),
+        "reason": suspension.reason,
+        "gpu_uuids_before": list(suspension.gpu_uuids_before),
+        "gpu_uuids_after": list(suspension.gpu_uuids_after),
+    }
+
+
+def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
+    return {
+        "attempt": attempt.attempt,
+        "placed_time": _time(attempt.placed_time),
+        "start_time": _optional(attempt, "start_time"),
+        "end_time": _optional(attempt, "end_time"),
+        "nodes": [node.node for node in attempt.allocation],
+        "gpu_uuids": _gpu_uuids(attempt.allocation),
+        "outcome": attempt.outcome or None,
+        "resumed_step": _optional(attempt, "resumed_step"),
+        "pid": attempt.pid or None,
+    }
+
+
+def _allocation_facts(node: client_pb2.NodeAllocation) -> Facts:
+    gpus = [{"uuid": gpu.uuid, "share": _number(gpu.share), "mem_bytes": gpu.mem_bytes} for gpu in node.gpus]
+    return {"node": node.node, "gpus": gpus}
+
+
+def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
+    reading = gpu.reading
+    # Before the first reading arrives, what the node said of the GPU when it attached is all there is.
+    health = reading if gpu.HasField("reading") else gpu.info
+    return {
+        "uuid": gpu.info.uuid,
+        "index": gpu.info.index,
+        "model": gpu.info.model,
+        "mem_bytes": gpu.info.mem_bytes,
+        "mem_used_bytes": _optional(reading, "mem_used_bytes"),
+        "utilisation": _optional(reading, "utilisation"),
+        "healthy": health.healthy,
+        "unhealthy_reason": health.unhealthy_reason,
+        "share_allocated": _number(gpu.share_allocated),
+        "job_ids": list(gpu.job_ids),
+        "processes": [
+            {
+                "pid": process.pid,
+                "mem_bytes": _optional(process, "mem_bytes"),
+                "id": process.job_id or None,
+                "user": process.user,
+                "command": process.command,
+            }
+            for process in reading.processes
+        ],
+    }
+
+
+def _gpu_uuids(allocation: Any) -> list[str]:
+    return [gpu.uuid for node in allocation for gpu in node.gpus]
+
+
+def _number(share: job_pb2.Share) -> float | int:
+    value = share_of(share)
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def _time(seconds: float) -> float | None:
+    """A time whose zero means that it has not come."""
+    return seconds or None
+
+
+def _optional(message: Any, field: str) -> Any:
+    """A field that need not be set, null if it is not."""
+    return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,82 @@
+"""Where a cluster of this machine keeps its state (``EBB_HOME``), and who of it is alive."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebbtide_cli.processes import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths below one ``EBB_HOME``."""
+
+    root: Path
+
+    @classmethod
+    def current(cls) -> "Home":
+        """The directory that ``EBB_HOME`` names, or the default one; always absolute."""
+        named = os.environ.get("EBB_HOME")
+        return cls(Path(named).absolute() if named else Path.home() / ".local/state/ebbtide")
+
+    @property
+    def master_record(self) -> Path:
+        """What the master writes about itself while it serves."""
+        return self.root / "master.json"
+
+    @property
+    def master_log(self) -> Path:
+        """Where a master started by ``ebb up`` logs."""
+        return self.root / "master.log"
+
+    def agent_record(self, node: str) -> Path:
+        """What the agent of ``node`` writes about itself."""
+        return self.root / "nodes" / node / "agent.json"
+
+    def agent_log(self, node: str) -> Path:
+        """Where an agent started by ``ebb up`` logs."""
+        return self.root / "nodes" / node / "agent.log"
+
+    def master(self) -> Process | None:
+        """The master that runs here."""
+        return _living(self.master_record)
+
+    def agent(self, node: str) -> Process | None:
+        """The agent of ``node`` that runs here."""
+        return _living(self.agent_record(node))
+
+    def agents(self) -> dict[str, Process]:
+        """All agents that run here, by node."""
+        records = sorted(self.root.glob("nodes/*/agent.json"))
+        return {path.parent.name: process for path in records if (process := _living(path))}
+
+    def supervisors(self) -> Iterator[Process]:
+        """The processes here that supervise an attempt."""
+        for path in sorted(self.root.glob("nodes/*/attempts/*/supervisor.json")):
+            if process := _living(path):
+                yield process
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none (records are renamed into place, so half a one is none)."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Put a JSON object in place in one step."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(record))
+    fresh.replace(path)
+
+
+def _living(path: Path) -> Process | None:
+    record = read_record(path)
+    process = Process.from_record(record) if record else None
+    return process if process and process.alive() else None

@@ -1,0 +1,55 @@
+"""Jobs in words: how a person reads the state of one."""
+
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from ebbtide_cli.facts import FINISHED, share_of, state_of
+from ebbtide_cli.text import format_count
+from ebbtide_cli.values import format_duration
+
+
+def finished(job: client_pb2.Job) -> bool:
+    """Whether nothing can follow."""
+    return job.state in FINISHED
+
+
+def progress_words(job: client_pb2.Job) -> str:
+    """``120/1000 12%``, ``120``, or a dash."""
+    if not job.HasField("progress"):
+        return "-"
+    step = job.progress.step
+    if not job.progress.HasField("total") or job.progress.total <= 0:
+        return str(step)
+    return f"{step}/{job.progress.total} {100 * step // job.progress.total}%"
+
+
+def gpus_words(job: client_pb2.Job) -> str:
+    """What it holds and what it asked for: ``2``, ``1-4``, ``2 of 1-4``."""
+    low, high = share_of(job.spec.gpus_min), share_of(job.spec.gpus_max)
+    asked = format_count(low) if low == high else f"{format_count(low)}-{format_count(high)}"
+    held = share_of(job.gpus_allocated)
+    return f"{format_count(held)} of {asked}" if held and low != high else asked
+
+
+def times_words(job: client_pb2.Job) -> str:
+    """How long it waited and how long it ran."""
+    return f"{format_duration(job.waiting_s)}/{format_duration(job.running_s)}"
+
+
+def node_words(job: client_pb2.Job) -> str:
+    """The nodes it is on, or a dash."""
+    return ",".join(node.node for node in job.allocation) or "-"
+
+
+def summary(job: client_pb2.Job) -> str:
+    """One line: id, state, reason."""
+    reason = f" ({job.reason})" if job.reason else ""
+    return f"job {job.job_id} {state_of(job)}{reason}"
+
+
+def exit_status(job: client_pb2.Job, failure: int) -> int:
+    """The job's own exit code as a shell has it; ``failure`` for one that ended badly without a code of its own."""
+    code = job.exit_code if job.HasField("exit_code") else 0
+    if job.state == job_pb2.JOB_STATE_COMPLETED:
+        return code
+    shell_code = 128 - code if code < 0 else code
+    return shell_code & 0xFF or failure

@@ -1,0 +1,67 @@
+"""From what a user wrote to a job that can be sent: name, environment, checks."""
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from ebbtide_core.limits import MAX_NAME_LENGTH
+from ebbtide_core.spec import JobSpec, SpecError, validate
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.text import printable
+from ebbtide_cli.values import abbreviated
+
+INHERITED = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
+"""What a job gets of its submitter's environment without being asked."""
+
+SCRIPT = re.compile(r".+\.(py|sh|bash|pl|r|jl)", re.IGNORECASE)
+
+
+def check(spec: JobSpec) -> JobSpec:
+    """Return ``spec`` if it can be sent; the failure names the option and the limit."""
+    try:
+        validate(spec)
+    except SpecError as error:
+        raise Failure(f"submit: {error}", USAGE) from None
+    return spec
+
+
+def job_environment(environ: Mapping[str, str], wanted: Sequence[str]) -> dict[str, str]:
+    """What the job's processes get: the inherited variables, then ``K=V`` and ``K`` (copied) in the order given."""
+    chosen = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
+    for entry in wanted:
+        name, separator, value = entry.partition("=")
+        if not separator and name not in environ:
+            raise Failure(f"submit: --env: {abbreviated(name)!r} is not set here: write {name[:20]}=VALUE", USAGE)
+        chosen[name] = value if separator else environ[name]
+    return chosen
+
+
+def default_name(command: Sequence[str]) -> str:
+    """Name a job after the script that it runs, else after its program."""
+    script = next((word for word in command if SCRIPT.fullmatch(word)), command[0] if command else "")
+    return abbreviated(printable(PurePath(script).name), MAX_NAME_LENGTH // 4)
+
+
+def working_directory(given: str | None) -> str:
+    """The job's absolute working directory: ``given``, or the current one."""
+    try:
+        return os.path.abspath(given or os.getcwd())
+    except FileNotFoundError:
+        raise Failure("submit: --workdir: the current directory does not exist any more", USAGE) from None
+
+
+def stop_signal(text: str) -> str:
+    """The name of a signal as the system knows it: ``usr1``, ``USR1`` and ``SIGUSR1`` are one."""
+    name = text.upper()
+    return name if name.startswith("SIG") else f"SIG{name}"
+
+
+def user_name() -> str:
+    """Who submits: the account, not what the environment says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,48 @@
+"""What is safe and readable on a terminal."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ebbtide_cli.values import abbreviated
+
+LONGEST_LINE = 600
+
+
+def printable(text: str) -> str:
+    """Drop control, bidirectional and other invisible characters; white space of any kind becomes a space.
+
+    Names, reasons and commands come from other users, and a terminal obeys what it is shown.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " * letter.isspace() for letter in text)
+
+
+def one_line(text: str) -> str:
+    """Make any message fit for one line of stderr."""
+    return abbreviated(" ".join(printable(text).split()), LONGEST_LINE)
+
+
+def format_time(seconds: float | None) -> str:
+    """Write Unix seconds as local date and time; a dash for None."""
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def format_count(count: float | Fraction) -> str:
+    """Write a number of GPUs or CPUs: ``4``, ``1/4``, ``2.5``."""
+    value = Fraction(count).limit_denominator(720_720)
+    if value.denominator == 1 or (value.numerator == 1 and value.denominator <= 16):
+        return str(value)
+    return f"{float(value):.2f}".rstrip("0")
+
+
+def format_command(command: Sequence[str]) -> str:
+    """Write a command as a shell would take it, made safe for a terminal."""
+    return printable(shlex.join(command))
+
+
+def plural(count: int, noun: str) -> str:
+    """Write ``1 job``, ``2 jobs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,134 @@
+"""What a user may write for a duration, a size or a number of GPUs, and how we write them back.
+
+Every ``parse_…`` raises ``ValueError`` with a message that says what to write instead.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+LONGEST: Final = 32
+"""Characters of any value; no sensible one is longer, and nobody waits for a number of a million digits."""
+MAX_SHARE_DENOMINATOR: Final = 16
+
+DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+SIZE_UNITS: Final = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION: Final = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in DURATION_UNITS))
+_SIZE: Final = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)")
+_GPUS: Final = re.compile(r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRange:
+    """How many GPUs a job takes at least and at most; equal for a rigid job."""
+
+    low: Fraction
+    high: Fraction
+
+    @classmethod
+    def exactly(cls, count: int) -> "GpuRange":
+        """The range of one number of whole GPUs."""
+        return cls(Fraction(count), Fraction(count))
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+def parse_duration(text: str) -> float:
+    """Read ``90s``, ``3m``, ``2h``, ``1d`` or a combination such as ``1h30m``; return seconds."""
+    match = _DURATION.fullmatch(_bounded(text))
+    if not text or match is None:
+        raise ValueError(f"{text!r} is not a duration with units: write 90s, 3m, 2h, 1d or 1h30m")
+    counts = zip(match.groups(), DURATION_UNITS.values(), strict=True)
+    return float(sum(Fraction(count) * seconds for count, seconds in counts if count))
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in the form that `parse_duration` reads, to the second (to 0.1 s below ten seconds)."""
+    if 0 < seconds < 9.95 and not float(seconds).is_integer():
+        return f"{seconds:.1f}s"
+    rest, written = round(max(seconds, 0)), ""
+    for unit, length in DURATION_UNITS.items():
+        count, rest = divmod(rest, length)
+        written += f"{count}{unit}" if count else ""
+    return written or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Read ``10GiB``, ``512MiB``, ``80GB``, …; return bytes, rounded down."""
+    match = _SIZE.fullmatch(_bounded(text))
+    if match is None or match[2].lower() not in SIZE_UNITS:
+        raise ValueError(f"{text!r} is not a size with a unit: write 10GiB, 512MiB or 80GB")
+    return int(Fraction(match[1]) * SIZE_UNITS[match[2].lower()])
+
+
+def format_size(count: int) -> str:
+    """Write a number of bytes with a binary unit, to three digits or so."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count >= SIZE_UNITS[unit.lower()]:
+            value = count / SIZE_UNITS[unit.lower()]
+            return f"{value:.0f}{unit}" if value.is_integer() or value >= 100 else f"{value:.1f}{unit}"
+    return f"{count}B"
+
+
+def parse_gpus(text: str) -> GpuRange:
+    """Read ``N``, ``N-M``, ``1/n`` or ``1/n-M``."""
+    match = _GPUS.fullmatch(_bounded(text))
+    if match is None:
+        raise ValueError(f"{text!r} is not a number of GPUs: write 2, 1-4, 1/4 or 1/4-2")
+    low = _gpu_count(match["low"])
+    high = _gpu_count(match["high"]) if match["high"] else low
+    if low > high:
+        raise ValueError(f"{text!r} begins above its end: write {high}-{low}")
+    return GpuRange(low, high)
+
+
+def _gpu_count(text: str) -> Fraction:
+    """One count: a positive whole number, or 1/n."""
+    numerator, _, denominator = text.partition("/")
+    if int(numerator) == 0:
+        raise ValueError(f"{text!r} is no GPU at all: a job without GPUs is spelled --cpu-only")
+    if not denominator:
+        return Fraction(int(numerator))
+    if int(numerator) != 1 or not 1 <= int(denominator) <= MAX_SHARE_DENOMINATOR:
+        raise ValueError(f"{text!r} is not a share of one GPU: write 1/n with n from 1 to {MAX_SHARE_DENOMINATOR}")
+    return Fraction(1, int(denominator))
+
+
+def parse_cpus(text: str) -> float:
+    """Read a positive number of CPUs such as ``4`` or ``0.5``."""
+    if not re.fullmatch(_NUMBER, _bounded(text)) or float(text) == 0:
+        raise ValueError(f"{text!r} is not a positive number of CPUs: write 4 or 0.5")
+    return float(text)
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Read ``KEY=VALUE``."""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise ValueError(f"{abbreviated(text)!r} is not of the form KEY=VALUE")
+    return key, value
+
+
+def abbreviated(text: str, limit: int = LONGEST) -> str:
+    """Cut ``text`` to ``limit`` characters, the last of them an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _bounded(text: str) -> str:
+    if len(text) > LONGEST:
+        raise ValueError(f"{abbreviated(text)!r} is longer than {LONGEST} characters")
+    return text

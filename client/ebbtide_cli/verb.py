@@ -1,0 +1,138 @@
+"""The list of verbs, and what they share: lazy loading, common options, argument types."""
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final, TypeVar
+
+import click
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.values import abbreviated, parse_cpus, parse_duration, parse_gpus, parse_setting, parse_size
+
+Value = TypeVar("Value")
+
+VERBS: Final = {
+    "Cluster": {
+        "up": "Start a whole cluster on this machine",
+        "down": "Suspend all jobs and stop the cluster of this machine",
+        "master": "Run the master in the foreground",
+        "agent": "Run a node's agent in the foreground",
+        "nodes": "Show nodes and GPUs",
+        "events": "Show what happened in the cluster",
+    },
+    "Jobs": {
+        "submit": "Queue a job",
+        "ls": "List jobs",
+        "show": "Show everything on one job",
+        "story": "Show every event that one job went through",
+        "logs": "Print a job's output",
+        "wait": "Wait until jobs have finished",
+    },
+    "Changes": {
+        "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
+        "resume": "Let suspended jobs go on",
+        "resize": "Give jobs another number of GPUs",
+        "cancel": "End jobs for good",
+        "hold": "Keep waiting jobs from starting",
+        "release": "Let held jobs start",
+    },
+}
+"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x`` is ``command`` in ``verbs/x.py``."""
+
+
+class VerbGroup(click.Group):
+    """Imports a verb when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs in the order in which the help shows them."""
+        return [name for section in VERBS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, imported now; None for an unknown verb."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by section."""
+        for title, section in VERBS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(section.items()))
+
+
+def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Make an option type out of a parser that raises ``ValueError``: a refused value is a usage error."""
+
+    def convert(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    convert.__name__ = name
+    return convert
+
+
+def _parse_job_id(text: str) -> str:
+    # An id that cannot be one is an unknown id to the user, and exits as such.
+    if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17")
+    return text
+
+
+DURATION: Final = argument_type("duration", parse_duration)
+SIZE: Final = argument_type("size", parse_size)
+GPUS: Final = argument_type("gpus", parse_gpus)
+CPUS: Final = argument_type("cpus", parse_cpus)
+SETTING: Final = argument_type("key=value", parse_setting)
+JOB_ID: Final = argument_type("id", _parse_job_id)
+
+master_option: Final = click.option(
+    "--master", metavar="HOST:PORT", help="Master to talk to (default: EBB_MASTER, else the one in EBB_HOME)."
+)
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID)
+ids_argument: Final = click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+
+
+def examples(*lines: str) -> str:
+    """The end of a verb's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        click.echo(f"ebbtide {version('ebbtide')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=examples("ebb up", "ebb submit --gpus 2 -- python train.py", "ebb ls", "ebb <verb> --help"),
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.pass_context
+def ebb(ctx: click.Context) -> None:
+    """Share GPUs: jobs that suspend, resume and change size."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one verb and return its exit code; usage errors become `Failure`."""
+    try:
+        code: int | None = ebb.main(list(arguments), prog_name="ebb", standalone_mode=False)
+    except click.UsageError as error:
+        where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
+        raise Failure(f"{where}{error.format_message()}", USAGE) from None
+    except click.ClickException as error:
+        raise Failure(error.format_message(), USAGE) from None
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return code or 0

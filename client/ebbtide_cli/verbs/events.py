@@ -1,0 +1,43 @@
+"""``ebb events``: what happened in the cluster."""
+
+from collections.abc import Iterator
+
+import click
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import follow as follow_stream
+from ebbtide_cli.facts import event_facts
+from ebbtide_cli.output import print_json
+from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.verb import examples, json_option, master_option
+
+
+@click.command(epilog=examples("ebb events", "ebb events --follow --json"))
+@click.option("-f", "--follow", is_flag=True, help="Go on with new ones as they come.")
+@json_option
+@master_option
+def command(follow: bool, as_json: bool, master: str | None) -> None:
+    """Print every recorded event, oldest first; with --json one object per line."""
+    for event in _events(master, follow):
+        if as_json:
+            print_json(event_facts(event))
+        else:
+            print(_event_line(event), flush=follow)
+
+
+def _event_line(event: client_pb2.Event) -> str:
+    """When, what about, and what happened."""
+    about = f"job {event.job_id}" if event.job_id else f"node {event.node}" if event.node else "cluster"
+    return printable(f"{format_time(event.time)}  {about:<12}  {event.text}")
+
+
+def _events(master: str | None, follow: bool) -> Iterator[client_pb2.Event]:
+    last = 0
+
+    def read(stub: ClientServiceStub) -> Iterator[client_pb2.Event]:
+        return stub.WatchEvents(client_pb2.WatchEventsRequest(after_sequence=last, follow=follow))
+
+    for event in follow_stream(master, read):
+        last = event.sequence
+        yield event

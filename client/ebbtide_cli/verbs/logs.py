@@ -1,0 +1,50 @@
+"""``ebb logs``: what a job printed, over all its attempts."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import follow as follow_stream
+from ebbtide_cli.verb import examples, id_argument, master_option
+from ebbtide_cli.watching import detaching
+
+
+@click.command(epilog=examples("ebb logs 17", "ebb logs -f 17", "ebb logs --attempt 2 17 | grep loss"))
+@id_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on as the job prints; Ctrl-C detaches.")
+@click.option("--attempt", type=click.IntRange(1, 2**31 - 1), help="Only this attempt (default: all).")
+@master_option
+def command(job_id: str, follow: bool, attempt: int | None, master: str | None) -> None:
+    """Print a job's output, byte for byte; a line on stderr marks where a new attempt begins."""
+    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow)
+    current = 0
+    with detaching([job_id]):
+        for number, data in _output(master, request):
+            if current not in (0, number):
+                sys.stdout.buffer.flush()
+                print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
+            current = number
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+
+def _output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
+    """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
+    printed: Counter[int] = Counter()
+
+    def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
+        again = printed.copy()
+        for chunk in stub.ReadLogs(request):
+            known = min(again[chunk.attempt], len(chunk.data))
+            again[chunk.attempt] -= known
+            chunk.data = chunk.data[known:]
+            yield chunk
+
+    for chunk in follow_stream(master, read):
+        printed[chunk.attempt] += len(chunk.data)
+        if chunk.data:
+            yield chunk.attempt, chunk.data

@@ -1,0 +1,43 @@
+"""``ebb ls``: the queue."""
+
+import click
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.facts import CLASSES, job_facts, state_of
+from ebbtide_cli.jobs import gpus_words, node_words, progress_words, times_words
+from ebbtide_cli.output import print_json, print_table
+from ebbtide_cli.verb import examples, json_option, master_option
+
+TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
+
+
+@click.command(epilog=examples("ebb ls", "ebb ls --all --json"))
+@click.option("--all", "finished_too", is_flag=True, help="Show finished jobs too.")
+@json_option
+@master_option
+def command(finished_too: bool, as_json: bool, master: str | None) -> None:
+    """List jobs with their progress."""
+    with connected(master) as stub:
+        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too)).jobs
+    if as_json:
+        print_json([job_facts(job) for job in jobs])
+    elif jobs:
+        print_table(TITLES, map(_row, jobs))
+    else:
+        print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
+
+
+def _row(job: client_pb2.Job) -> tuple[str, ...]:
+    return (
+        job.job_id,
+        job.spec.name,
+        job.user,
+        state_of(job),
+        gpus_words(job),
+        progress_words(job),
+        CLASSES[job.spec.job_class],
+        times_words(job),
+        node_words(job),
+        job.reason,
+    )

@@ -1,0 +1,61 @@
+"""``ebb nodes``: the machines of the cluster and their GPUs."""
+
+import click
+from ebbtide_protos.v1 import agent_pb2, client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.facts import node_facts, share_of
+from ebbtide_cli.output import print_json, print_table
+from ebbtide_cli.text import format_count, printable
+from ebbtide_cli.values import format_size
+from ebbtide_cli.verb import examples, json_option, master_option
+
+TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
+
+
+@click.command(epilog=examples("ebb nodes", "ebb nodes --json"))
+@json_option
+@master_option
+def command(as_json: bool, master: str | None) -> None:
+    """Show every node with its GPUs: memory, utilisation, share allocated, jobs, and processes that are not ours."""
+    with connected(master) as stub:
+        nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+    if as_json:
+        print_json([node_facts(node) for node in nodes])
+        return
+    if not nodes:
+        print("No nodes: start one with 'ebb agent' or 'ebb up'.")
+    for place, node in enumerate(nodes):
+        if place:
+            print()
+        _print_node(node)
+
+
+def _print_node(node: client_pb2.Node) -> None:
+    cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
+    memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
+    reason = f" ({node.reason})" if node.reason else ""
+    print(printable(f"{node.name}  {node.state}{reason}  {cpus}, {memory}  GPUs: {node.gpu_backend or 'none'}"))
+    if node.gpus:
+        print_table(TITLES, map(_gpu_row, node.gpus))
+
+
+def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
+    reading = gpu.reading
+    used = format_size(reading.mem_used_bytes) if reading.HasField("mem_used_bytes") else "?"
+    health = reading if gpu.HasField("reading") else gpu.info
+    return (
+        str(gpu.info.index),
+        gpu.info.model,
+        f"{used}/{format_size(gpu.info.mem_bytes)}",
+        f"{reading.utilisation:.0%}" if reading.HasField("utilisation") else "?",
+        format_count(share_of(gpu.share_allocated)),
+        ",".join(gpu.job_ids) or "-",
+        "; ".join(_process(process) for process in reading.processes if not process.job_id) or "-",
+        "" if health.healthy else health.unhealthy_reason or "unhealthy",
+    )
+
+
+def _process(process: agent_pb2.GpuProcess) -> str:
+    memory = f" {format_size(process.mem_bytes)}" if process.HasField("mem_bytes") else ""
+    return f"{process.command or process.pid} of {process.user or '?'}{memory}"

@@ -1,0 +1,35 @@
+"""``ebb resize``: give jobs another number of GPUs."""
+
+import click
+from ebbtide_core.model import parts
+from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import ask
+from ebbtide_cli.facts import share_of
+from ebbtide_cli.values import GpuRange
+from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
+from ebbtide_cli.wire import share_message
+from ebbtide_cli.wishes import grant, wait_option
+
+
+@click.command(epilog=examples("ebb resize 17 --gpus 4", "ebb resize 17 18 --gpus 1-8 --wait"))
+@ids_argument
+@click.option("--gpus", metavar="N|N-M|1/n", type=GPUS, required=True, help="The new number of GPUs.")
+@wait_option
+@json_option
+@master_option
+def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool, master: str | None) -> int:
+    """Let jobs checkpoint and go on with another number of GPUs."""
+    low, high = share_message(parts(gpus.low)), share_message(parts(gpus.high))
+
+    def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
+        return ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
+
+    def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:
+        # A job that holds nothing has its new size as soon as the wish is recorded.
+        if accepted.state in (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED):
+            return True
+        return job.state == job_pb2.JOB_STATE_RUNNING and gpus.low <= share_of(job.gpus_allocated) <= gpus.high
+
+    return grant(master, job_ids, send, resized, wait=wait, as_json=as_json)

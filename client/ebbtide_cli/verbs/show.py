@@ -1,0 +1,119 @@
+"""``ebb show``: everything on one job."""
+
+from collections.abc import Iterator
+
+import click
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.facts import CHECKPOINTED, CLASSES, LAUNCH_MODES, SUSPEND_MODES, job_facts, share_of, state_of
+from ebbtide_cli.jobs import gpus_words, progress_words, times_words
+from ebbtide_cli.output import print_json, print_table
+from ebbtide_cli.text import format_command, format_count, format_time, printable
+from ebbtide_cli.values import format_duration, format_size
+from ebbtide_cli.verb import examples, id_argument, json_option, master_option
+
+ATTEMPT_TITLES = ("ATTEMPT", "PLACED", "STARTED", "ENDED", "FROM STEP", "NODE", "GPUS", "OUTCOME")
+SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "CHECKPOINTED", "REASON")
+
+Fields = Iterator[tuple[str, str]]
+
+
+@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint"))
+@id_argument
+@json_option
+@master_option
+def command(job_id: str, as_json: bool, master: str | None) -> None:
+    """Show everything on one job: state, request, allocation, checkpoint, attempts, suspensions."""
+    with connected(master) as stub:
+        job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
+    if as_json:
+        print_json(job_facts(job))
+    else:
+        _print_job(job)
+
+
+def _print_job(job: client_pb2.Job) -> None:
+    print(printable(f"Job {job.job_id}  {job.spec.name}  {state_of(job)}"))
+    _print_fields(_state(job))
+    print("\nRequest")
+    _print_fields(_request(job.spec))
+    if job.attempts:
+        print("\nAttempts")
+        print_table(ATTEMPT_TITLES, map(_attempt_row, job.attempts))
+    if job.suspensions:
+        print("\nSuspensions")
+        print_table(SUSPENSION_TITLES, map(_suspension_row, job.suspensions))
+
+
+def _state(job: client_pb2.Job) -> Fields:
+    yield "reason", job.reason
+    yield "held by", job.held_by
+    yield "user", job.user
+    yield "progress", progress_words(job)
+    yield "gpus", gpus_words(job)
+    for node in job.allocation:
+        gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
+        yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "waited/ran", times_words(job)
+    yield "submitted", format_time(job.submit_time)
+    yield "started", format_time(job.start_time) if job.HasField("start_time") else ""
+    yield "ended", format_time(job.end_time) if job.HasField("end_time") else ""
+    yield "exit code", str(job.exit_code) if job.HasField("exit_code") else ""
+    counts = f"preempted {job.preemptions}, resized {job.resizes}, restarted {job.restarts} times"
+    yield "history", f"attempt {job.attempt}, {counts}" if job.attempt else ""
+    yield "checkpoint", _checkpoint(job.checkpoint) if job.HasField("checkpoint") else ""
+
+
+def _request(spec: job_pb2.JobSpec) -> Fields:
+    yield "command", format_command(spec.command)
+    yield "workdir", spec.workdir
+    yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
+    yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
+    yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""
+    yield "memory", f"{format_size(spec.mem_bytes)} per node" if spec.mem_bytes else ""
+    yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}, grace period {format_duration(spec.grace_s)}"
+    yield "launch", LAUNCH_MODES[spec.launch]
+    yield "time limit", format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
+    yield "retries", str(spec.retries) if spec.retries else ""
+
+
+def _print_fields(fields: Fields) -> None:
+    for title, value in fields:
+        if value:
+            print(f"  {title:<12}{printable(value)}")
+
+
+def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
+    step = f"step {checkpoint.step}" if checkpoint.step >= 0 else "no step known"
+    verified = "verified" if checkpoint.verified else "not verified"
+    return f"{step}, {format_size(checkpoint.bytes)}, {verified}: {checkpoint.path}"
+
+
+def _attempt_row(attempt: client_pb2.AttemptSummary) -> tuple[str, ...]:
+    return (
+        str(attempt.attempt),
+        format_time(attempt.placed_time or None),
+        format_time(attempt.start_time) if attempt.HasField("start_time") else "-",
+        format_time(attempt.end_time) if attempt.HasField("end_time") else "-",
+        str(attempt.resumed_step) if attempt.HasField("resumed_step") else "-",
+        ",".join(node.node for node in attempt.allocation) or "-",
+        format_count(sum(share_of(gpu.share) for node in attempt.allocation for gpu in node.gpus)),
+        attempt.outcome,
+    )
+
+
+def _suspension_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:
+    def after(field: str) -> str:
+        if not suspension.HasField(field):  # type: ignore[arg-type]
+            return "-"
+        return format_duration(getattr(suspension, field) - suspension.requested)
+
+    return (
+        format_time(suspension.requested or None),
+        after("exited"),
+        after("gpu_free"),
+        format_time(suspension.resumed) if suspension.HasField("resumed") else "-",
+        CHECKPOINTED[suspension.checkpointed],
+        suspension.reason,
+    )

@@ -1,0 +1,170 @@
+"""``ebb submit``: queue a job."""
+
+import os
+import time
+from typing import Final
+
+import click
+from ebbtide_core import limits
+from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SuspendMode, parts
+from ebbtide_core.spec import JobSpec
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import RETRY_S, ask, connected
+from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.facts import job_facts
+from ebbtide_cli.jobs import exit_status, finished, summary
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.submission import check, default_name, job_environment, stop_signal, user_name, working_directory
+from ebbtide_cli.values import GpuRange
+from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, examples, json_option, master_option
+from ebbtide_cli.watching import wait_for
+from ebbtide_cli.wire import spec_message
+
+RESUBMIT_S: Final = 10.0
+"""How long the same submit is repeated when the master goes away before it answered."""
+
+ONE_GPU: Final = GpuRange.exactly(1)
+NO_GPU: Final = GpuRange.exactly(0)
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    epilog=examples(
+        "ebb submit -- python train.py",
+        "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
+        "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
+    ),
+)
+@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--name", help="What lists call it (default: the script's name).")
+@click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1).")
+@click.option("--cpu-only", is_flag=True, help="No GPU at all.")
+@click.option("--gpu-mem", metavar="SIZE", type=SIZE, help="Memory of each GPU (default: its share of each).")
+@click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node.")
+@click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB.")
+@click.option("--te/--be", "urgent", help="Trial-and-error: start now. Best-effort (default): may be preempted.")
+@click.option(
+    "--priority",
+    type=click.IntRange(limits.MIN_PRIORITY, limits.MAX_PRIORITY),
+    default=limits.DEFAULT_PRIORITY,
+    show_default=True,
+    help="Lower is more urgent.",
+)
+@click.option("--grace", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m).")
+@click.option("--time", "time_limit", metavar="TIME", type=DURATION, help="Limit of running time, e.g. 2h.")
+@click.option("--suspend", type=click.Choice([mode.value for mode in SuspendMode]), default="checkpoint")
+@click.option("--launch", type=click.Choice([mode.value for mode in LaunchMode]), default="single")
+@click.option("--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="After failures.")
+@click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here.")
+@click.option("--workdir", metavar="DIR", help="Working directory (default: this one).")
+@click.option("--exit0", type=click.Choice([reading.value for reading in ExitZero]), default="suspended")
+@click.option("--signal", metavar="NAME", default="SIGTERM", show_default=True, help="Sent to make it stop.")
+@click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
+@click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
+@click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
+@json_option
+@master_option
+def command(
+    argv: tuple[str, ...],
+    name: str | None,
+    gpus: GpuRange | None,
+    cpu_only: bool,
+    gpu_mem: int | None,
+    cpus: float | None,
+    mem: int | None,
+    urgent: bool,
+    priority: int,
+    grace: float | None,
+    time_limit: float | None,
+    suspend: str,
+    launch: str,
+    retries: int,
+    variables: tuple[str, ...],
+    workdir: str | None,
+    exit0: str,
+    signal: str,
+    hold: bool,
+    wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    master: str | None,
+) -> int:
+    """Queue a job; print its id. Options stand before the command."""
+    if cpu_only and gpus:
+        raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
+    wanted = NO_GPU if cpu_only else gpus or ONE_GPU
+    spec = check(
+        JobSpec(
+            command=argv,
+            workdir=working_directory(workdir),
+            name=default_name(argv) if name is None else name,
+            env=job_environment(os.environ, variables),
+            gpus_min=parts(wanted.low),
+            gpus_max=parts(wanted.high),
+            gpu_mem_bytes=gpu_mem or 0,
+            cpus=cpus or 0.0,
+            mem_bytes=mem or 0,
+            job_class=JobClass.TRIAL_AND_ERROR if urgent else JobClass.BEST_EFFORT,
+            priority=priority,
+            grace_s=limits.DEFAULT_GRACE_S if grace is None else grace,
+            time_limit_s=time_limit,
+            suspend=SuspendMode(suspend),
+            launch=LaunchMode(launch),
+            retries=retries,
+            exit_zero=ExitZero(exit0),
+            signal=stop_signal(signal),
+        )
+    )
+    request = client_pb2.SubmitRequest(
+        spec=spec_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
+    )
+    if not wait or dry_run:
+        _submit(master, request, as_json)
+        return 0
+    try:
+        return _wait(master, _submit(master, request, as_json), as_json)
+    except Failure as failure:
+        # With --wait the exit code is the job's; whatever is not must not look like one.
+        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
+        raise
+
+
+def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:
+    """Queue it and print its id."""
+    reply = _send(master, request)
+    for warning in reply.warnings:
+        complain(f"warning: {warning}")
+    if as_json:
+        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings)})
+    else:
+        print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
+    return reply.job_id
+
+
+def _send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
+    """Send it, and send it again if the master goes away before it answers: one operation id is one job."""
+    give_up, sent = time.monotonic() + RESUBMIT_S, False
+    while True:
+        try:
+            with connected(master) as stub:
+                sent = True
+                return ask(stub.Submit, request)
+        except Unreachable as error:
+            if not sent:
+                raise
+            if time.monotonic() > give_up:
+                raise Unreachable(f"{error.message}; see 'ebb ls' whether the job was queued") from None
+        time.sleep(RETRY_S)
+
+
+def _wait(master: str | None, job_id: str, as_json: bool) -> int:
+    """Follow the job to its end; return its exit code."""
+    job = wait_for(master, [job_id], finished)[0]
+    if as_json:
+        print_json(job_facts(job))
+    status = exit_status(job, OURS)
+    if status:
+        complain(summary(job))
+    return status

@@ -1,0 +1,32 @@
+"""``ebb suspend``: free the GPUs of jobs until their user resumes them."""
+
+import click
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from ebbtide_cli.connection import ask
+from ebbtide_cli.facts import share_of
+from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.wishes import grant, wait_option
+
+
+@click.command(epilog=examples("ebb suspend 17", "ebb suspend --wait 17 18"))
+@ids_argument
+@wait_option
+@json_option
+@master_option
+def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
+    """Let jobs checkpoint within their grace period and free their GPUs; they stay suspended until 'ebb resume'."""
+    return grant(
+        master,
+        job_ids,
+        lambda stub, job_id: ask(stub.Suspend, client_pb2.JobRequest(job_id=job_id)),
+        _suspended,
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:
+    # One that had not started yet has nothing to give up; being held is all there is to it.
+    waiting = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
+    return waiting and bool(job.held_by) and not share_of(job.gpus_allocated)

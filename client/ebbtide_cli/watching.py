@@ -1,0 +1,65 @@
+"""Follow jobs until something has become true of them; Ctrl-C detaches and harms nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import follow
+from ebbtide_cli.errors import INTERRUPTED, Failure, Unreachable
+from ebbtide_cli.jobs import progress_words, summary
+from ebbtide_cli.output import StatusLine
+from ebbtide_cli.text import plural
+
+
+def watch_jobs(master: str | None, job_ids: Sequence[str]) -> Iterator[client_pb2.Job]:
+    """Yield the jobs now, then each again whenever it changes, without end; a restart of the master is bridged."""
+
+    def read(stub: ClientServiceStub) -> Iterator[client_pb2.Job]:
+        yield from stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=job_ids))
+        raise Unreachable("the master stopped telling about the jobs")
+
+    return follow(master, read)
+
+
+def wait_for(
+    master: str | None,
+    job_ids: Sequence[str],
+    done: Callable[[client_pb2.Job], bool],
+    seen: Callable[[client_pb2.Job], None] = lambda job: None,
+) -> list[client_pb2.Job]:
+    """Wait until ``done`` has become true of each job; return them as they were then, in the order asked for.
+
+    ``seen`` is called for each job as soon as it is done.
+    """
+    ended: dict[str, client_pb2.Job] = {}
+    wanted = set(job_ids)
+    with detaching(job_ids), StatusLine() as line:
+        for job in watch_jobs(master, sorted(wanted)):
+            if job.job_id in wanted - ended.keys():
+                if done(job):
+                    line.clear()
+                    ended[job.job_id] = job
+                    seen(job)
+                else:
+                    line.show(_status(job, len(ended), len(wanted)))
+            if len(ended) == len(wanted):
+                break
+    return [ended[job_id] for job_id in dict.fromkeys(job_ids)]
+
+
+@contextmanager
+def detaching(job_ids: Sequence[str]) -> Iterator[None]:
+    """Let Ctrl-C end the waiting and nothing else."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        ids = ", ".join(job_ids[:5]) + (", …" if len(job_ids) > 5 else "")
+        noun = "job" if len(job_ids) == 1 else "jobs"
+        raise Failure(f"detached; {noun} {ids} not changed ('ebb cancel' would end it)", INTERRUPTED) from None
+
+
+def _status(job: client_pb2.Job, ended: int, wanted: int) -> str:
+    several = f"{ended} of {plural(wanted, 'job')} done; " if wanted > 1 else ""
+    return f"{several}{progress_words(job)}  {summary(job)}"

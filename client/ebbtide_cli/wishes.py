@@ -1,0 +1,68 @@
+"""What the verbs that change jobs have in common: ask for each job, report each, and wait for the effect if told to."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import click
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import connected
+from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
+from ebbtide_cli.facts import job_facts
+from ebbtide_cli.jobs import finished, summary
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.watching import wait_for
+
+Send = Callable[[ClientServiceStub, str], client_pb2.Job]
+Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
+"""Whether the wish has come true: the job now, and as it was when the master accepted the wish."""
+
+wait_option: Final = click.option("--wait", is_flag=True, help="Return only once it has taken effect.")
+
+
+def grant(
+    master: str | None, job_ids: Sequence[str], send: Send, effective: Effective, *, wait: bool, as_json: bool
+) -> int:
+    """Send one wish for each job and print the jobs; return the worst exit code.
+
+    A job that cannot grant it is reported and does not keep the others from theirs.
+    """
+    code = OK
+    accepted: dict[str, client_pb2.Job] = {}
+    for job_id in dict.fromkeys(job_ids):
+        try:
+            with connected(master) as stub:
+                accepted[job_id] = send(stub, job_id)
+        except Unreachable:
+            raise
+        except Failure as failure:
+            complain(failure.message)
+            code = max(code, failure.code)
+    jobs = list(accepted.values())
+    if wait and jobs:
+        jobs, waited_code = _wait(master, accepted, effective)
+        code = max(code, waited_code)
+    _report(jobs, as_json)
+    return code
+
+
+def _wait(
+    master: str | None, accepted: dict[str, client_pb2.Job], effective: Effective
+) -> tuple[list[client_pb2.Job], int]:
+    def came_true(job: client_pb2.Job) -> bool:
+        return effective(job, accepted[job.job_id])
+
+    jobs = wait_for(master, list(accepted), lambda job: came_true(job) or finished(job))
+    failed = [job for job in jobs if not came_true(job)]
+    for job in failed:
+        complain(f"{summary(job)} before it took effect")
+    return jobs, FAILED if failed else OK
+
+
+def _report(jobs: Sequence[client_pb2.Job], as_json: bool) -> None:
+    if as_json:
+        print_json([job_facts(job) for job in jobs])
+        return
+    for job in jobs:
+        print(summary(job))
