@@ -233,7 +233,7 @@ class JobSpec(_message.Message):
     priority: _builtins.int
     """1-99, lower is more urgent"""
     grace_s: _builtins.float
-    """grace period"""
+    """grace period; unset: 180"""
     time_limit_s: _builtins.float
     """of running time, all attempts together"""
     suspend: Global___SuspendMode.ValueType
@@ -273,7 +273,7 @@ class JobSpec(_message.Message):
         mem_bytes: _builtins.int = ...,
         job_class: Global___JobClass.ValueType = ...,
         priority: _builtins.int = ...,
-        grace_s: _builtins.float = ...,
+        grace_s: _builtins.float | None = ...,
         time_limit_s: _builtins.float | None = ...,
         suspend: Global___SuspendMode.ValueType = ...,
         launch: Global___LaunchMode.ValueType = ...,
@@ -281,12 +281,17 @@ class JobSpec(_message.Message):
         exit_zero: Global___ExitZero.ValueType = ...,
         signal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_limit_s", b"_time_limit_s", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_limit_s", b"_time_limit_s", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "job_class", b"job_class", "launch", b"launch", "mem_bytes", b"mem_bytes", "name", b"name", "priority", b"priority", "retries", b"retries", "signal", b"signal", "suspend", b"suspend", "time_limit_s", b"time_limit_s", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "job_class", b"job_class", "launch", b"launch", "mem_bytes", b"mem_bytes", "name", b"name", "priority", b"priority", "retries", b"retries", "signal", b"signal", "suspend", b"suspend", "time_limit_s", b"time_limit_s", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
+    _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
     _WhichOneofReturnType__time_limit_s: _TypeAlias = _typing.Literal["time_limit_s"]  # noqa: Y015
     _WhichOneofArgType__time_limit_s: _TypeAlias = _typing.Literal["_time_limit_s", b"_time_limit_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grace_s) -> _WhichOneofReturnType__grace_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_s) -> _WhichOneofReturnType__time_limit_s | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015

@@ -1,0 +1,90 @@
+"""Events in words, for people who ask what happened."""
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.outcome import describe_exit
+from ebbtide_core.policies.draft import count_text, where
+
+
+def narrate(event: Event) -> str:
+    """One line that says what ``event`` was; jobs and nodes are named only where it is not about them."""
+    return _about_job(event) if isinstance(event, e.JobEvent) else _about_cluster(event)
+
+
+def _about_cluster(event: Event) -> str:
+    match event:
+        case e.MasterStarted():
+            return f"master started (epoch {event.epoch})"
+        case e.Quiesced():
+            return "the cluster is going down: every attempt is asked to stop"
+        case e.Unquiesced():
+            return "jobs may start again"
+        case e.NodeRegistered():
+            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
+        case e.NodeLost():
+            return f"has been silent for {event.silent_s:.0f} s; what runs there is not started elsewhere"
+        case e.GpuHealthChanged():
+            return f"GPU {event.gpu} {'is usable again' if event.healthy else f'is unusable: {event.reason}'}"
+        case _:
+            return type(event).__name__
+
+
+def _about_job(event: e.JobEvent) -> str:
+    match event:
+        case e.JobSubmitted():
+            kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
+            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}"
+        case e.SuspendRequested():
+            return "user asked to suspend it"
+        case e.ResumeRequested():
+            return "user asked to resume it"
+        case e.ResizeRequested():
+            return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
+        case e.CancelRequested():
+            return f"user asked to cancel it{' at once' if event.now else ''}"
+        case e.HoldRequested():
+            return "held by user"
+        case e.ReleaseRequested():
+            return "released by user"
+        case e.JobHeld():
+            return event.reason
+        case _:
+            return _about_attempt(event)
+
+
+def _about_attempt(event: Event) -> str:
+    match event:
+        case e.AttemptPlaced():
+            return f"attempt {event.attempt} placed on {where(event.allocation)}"
+        case e.AttemptStarted():
+            came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
+            return f"attempt {event.attempt} runs as process {event.pid}{came_from}"
+        case e.StopRequested():
+            return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
+        case e.CheckpointPublished():
+            return f"checkpoint of step {event.checkpoint.step} published ({event.checkpoint.bytes} bytes)"
+        case e.ProgressReported():
+            return f"at step {event.progress.step}"
+        case e.AttemptExited():
+            return f"attempt {event.attempt} ended: {describe_exit(event.exit)}"
+        case e.AttemptFreed():
+            dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
+            return f"what attempt {event.attempt} held is free{dirty}"
+        case e.AttemptRefused():
+            return f"attempt {event.attempt} was not started: {event.reason}"
+        case e.RoomClaimed():
+            return f"{where(event.allocation)} kept for it: {event.reason}"
+        case e.ClaimDropped():
+            return f"gave up the room kept for it: {event.reason}"
+        case _:
+            return type(event).__name__
+
+
+def count_text_of(gpu_count: int) -> str:
+    """A number of GPUs that a node has, in words."""
+    return f"{gpu_count} GPU{'' if gpu_count == 1 else 's'}"
+
+
+def count_range(low: int, high: int) -> str:
+    """A range of GPU counts in words."""
+    return count_text(low) if low == high else f"{count_text(low)} to {count_text(high)}"

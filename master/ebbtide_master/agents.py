@@ -1,0 +1,231 @@
+"""The agents' side of the master: one session per connected node."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Final
+
+import grpc
+from ebbtide_core import commands as c
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import Event
+from ebbtide_core.model import GpuId, NodeId
+from ebbtide_core.spec import SpecError
+from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
+
+from ebbtide_master.convert import facts_of_status, order_to_message, registration_from_hello
+from ebbtide_master.loop import MasterLoop
+
+HEARTBEAT_S: Final = 2.0
+HELLO_TIMEOUT_S: Final = 10.0
+NODE_SILENCE_S: Final = 20.0
+"""How long a node may be disconnected before it counts as lost."""
+LOG_ANSWER_TIMEOUT_S: Final = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class LogUnavailableError(Exception):
+    """The log cannot be read now; the message says why."""
+
+
+class Session:
+    """One agent's stream: what waits to be sent, and what it said last."""
+
+    def __init__(self, hello: agent_pb2.Hello) -> None:
+        self.hello = hello
+        self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
+        self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
+        self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
+
+    def send(self, message: agent_pb2.MasterMessage) -> None:
+        """Send ``message`` in its turn."""
+        self.outbox.put_nowait(message)
+
+    def close(self) -> None:
+        """End the stream, and let nobody wait for an answer on it."""
+        self.outbox.put_nowait(None)
+        for future in self.reads.values():
+            if not future.done():
+                future.set_exception(LogUnavailableError(f"node {self.hello.node} went away"))
+
+
+class Agents(agent_pb2_grpc.AgentServiceServicer):
+    """Turns what agents say into facts, and brings them the core's orders."""
+
+    def __init__(self, cluster_id: str, epoch: int) -> None:
+        self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
+        self._sessions: dict[NodeId, Session] = {}
+        self._silences: dict[NodeId, asyncio.Task[None]] = {}
+        self._requests = itertools.count(1)
+        self.loop: MasterLoop
+
+    def perform(self, order: c.Command) -> None:
+        """Send an order to its node; if that is not connected, it is reminded when it registers."""
+        if isinstance(order, c.Launch | c.Stop | c.Forget) and (session := self._sessions.get(order.node)):
+            session.send(order_to_message(order))
+
+    def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
+        """What the node's GPUs said last; empty if it is not connected."""
+        session = self._sessions.get(node)
+        return session.readings if session is not None else {}
+
+    def connected(self, node: NodeId) -> bool:
+        """Whether the node's stream is open."""
+        return node in self._sessions
+
+    def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
+        """Count each node as lost unless it registers within ``seconds``."""
+        for node in nodes:
+            self._start_silence(node, seconds)
+
+    async def close(self) -> None:
+        """End all streams."""
+        for session in self._sessions.values():
+            session.close()
+        for task in self._silences.values():
+            task.cancel()
+
+    async def read_log(
+        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool
+    ) -> agent_pb2.LogData:
+        """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked."""
+        session = self._sessions.get(node)
+        if session is None:
+            raise LogUnavailableError(f"node {node} is not connected")
+        request = next(self._requests)
+        future = session.reads[request] = asyncio.get_running_loop().create_future()
+        order = agent_pb2.ReadLog(
+            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait
+        )
+        session.send(agent_pb2.MasterMessage(read_log=order))
+        try:
+            async with asyncio.timeout(LOG_ANSWER_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            raise LogUnavailableError(f"node {node} does not answer") from None
+        finally:
+            del session.reads[request]
+
+    # --- the stream ---
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: Any
+    ) -> AsyncIterator[agent_pb2.MasterMessage]:
+        """Serve one agent until its stream breaks."""
+        hello = await self._hello(request_iterator, context)
+        try:
+            registration = registration_from_hello(hello)
+        except SpecError as error:
+            yield _rejection(str(error))
+            return
+        if refusal := self._refuse(hello):
+            log.warning("node=%s rejected: %s", hello.node, refusal)
+            yield _rejection(refusal)
+            return
+        session = self._open(registration.node, hello)
+        reader = asyncio.create_task(self._read(session, registration, request_iterator))
+        try:
+            while (message := await session.outbox.get()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+            await self._closed(registration.node, session)
+
+    async def _hello(self, stream: AsyncIterator[agent_pb2.AgentMessage], context: Any) -> agent_pb2.Hello:
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = await anext(stream)
+        except (TimeoutError, StopAsyncIteration):
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
+        if first.WhichOneof("body") != "hello":
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the first message must be Hello")
+        return first.hello
+
+    def _refuse(self, hello: agent_pb2.Hello) -> str | None:
+        """A second node of the same name is refused; an agent that was restarted replaces its old stream."""
+        if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
+            return f"the node has attempts of another cluster ({hello.cluster_id})"
+        old = self._sessions.get(NodeId(hello.node))
+        if old is None or old.hello.boot_id == hello.boot_id:
+            return None
+        return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
+
+    def _open(self, node: NodeId, hello: agent_pb2.Hello) -> Session:
+        if old := self._sessions.pop(node, None):
+            old.close()
+        if silence := self._silences.pop(node, None):
+            silence.cancel()
+        session = self._sessions[node] = Session(hello)
+        session.send(agent_pb2.MasterMessage(welcome=self._welcome))
+        return session
+
+    async def _closed(self, node: NodeId, session: Session) -> None:
+        session.close()
+        if self._sessions.get(node) is not session:  # replaced by a newer one
+            return
+        del self._sessions[node]
+        log.info("node=%s disconnected", node)
+        await self.loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
+        self._start_silence(node, NODE_SILENCE_S)
+
+    def _start_silence(self, node: NodeId, seconds: float) -> None:
+        if node not in self._sessions:
+            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds))
+
+    async def _declare_lost(self, node: NodeId, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        log.warning("node=%s lost: silent for %.0f s", node, seconds)
+        await self.loop.tell(lambda _: [e.NodeLost(node, seconds)], lambda _: None)
+
+    async def _read(
+        self, session: Session, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
+    ) -> None:
+        """Take in the registration, then every message, until the agent hangs up."""
+        try:
+            await self.loop.tell(lambda cluster: _registered(registration, session.hello, cluster), lambda _: None)
+            log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
+            async for message in stream:
+                await self._take(session, message)
+        finally:
+            session.outbox.put_nowait(None)
+
+    async def _take(self, session: Session, message: agent_pb2.AgentMessage) -> None:
+        match message.WhichOneof("body"):
+            case "status":
+                status = message.status
+                await self.loop.tell(lambda cluster: facts_of_status(status, cluster), lambda _: None)
+            case "heartbeat":
+                await self._take_readings(session, message.heartbeat)
+            case "log":
+                future = session.reads.get(message.log.request_id)
+                if future is not None and not future.done():
+                    future.set_result(message.log)
+            case other:
+                log.warning("node=%s unexpected message %s", session.hello.node, other)
+
+    async def _take_readings(self, session: Session, heartbeat: agent_pb2.Heartbeat) -> None:
+        """Keep the readings; a GPU whose health the agent sees differently than before is a fact."""
+        node = NodeId(session.hello.node)
+        changes: list[Event] = []
+        for reading in heartbeat.gpus:
+            gpu = GpuId(reading.uuid)
+            before = session.readings.get(gpu)
+            if before is not None and before.healthy != reading.healthy:
+                changes.append(e.GpuHealthChanged(node, gpu, reading.healthy, reading.unhealthy_reason))
+            session.readings[gpu] = reading
+        if changes:
+            await self.loop.tell(lambda _: changes, lambda _: None)
+
+
+def _registered(registration: e.NodeRegistered, hello: agent_pb2.Hello, cluster: Cluster) -> Iterator[Event]:
+    """The registration, then what the node says of each of its attempts."""
+    yield registration
+    for status in hello.attempts:
+        yield from facts_of_status(status, cluster)
+
+
+def _rejection(reason: str) -> agent_pb2.MasterMessage:
+    return agent_pb2.MasterMessage(rejected=agent_pb2.Rejected(reason=reason))

@@ -1,0 +1,317 @@
+"""The clients' side of the master: every verb of `ebb` ends in one of these methods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import grpc
+from ebbtide_core import events as e
+from ebbtide_core import limits
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.job import Attempt, Job
+from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.spec import SpecError
+from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
+
+from ebbtide_master.agents import Agents, LogUnavailableError
+from ebbtide_master.changes import Changes
+from ebbtide_master.clock import Clock
+from ebbtide_master.convert import share_to_parts, spec_from_message
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.store import Store
+from ebbtide_master.views import event_message, job_message, node_message
+
+LOG_WINDOW_BYTES: Final = 256 * limits.KIB
+EVENTS_AT_ONCE: Final = 500
+MAX_USER_LENGTH: Final = 64
+
+_STATUS = {
+    RefusalKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    RefusalKind.UNKNOWN: grpc.StatusCode.NOT_FOUND,
+    RefusalKind.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    RefusalKind.LIMIT: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+Answer = TypeVar("Answer")
+
+
+def _answers_refusals(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a unary method answer a refusal with its status code and one line."""
+
+    @wraps(method)
+    async def call(self: "Clients", request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except RefusedError as error:
+            await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
+        except SpecError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    return call
+
+
+class Clients(client_pb2_grpc.ClientServiceServicer):
+    """Turns wishes into facts through the loop, and shows what is."""
+
+    def __init__(
+        self,
+        loop: MasterLoop,
+        agents: Agents,
+        store: Store,
+        clock: Clock,
+        changes: Changes,
+        about: client_pb2.ClusterInfo,
+    ) -> None:
+        self._loop = loop
+        self._agents = agents
+        self._store = store
+        self._clock = clock
+        self._changes = changes
+        self._about = about
+
+    # --- wishes ---
+
+    @_answers_refusals
+    async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
+        """Accept a job; the reply leaves once it is on disk."""
+        spec = spec_from_message(request.spec)
+        if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH or len(request.user) > MAX_USER_LENGTH:
+            raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
+        chosen: list[JobId] = []
+
+        def facts(cluster: Cluster) -> Iterable[Event]:
+            if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
+                chosen.append(known)
+                return []
+            chosen.append(JobId(str(len(cluster.state.jobs) + 1)))
+            return [e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)]
+
+        if request.dry_run:
+            await self._loop.ask(lambda cluster: _raise(cluster.refusal(e.JobSubmitted(JobId(""), spec, request.user))))
+            return client_pb2.SubmitReply()
+        return await self._loop.tell(facts, lambda _: client_pb2.SubmitReply(job_id=chosen[0]))
+
+    @_answers_refusals
+    async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Have a job step aside until it is resumed."""
+        return await self._wish(request.job_id, e.SuspendRequested(JobId(request.job_id)))
+
+    @_answers_refusals
+    async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Let a suspended job go on."""
+        return await self._wish(request.job_id, e.ResumeRequested(JobId(request.job_id)))
+
+    @_answers_refusals
+    async def Hold(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Keep a job from starting (again)."""
+        return await self._wish(request.job_id, e.HoldRequested(JobId(request.job_id)))
+
+    @_answers_refusals
+    async def Release(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """End a hold."""
+        return await self._wish(request.job_id, e.ReleaseRequested(JobId(request.job_id)))
+
+    @_answers_refusals
+    async def Resize(self, request: client_pb2.ResizeRequest, context: Any) -> client_pb2.Job:
+        """Give a job another range of GPUs."""
+        low = share_to_parts("--gpus", request.gpus_min)
+        high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
+        return await self._wish(request.job_id, e.ResizeRequested(JobId(request.job_id), low, high))
+
+    @_answers_refusals
+    async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
+        """Give a job up. One that was cancelled already is what was wished for."""
+
+        def facts(cluster: Cluster) -> Iterable[Event]:
+            job = cluster.job(JobId(request.job_id))
+            if job is not None and job.state.name == "CANCELLED":
+                return []
+            return [e.CancelRequested(JobId(request.job_id), request.now)]
+
+        return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
+
+    async def _wish(self, id: str, event: Event) -> client_pb2.Job:
+        return await self._loop.tell(lambda _: [event], lambda cluster: self._show(cluster, id))
+
+    # --- jobs ---
+
+    @_answers_refusals
+    async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
+        """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
+
+        def jobs(cluster: Cluster) -> list[client_pb2.Job]:
+            now = self._clock.now()
+            source = cluster.state.jobs if request.all else cluster.state.unfinished
+            return [job_message(job, now) for job in source.values()]
+
+        return client_pb2.ListJobsReply(jobs=await self._loop.ask(jobs))
+
+    @_answers_refusals
+    async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Everything on one job."""
+        return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
+
+    @_answers_refusals
+    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
+        """Every event that one job went through."""
+        await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
+        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
+        return client_pb2.StoryReply(events=[event_message(line) for line in stored])
+
+    async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
+        """The jobs now, then each whenever it changes; ends when all that were named are finished."""
+        wanted = list(dict.fromkeys(request.job_ids))
+        with self._changes.watch() as watcher:
+            try:
+                shown = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, None))
+                while True:
+                    for message in shown:
+                        yield message
+                    if wanted and await self._loop.ask(lambda cluster: _all_finished(cluster, wanted)):
+                        return
+                    changed = await watcher.wait_changed()
+                    shown = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, changed))  # noqa: B023
+            except RefusedError as error:
+                await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
+
+    def _watched(self, cluster: Cluster, wanted: list[str], changed: set[JobId] | None) -> list[client_pb2.Job]:
+        """The jobs to show: the wanted ones, or all unfinished ones at first, of which something changed."""
+        now = self._clock.now()
+        if changed is None:
+            jobs = [_found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
+        else:
+            jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
+        return [job_message(job, now) for job in jobs if not wanted or job.id in wanted]
+
+    def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
+        return job_message(_found(cluster, id), self._clock.now())
+
+    # --- events and logs ---
+
+    async def WatchEvents(
+        self, request: client_pb2.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[client_pb2.Event]:
+        """The journal behind ``after_sequence``, then what is added to it."""
+        last = request.after_sequence
+        with self._changes.watch() as watcher:
+            while True:
+                lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=EVENTS_AT_ONCE)))  # noqa: B023
+                for line in lines:
+                    yield event_message(line)
+                    last = line.sequence
+                if not lines:
+                    if not request.follow:
+                        return
+                    await watcher.wait_changed()
+
+    async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
+        """The logs of one attempt, or of all in order; with ``follow``, until the job is finished."""
+        number = request.attempt or 1
+        with self._changes.watch() as watcher:
+            try:
+                while True:
+                    attempt = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
+                    if attempt is not None:
+                        async for data in self._attempt_log(request, attempt):
+                            yield client_pb2.LogChunk(attempt=number, data=data)
+                        if request.attempt:
+                            return
+                        number += 1
+                    elif not request.follow or await self._loop.ask(lambda c: _all_finished(c, [request.job_id])):
+                        return
+                    else:
+                        await watcher.wait_changed()
+            except RefusedError as error:
+                await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
+            except LogUnavailableError as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"log of job {request.job_id}: {error}")
+
+    async def _attempt_log(self, request: client_pb2.ReadLogsRequest, attempt: Attempt) -> AsyncIterator[bytes]:
+        node, offset = NodeId(attempt.allocation.node_ids[0]), 0
+        while True:
+            window = await self._agents.read_log(
+                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow
+            )
+            if window.error:
+                if attempt.started is None:  # it never ran, and so wrote nothing
+                    return
+                raise LogUnavailableError(window.error)
+            if window.data:
+                yield window.data
+            offset += len(window.data)
+            if window.end or not (window.data or request.follow):
+                return
+
+    # --- the cluster ---
+
+    @_answers_refusals
+    async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
+        """Every node that ever registered."""
+
+        def nodes(cluster: Cluster) -> list[client_pb2.Node]:
+            now = self._clock.now()
+            known = cluster.state.books.nodes
+            return [node_message(node, cluster, self._agents.readings(id), now) for id, node in sorted(known.items())]
+
+        return client_pb2.ListNodesReply(nodes=await self._loop.ask(nodes))
+
+    @_answers_refusals
+    async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
+        """Which cluster this is, and how it is."""
+
+        def info(cluster: Cluster) -> client_pb2.ClusterInfo:
+            message = client_pb2.ClusterInfo()
+            message.CopyFrom(self._about)
+            message.recovering = bool(cluster.state.awaited)
+            message.jobs_unfinished = len(cluster.state.unfinished)
+            message.now = self._clock.now()
+            return message
+
+        return await self._loop.ask(info)
+
+    async def Quiesce(
+        self, request: client_pb2.QuiesceRequest, context: Any
+    ) -> AsyncIterator[client_pb2.QuiesceProgress]:
+        """Stop everything, and tell how many attempts are left until it is 0 or only silent nodes have some."""
+        with self._changes.watch() as watcher:
+            await self._loop.tell(lambda _: [e.Quiesced(request.kill)], lambda _: None)
+            while True:
+                left, reachable = await self._loop.ask(self._attempts_left)
+                yield client_pb2.QuiesceProgress(attempts_left=left)
+                if not reachable:
+                    return
+                await watcher.wait_changed()
+
+    def _attempts_left(self, cluster: Cluster) -> tuple[int, int]:
+        """Attempts whose GPUs are not free yet, and those of them on connected nodes."""
+        held = [job.holding for job in cluster.state.jobs.values() if job.holding is not None]
+        connected = [a for a in held if all(self._agents.connected(NodeId(node)) for node in a.allocation.node_ids)]
+        return len(held), len(connected)
+
+
+def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
+    """What stays the same about a cluster while its master runs."""
+    return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
+
+
+def _found(cluster: Cluster, id: str) -> Job:
+    job = cluster.job(JobId(id))
+    if job is None:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    return job
+
+
+def _attempt(cluster: Cluster, id: str, number: int) -> Attempt | None:
+    attempts = _found(cluster, id).attempts
+    return attempts[number - 1] if number <= len(attempts) else None
+
+
+def _all_finished(cluster: Cluster, ids: list[str]) -> bool:
+    return all(cluster.state.jobs[JobId(id)].state.finished for id in ids)
+
+
+def _raise(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise RefusedError(refusal)

@@ -1,0 +1,158 @@
+"""What clients are shown: messages made from the core's objects."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ebbtide_core.books import Node
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.codec import encode
+from ebbtide_core.job import Attempt, Job, Suspension
+from ebbtide_core.model import Allocation, GpuId, JobState
+from ebbtide_core.narrate import narrate
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+
+from ebbtide_master.convert import (
+    CHECKPOINTED_MESSAGES,
+    parts_to_share,
+    slices_to_messages,
+    spec_to_message,
+)
+from ebbtide_master.store import StoredEvent
+
+_STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
+
+
+def job_message(job: Job, now: float) -> client_pb2.Job:
+    """Everything on one job."""
+    live = job.live
+    allocation = live.allocation if live is not None else None
+    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+    started = next((attempt.started for attempt in job.attempts if attempt.started is not None), None)
+    return client_pb2.Job(
+        job_id=job.id,
+        spec=spec_to_message(spec),
+        user=job.user,
+        state=_STATES[job.state],
+        reason=job.reason,
+        held_by=job.held_by.value if job.held_by is not None else "",
+        preemptible=job.preemptible,
+        gpus_allocated=parts_to_share(allocation.share if allocation is not None else 0),
+        allocation=_allocation_messages(allocation),
+        attempt=len(job.attempts),
+        preemptions=job.preemptions,
+        resizes=job.resizes,
+        restarts=job.restarts,
+        progress=_progress_message(job),
+        submit_time=job.submitted,
+        start_time=started,
+        end_time=job.ended,
+        waiting_s=job.waiting_s(now),
+        running_s=job.running_s(now),
+        exit_code=job.exit_code if job.state.finished else None,
+        checkpoint=_checkpoint_message(job),
+        suspensions=[_suspension_message(suspension) for suspension in job.suspensions],
+        attempts=[_attempt_message(attempt) for attempt in job.attempts],
+        pid=live.pid if live is not None else 0,
+    )
+
+
+def _progress_message(job: Job) -> job_pb2.Progress | None:
+    if job.progress is None:
+        return None
+    return job_pb2.Progress(step=job.progress.step, total=job.progress.total, loss=job.progress.loss)
+
+
+def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
+    if (found := job.checkpoint) is None:
+        return None
+    return job_pb2.Checkpoint(step=found.step, bytes=found.bytes, path=found.path, verified=found.verified)
+
+
+def _suspension_message(suspension: Suspension) -> client_pb2.Suspension:
+    return client_pb2.Suspension(
+        requested=suspension.requested,
+        exited=suspension.exited,
+        gpu_free=suspension.gpu_free,
+        resumed=suspension.resumed,
+        checkpointed=CHECKPOINTED_MESSAGES[suspension.checkpointed],
+        reason=suspension.reason,
+        gpu_uuids_before=suspension.gpus_before,
+        gpu_uuids_after=suspension.gpus_after,
+        checkpoint_s=suspension.checkpoint_s,
+    )
+
+
+def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
+    return client_pb2.AttemptSummary(
+        attempt=attempt.number,
+        placed_time=attempt.placed,
+        start_time=attempt.started,
+        end_time=attempt.exited,
+        allocation=_allocation_messages(attempt.allocation),
+        outcome=attempt.outcome,
+        resumed_step=attempt.resumed_step,
+        pid=attempt.pid,
+    )
+
+
+def _allocation_messages(allocation: Allocation | None) -> list[client_pb2.NodeAllocation]:
+    if allocation is None:
+        return []
+    return [client_pb2.NodeAllocation(node=piece.node, gpus=slices_to_messages(piece.gpus)) for piece in allocation]
+
+
+def event_message(stored: StoredEvent) -> client_pb2.Event:
+    """One line of the journal, in words and as JSON."""
+    event = stored.event
+    return client_pb2.Event(
+        sequence=stored.sequence,
+        time=stored.time,
+        kind=type(event).__name__,
+        job_id=getattr(event, "job", ""),
+        node=getattr(event, "node", ""),
+        text=narrate(event),
+        json=json.dumps(encode(event), allow_nan=False),
+    )
+
+
+def node_message(
+    node: Node, cluster: Cluster, readings: Mapping[GpuId, agent_pb2.GpuReading], now: float
+) -> client_pb2.Node:
+    """One node, its GPUs, and who is on them."""
+    facts = node.facts
+    if node.connected:
+        state, reason = "up", ""
+    else:
+        state, reason = "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
+    by_index = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index)
+    return client_pb2.Node(
+        name=node.id,
+        hostname=facts.hostname,
+        state=state,
+        reason=reason,
+        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu)) for gpu in by_index],
+        cpus=facts.cpus,
+        cpus_allocated=node.held.cpus,
+        mem_bytes=facts.mem_bytes,
+        mem_allocated_bytes=node.held.mem_bytes,
+        gpu_backend=facts.gpu_backend,
+        checkpoint_root_id=facts.checkpoint_root_id,
+        last_seen=now if node.connected else node.last_seen,
+        version=facts.version,
+    )
+
+
+def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuReading | None) -> client_pb2.NodeGpu:
+    facts = node.gpus[gpu]
+    info = agent_pb2.GpuInfo(
+        uuid=gpu,
+        index=facts.index,
+        model=facts.model,
+        mem_bytes=facts.mem_bytes,
+        healthy=facts.healthy,
+        unhealthy_reason=facts.unhealthy_reason,
+    )
+    jobs = [job.id for job in cluster.state.jobs_on(node) if gpu in job.attempts[-1].allocation.gpu_ids]
+    share = parts_to_share(node.held.shares.get(gpu, 0))
+    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs)
