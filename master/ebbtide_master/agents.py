@@ -96,7 +96,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         if session is None:
             raise LogUnavailableError(f"node {node} is not connected")
         request = next(self._requests)
-        future = session.reads[request] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
+        session.reads[request] = future
         order = agent_pb2.ReadLog(
             request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait
         )

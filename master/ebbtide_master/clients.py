@@ -169,7 +169,8 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
                 while True:
                     for message in shown:
                         yield message
-                    if wanted and await self._loop.ask(lambda cluster: _all_finished(cluster, wanted)):
+                    over = await self._loop.ask(lambda cluster: _all_finished(cluster, wanted))
+                    if wanted and over:
                         return
                     changed = await watcher.wait_changed()
                     shown = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, changed))  # noqa: B023

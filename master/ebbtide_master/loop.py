@@ -78,9 +78,7 @@ class MasterLoop:
     async def _handle(self, batch: list[_Work]) -> None:
         now = self._clock.now()
         commands: list[Command] = []
-        replies: list[Callable[[], None]] = []
-        for work in batch:
-            replies.append(self._take(work, now, commands))
+        replies = [self._take(work, now, commands) for work in batch]
         if commands or any(work.facts is _wake for work in batch):
             commands.extend(self._cluster.handle(SchedulingDue(), now))
         records = [command.event for command in commands if isinstance(command, Record)]

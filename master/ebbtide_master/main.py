@@ -48,22 +48,36 @@ class MasterOptions:
     policy_options: Mapping[str, str] = field(default_factory=dict)
 
 
+class StartError(Exception):
+    """The master cannot start; ``exit_code`` says what kind of reason the message gives."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def run(options: MasterOptions) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    if options.host not in LOOPBACK_HOSTS:
-        print(f"ebb: --host {options.host}: only loopback is served without TLS and identities", file=sys.stderr)
-        return EXIT_USAGE
     try:
-        cluster = Cluster(create_policy(options.policy, options.policy_options))
-        store = Store(options.home / "journal.db")
+        cluster, store = _open(options)
+        return asyncio.run(_serve(options, cluster, store))
+    except StartError as error:
+        sys.stderr.write(f"ebb: {error}\n")
+        return error.exit_code
+
+
+def _open(options: MasterOptions) -> tuple[Cluster, Store]:
+    """Everything that can be wrong before anything runs."""
+    if options.host not in LOOPBACK_HOSTS:
+        message = f"--host {options.host}: only loopback is served without TLS and identities"
+        raise StartError(message, EXIT_USAGE)
+    try:
+        return Cluster(create_policy(options.policy, options.policy_options)), Store(options.home / "journal.db")
     except PolicyError as error:
-        print(f"ebb: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        raise StartError(str(error), EXIT_USAGE) from None
     except (StoreInUseError, StoreError) as error:
-        print(f"ebb: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    return asyncio.run(_serve(options, cluster, store))
+        raise StartError(str(error), EXIT_FAILED) from None
 
 
 async def _serve(options: MasterOptions, cluster: Cluster, store: Store) -> int:
@@ -104,9 +118,8 @@ async def _run_server(options: MasterOptions, cluster: Cluster, store: Store) ->
     try:
         port = server.add_insecure_port(f"{options.host}:{options.port}")
     except RuntimeError:
-        print(f"ebb: --port {options.port}: cannot listen there, is it in use?", file=sys.stderr)
         consumer.cancel()
-        return EXIT_FAILED
+        raise StartError(f"--port {options.port}: cannot listen there, is it in use?", EXIT_FAILED) from None
     await server.start()
     endpoint = Endpoint(options.home)
     endpoint.publish(options.host, port, store.cluster_id)
