@@ -1,0 +1,289 @@
+"""The agent and its master over a real stream."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from ebbtide_agent import stream
+from ebbtide_protos.v1 import agent_pb2
+
+
+def launch(job_id, attempt=1):
+    return {"launch": agent_pb2.Launch(job_id=job_id, attempt=attempt)}
+
+
+def stop(job_id, attempt=1, grace_s=30.0):
+    return {"stop": agent_pb2.Stop(job_id=job_id, attempt=attempt, grace_s=grace_s)}
+
+
+async def test_the_agent_says_who_it_is_and_all_that_runs_on_it(world):
+    async with world() as here:
+        here.attempts.add("17", 3)
+        here.attempts.add("18", 1, "EXITED")
+        hello = await (await here.master.attached()).welcome()
+        assert (hello.node, hello.hostname, hello.boot_id, hello.incarnation) == ("n1", "host1", "boot1", "incarnation1")
+        assert (hello.cpus, hello.mem_bytes, hello.checkpoint_root_id) == (8.0, 1 << 34, "root1")
+        assert (hello.cluster_id, hello.gpu_backend, hello.address) == ("", "none", "127.0.0.1")
+        assert hello.version
+        assert [(status.job_id, status.attempt) for status in hello.attempts] == [("17", 3), ("18", 1)]
+
+
+async def test_nothing_is_said_before_the_master_has_welcomed_the_node(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.receive("hello")
+        here.link.report(here.attempts.add("17", 1))
+        await conversation.send(welcome=agent_pb2.Welcome(cluster_id="c1", epoch=1, heartbeat_s=60))
+        assert (await conversation.receive("status")).job_id == "17"
+
+
+async def test_heartbeats_come_as_often_as_the_master_wants(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(heartbeat_s=0.05)
+        started = time.monotonic()
+        for _ in range(4):
+            await conversation.receive("heartbeat")
+        assert 0.1 < time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("heartbeat_s", [float("nan"), 0.0, -1.0])
+async def test_a_senseless_heartbeat_does_not_stop_the_agent(world, heartbeat_s):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(heartbeat_s=heartbeat_s)
+        for _ in range(2):
+            await conversation.receive("heartbeat")
+
+
+async def test_orders_are_carried_out(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await conversation.send(**launch("17"))
+        await conversation.send(**stop("17", grace_s=12.5))
+        await conversation.send(forget=agent_pb2.Forget(job_id="17", attempt=1))
+        await here.ordered(("launch", "17", 1), ("stop", "17", 1, 12.5), ("forget", "17", 1))
+
+
+async def test_a_slow_launch_holds_up_its_own_stop_and_no_other_attempt(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        here.attempts.hold.clear()
+        await conversation.send(**launch("17"))
+        await conversation.send(**stop("17"))
+        await conversation.send(**stop("18"))
+        await here.ordered(("stop", "18", 1, 30.0))
+        here.attempts.hold.set()
+        await here.ordered(("stop", "18", 1, 30.0), ("launch", "17", 1), ("stop", "17", 1, 30.0))
+
+
+async def test_an_order_that_fails_does_not_stop_the_next(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await conversation.send(**stop("broken"))
+        await conversation.send(forget=agent_pb2.Forget(job_id="broken", attempt=1))
+        await here.ordered(("forget", "broken", 1))
+
+
+async def test_every_change_of_an_attempt_is_told(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        for phase in ("LAUNCHING", "RUNNING", "EXITED", "FREED"):
+            here.link.report(here.attempts.add("17", 1, phase))
+            status = await conversation.receive("status")
+            assert status.phase == agent_pb2.AttemptPhase.Value(f"ATTEMPT_PHASE_{phase}")
+
+
+async def test_what_changed_while_the_master_was_away_is_in_the_next_hello(world):
+    async with world() as here:
+        await (await here.master.attached()).welcome()
+        await here.master.stop()
+        here.link.report(here.attempts.add("17", 1, "EXITED"))
+        await here.master.start()
+        hello = await (await here.master.attached()).welcome()
+        assert [status.phase for status in hello.attempts] == [agent_pb2.ATTEMPT_PHASE_EXITED]
+        assert hello.cluster_id == "c1"
+
+
+async def test_a_restarted_master_is_noticed_in_well_under_a_second_however_long_it_was_away(world):
+    async with world() as here:
+        await (await here.master.attached()).welcome()
+        await here.master.stop()
+        await asyncio.sleep(2)
+        restarted = time.monotonic()
+        await here.master.start()
+        await (await here.master.attached()).welcome(epoch=2)
+        assert time.monotonic() - restarted < 0.9
+
+
+async def test_a_master_that_comes_back_elsewhere_is_found(world):
+    async with world() as here:
+        await (await here.master.attached()).welcome()
+        await here.master.stop()
+        await here.other_master.start()
+        here.wanted = here.other_master
+        hello = await (await here.other_master.attached()).welcome(epoch=2)
+        assert hello.node == "n1"
+
+
+async def test_attempts_are_left_alone_while_the_master_is_away(world):
+    async with world() as here:
+        here.attempts.add("17", 1)
+        await (await here.master.attached()).welcome()
+        await here.master.stop()
+        await asyncio.sleep(0.3)
+        assert here.attempts.orders == []
+        assert [status.job_id for status in here.attempts.statuses()] == ["17"]
+
+
+async def test_the_cluster_and_its_highest_epoch_survive_the_agent(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(epoch=7)
+        await conversation.receive("heartbeat")
+        assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": "c1", "epoch": 7}
+        assert here.attempts.cluster_id == "c1"
+        await here.stop_agent()
+        here.start_agent()
+        hello = await (await here.master.attached()).welcome(epoch=7)
+        assert hello.cluster_id == "c1"
+
+
+async def test_a_master_with_a_lower_epoch_gives_no_orders(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(epoch=5)
+        await conversation.receive("heartbeat")
+        await here.master.stop()
+        await here.master.start()
+        stale = await here.master.attached()
+        await stale.welcome(epoch=4)
+        await stale.send(**stop("17"))
+        again = await here.master.attached()
+        await again.welcome(epoch=5)
+        await again.send(**stop("18"))
+        await here.ordered(("stop", "18", 1, 30.0))
+        assert json.loads((here.home / "cluster.json").read_text())["epoch"] == 5
+
+
+async def test_a_master_of_another_cluster_is_refused_while_attempts_are_here(world):
+    async with world() as here:
+        here.attempts.add("17", 1)
+        conversation = await here.master.attached()
+        await conversation.welcome(cluster_id="c1", epoch=5)
+        await conversation.receive("heartbeat")
+        await here.master.stop()
+        await here.master.start()
+        stranger = await here.master.attached()
+        await stranger.welcome(cluster_id="c2", epoch=9)
+        await stranger.send(**stop("17"))
+        await here.master.attached()
+        assert here.attempts.orders == []
+        assert here.attempts.cluster_id == "c1"
+
+
+async def test_a_master_of_another_cluster_is_joined_once_nothing_is_left_of_the_old_one(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(cluster_id="c1", epoch=5)
+        await conversation.receive("heartbeat")
+        await here.master.stop()
+        await here.master.start()
+        stranger = await here.master.attached()
+        await stranger.welcome(cluster_id="c2", epoch=1)
+        await stranger.send(**launch("1"))
+        await here.ordered(("launch", "1", 1))
+        assert here.attempts.cluster_id == "c2"
+        assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": "c2", "epoch": 1}
+
+
+async def test_what_an_older_master_ordered_is_not_carried_out_under_a_newer_one(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(epoch=1)
+        here.attempts.hold.clear()
+        await conversation.send(**launch("17"))
+        await conversation.send(**stop("17"))
+        await conversation.send(**stop("seen"))
+        await here.ordered(("stop", "seen", 1, 30.0))
+        await here.master.stop()
+        await here.master.start()
+        newer = await here.master.attached()
+        await newer.welcome(epoch=2)
+        await newer.receive("heartbeat")
+        await newer.send(**stop("17", grace_s=1.0))
+        here.attempts.hold.set()
+        await here.ordered(("stop", "seen", 1, 30.0), ("launch", "17", 1), ("stop", "17", 1, 1.0))
+
+
+async def test_a_node_that_is_rejected_tries_again_but_slowly(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.receive("hello")
+        await conversation.send(rejected=agent_pb2.Rejected(reason="the name is taken"))
+        rejected = time.monotonic()
+        conversation.ended.set()
+        await (await here.master.attached()).welcome()
+        assert time.monotonic() - rejected > 0.4
+
+
+async def test_a_log_is_read_in_the_window_that_was_asked_for(world):
+    async with world() as here:
+        here.attempts.log = b"one\ntwo\nthree\n"
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        request = agent_pb2.ReadLog(request_id=9, job_id="17", attempt=2, offset=4, max_bytes=4)
+        await conversation.send(read_log=request)
+        answer = await conversation.receive("log")
+        assert (answer.request_id, answer.data, answer.end, answer.error) == (9, b"two\n", True, "")
+        assert here.attempts.orders == [("read_log", "17", 2, 4, 4, 0.0)]
+
+
+async def test_a_log_request_that_waits_is_bounded_in_time_and_size(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        request = agent_pb2.ReadLog(request_id=1, job_id="17", attempt=2, max_bytes=1 << 30, wait=True)
+        await conversation.send(read_log=request)
+        await conversation.receive("log")
+        assert here.attempts.orders == [("read_log", "17", 2, 0, stream.LOG_BYTES, stream.LOG_WAIT_S)]
+
+
+async def test_a_log_that_cannot_be_read_is_answered_with_the_reason(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await conversation.send(read_log=agent_pb2.ReadLog(request_id=5, job_id="missing", attempt=1))
+        answer = await conversation.receive("log")
+        assert (answer.request_id, answer.error) == (5, "the log is gone")
+
+
+async def test_an_order_this_version_does_not_know_is_passed_over(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await conversation.send()
+        await conversation.send(**stop("17"))
+        await here.ordered(("stop", "17", 1, 30.0))
+
+
+async def test_a_peer_that_never_answers_hello_is_left_for_another_try(world, monkeypatch):
+    monkeypatch.setattr("ebbtide_agent.link.WELCOME_TIMEOUT_S", 0.2)
+    async with world() as here:
+        await (await here.master.attached()).receive("hello")
+        await (await here.master.attached()).welcome()
+
+
+async def test_a_stopping_agent_ends_its_stream(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await here.stop_agent()
+        with pytest.raises(AssertionError, match="the stream ended"):
+            await conversation.receive("status")
