@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -59,9 +59,7 @@ class _Manifest:
     files: tuple[_File, ...]
 
 
-def publish(
-    attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int
-) -> Checkpoint:
+def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
     """Let `write` fill a directory and publish it, whole and durable, as the attempt's checkpoint at `step`.
 
     Whatever `write` raises (OSError on a full disk) comes through; nothing is published then and older checkpoints
@@ -117,12 +115,12 @@ def verify(path: Path) -> Checkpoint:
 
 def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
     """The newest checkpoint that verifies: newest attempt first, then highest step; None if there is none."""
-    for path in _candidates(job_dir, before_attempt):
-        try:
-            return verify(path)
-        except InvalidCheckpoint:
-            continue
-    return None
+    return _first_valid(_candidates(job_dir, before_attempt))
+
+
+def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
+    """The newest checkpoint published in this one attempt that verifies, None if there is none."""
+    return _first_valid(_step_dirs(attempt_dir))
 
 
 def any_published(job_dir: Path) -> bool:
@@ -174,6 +172,15 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
             return [path for path in found[index:] if _remove(path)]
         valid += _is_valid(path, trusted)
     return []
+
+
+def _first_valid(paths: Iterable[Path]) -> Checkpoint | None:
+    for path in paths:
+        try:
+            return verify(path)
+        except InvalidCheckpoint:
+            continue
+    return None
 
 
 def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:

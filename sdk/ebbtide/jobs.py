@@ -1,0 +1,222 @@
+"""The job as its own script sees it: resume, report progress, checkpoint, suspend."""
+
+import atexit
+import errno
+import math
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import SupportsFloat
+
+from ebbtide import channel, checkpoints, distributed
+from ebbtide.checkpoints import Checkpoint
+from ebbtide.distributed import Save
+from ebbtide.environment import Environment
+from ebbtide.stop import StopRequest
+
+SUSPENDED = 85  # the exit code that says: saved, run me again later
+REPORT_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where to go on from: the directory that `save` once filled, and how many steps were done then.
+
+    `step` is 0 if whoever wrote the checkpoint recorded none, as a script does that writes without this module.
+    """
+
+    path: Path
+    step: int
+    attempt: int
+
+
+class Job:
+    """This script's side of the job contract; outside Ebbtide (`id` is None) nothing in it acts."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.id = environment.id
+        self.attempt = environment.attempt
+        self.array_index = environment.array_index
+        self.gpu_count = environment.gpu_count
+        self.gpu_share = environment.gpu_share
+        self.gpu_mem_bytes = environment.gpu_mem_bytes
+        self.grace_s = environment.grace_s
+        self.node_rank = environment.node_rank
+        self.num_nodes = environment.num_nodes
+        self.checkpoint_dir = environment.checkpoint_dir
+        self.resume_dir = environment.resume_dir
+        self._socket = environment.socket
+        self._env_rank = environment.rank
+        self._pid = os.getpid()
+        self._stop = StopRequest()
+        self._asked = False
+        self._step = 0
+        self._next_report_at = -math.inf
+        self._last: Checkpoint | None = None
+        self._trusted: set[Path] = set()
+        if self.id is not None:
+            self._stop.listen(environment.stop_signal)
+            atexit.register(self._tell_asked)
+
+    def load_checkpoint(self) -> State | None:
+        """The newest valid checkpoint, None at a fresh start; raises InvalidCheckpoint if it is damaged.
+
+        Damage is an error here, not a fresh start, because nobody wants days of work restarted in silence.
+        """
+        found = self._find_checkpoint()
+        if found is None:
+            return None
+        self._remember(found)
+        self._step = found.step or 0
+        return State(found.path, self._step, found.attempt)
+
+    def checkpoint(self, save: Save, step: int, *, all_ranks: bool = False) -> None:
+        """Publish a checkpoint at `step` and go on training; raises what `save` raises, or OSError on a full disk.
+
+        `save` gets an empty directory to fill. Under torch.distributed this is collective: `save` runs on rank 0,
+        or with `all_ranks` on each rank (on one file system), and a failure anywhere is raised everywhere.
+        """
+        if self.checkpoint_dir is None:
+            return
+        self._publish(save, int(step), all_ranks)
+        if self._rank() == 0:
+            self._retain()
+
+    def report(self, *, step: int, total: int | None = None, loss: SupportsFloat | None = None) -> None:
+        """Tell how many of `total` steps are done; call it as often as you like, five times a second are sent."""
+        if self.id is None or os.getpid() != self._pid:
+            return
+        self._step = int(step)
+        now = time.monotonic()
+        if now < self._next_report_at and step != total:
+            return
+        self._next_report_at = now + REPORT_EVERY_S
+        if self._rank() == 0:
+            value = math.nan if loss is None else float(loss)
+            # JSON has no NaN and no infinity.
+            progress = {
+                "step": int(step),
+                "total": total and int(total),
+                "loss": value if math.isfinite(value) else None,
+            }
+            channel.send(self._socket, {"kind": "progress", "rank": 0, **progress}, timeout_s=0)
+
+    def should_suspend(self) -> bool:
+        """Whether the job has been asked to stop: checkpoint then and leave, within the grace period.
+
+        Under torch.distributed this is collective, one small reduction, so that every rank gets the same answer at
+        the same step; all ranks must call it equally often. False in forked children and outside Ebbtide.
+        """
+        if self.id is None or os.getpid() != self._pid:
+            return False
+        group = distributed.current()
+        asked = self._stop.received if group is None else group.any(self._stop.received)
+        if asked:
+            self._tell_asked(asked)
+        return asked
+
+    def suspend(self, save: Save | None = None, step: int | None = None, *, all_ranks: bool = False) -> None:
+        """Publish a checkpoint, acknowledge, and leave by SystemExit(85) with all ranks; outside Ebbtide: nothing.
+
+        `step` is the one last reported unless given. Without `save` the script has saved by itself. If saving
+        fails, that error is raised instead, nothing is acknowledged and the older checkpoints are untouched.
+        """
+        if self.id is None:
+            return
+        step = self._step if step is None else int(step)
+        if save is not None:
+            self._publish(save, step, all_ranks)
+        rank = self._rank()
+        channel.send(self._socket, {"kind": "acknowledge", "rank": rank, "step": step})
+        if rank == 0:
+            self._retain()
+        group = distributed.current()
+        if group is not None:
+            group.wait()
+        raise SystemExit(SUSPENDED)
+
+    def _tell_asked(self, asked: bool = False) -> None:
+        """Tell once that the stop signal was seen, at the latest when the script ends.
+
+        A job that is asked to stop during its last step exits with 0 and no acknowledgement. Without this it would
+        look like the many scripts that trap the signal, save and exit with 0, and be started once more.
+        """
+        if not self._asked and (asked or self._stop.received) and os.getpid() == self._pid:
+            self._asked = True
+            channel.send(self._socket, {"kind": "asked", "rank": self._env_rank})
+
+    def _find_checkpoint(self) -> Checkpoint | None:
+        if self.checkpoint_dir is not None:
+            # A script that a wrapper starts twice within one attempt finds what its first run published.
+            own = checkpoints.newest_valid_in(self.checkpoint_dir)
+            if own is not None:
+                return own
+        if self.resume_dir is None:
+            return None
+        # Inside Ebbtide the node has just compared the digests; every rank doing it again would delay the resume.
+        return checkpoints.verify(self.resume_dir) if self.id is None else checkpoints.inspect(self.resume_dir)
+
+    def _publish(self, save: Save, step: int, all_ranks: bool) -> None:
+        group = distributed.current()
+        if group is not None and group.rank != 0:
+            group.follow(save)
+        elif group is not None:
+            self._announce(group.lead(lambda write: self._write(write, step), save, all_ranks))
+        elif self._env_rank == 0:
+            self._announce(self._write(save, step))
+
+    def _write(self, save: Save, step: int) -> Checkpoint:
+        if self.checkpoint_dir is None:
+            raise ValueError("EBB_CHECKPOINT_DIR is not set")
+
+        def write(directory: Path) -> None:
+            self._require_space(directory)
+            save(directory)
+
+        job_id = self.id or "local"
+        return checkpoints.publish(self.checkpoint_dir, step, write, job_id=job_id, attempt=self.attempt)
+
+    def _require_space(self, directory: Path) -> None:
+        """Fail before filling a disk that others use, too: the next checkpoint will be about as large as the last."""
+        expected = self._last.bytes if self._last else 0
+        free = shutil.disk_usage(directory).free
+        if free < expected:
+            raise OSError(errno.ENOSPC, f"checkpoint needs about {expected} bytes, {free} are free", str(directory))
+
+    def _announce(self, checkpoint: Checkpoint) -> None:
+        self._remember(checkpoint)
+        facts = {"step": checkpoint.step, "bytes": checkpoint.bytes, "path": str(checkpoint.path), "verified": True}
+        channel.send(self._socket, {"kind": "checkpoint", "rank": 0, **facts})
+
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        self._last = checkpoint
+        self._trusted.add(checkpoint.path)
+
+    def _retain(self) -> None:
+        if self.checkpoint_dir is None:
+            return
+        try:
+            checkpoints.retain(self.checkpoint_dir.parent, trusted=self._trusted)
+        except OSError as error:  # the new checkpoint is safe; old ones that stay are no reason to stop training
+            sys.stderr.write(f"ebbtide: old checkpoints were not removed: {error}\n")
+
+    def _rank(self) -> int:
+        group = distributed.current()
+        return self._env_rank if group is None else group.rank
+
+
+_job: Job | None = None
+
+
+def job() -> Job:
+    """This process's job, the same at every call; the first call, in the main thread, starts to catch the stop signal.
+
+    A forked child gets its parent's job, which never asks it to suspend and sends no progress for it.
+    """
+    global _job
+    if _job is None:
+        _job = Job(Environment.read(os.environ))
+    return _job
