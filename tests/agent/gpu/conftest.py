@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.nvml import NvmlBackend

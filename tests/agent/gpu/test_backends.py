@@ -7,16 +7,16 @@ import sys
 import time
 from types import SimpleNamespace
 
-import hand_nvml
 import pynvml
 import pytest
-from hand_nvml import HandNvml
-
 from ebbtide_agent import gpu, procfs
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.backend import GpuProcess, NoGpus
 from ebbtide_agent.gpu.nvml import NvmlBackend, NvmlUnavailable, has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
+
+from tests.agent.gpu import hand_nvml
+from tests.agent.gpu.hand_nvml import HandNvml
 
 GIB = 1 << 30
 

@@ -1,7 +1,6 @@
 """What a fake GPU profile stands for."""
 
 import pytest
-
 from ebbtide_agent.gpu.profiles import KNOWN_MODELS, MIB, FakeGpu, parse_profile
 
 

@@ -3,12 +3,12 @@
 import os
 import pwd
 
-from hand_nvml import HandNvml
-
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.telemetry import Telemetry
+
+from tests.agent.gpu.hand_nvml import HandNvml
 
 GIB = 1 << 30
 

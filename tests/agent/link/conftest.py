@@ -6,7 +6,6 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, NoMaster
 from ebbtide_agent.gpu.backend import NoGpus

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-
 from ebbtide_agent.endpoint import Endpoint, NoMaster, local_master, parse_endpoint
 from ebbtide_agent.node import ROOT_MARKER, address_towards, describe, node_name, root_id
 
