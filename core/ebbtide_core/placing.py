@@ -33,15 +33,19 @@ class Trial:
                     self._use[piece.node] = self.nodes[piece.node].promised.copy()
                 self._use[piece.node].add(piece, sign)
 
-    def find(self, job: Job, share: int, nodes: Iterable[NodeId] | None = None) -> Allocation | None:
+    def find(
+        self, job: Job, share: int, nodes: Iterable[NodeId] | None = None, *, free_now: bool = False
+    ) -> Allocation | None:
         """Room for ``job`` with ``share`` parts of GPUs on one node, the best of ``nodes`` (all if None).
 
-        Prefers room that is free already, then its own GPUs of before; then rigid jobs go to the fullest node (best
-        fit), elastic ones to the emptiest, where they can grow.
+        With ``free_now``, only room that nobody else holds any more; otherwise such room comes first. Then rigid jobs
+        go to the fullest node (best fit), elastic ones to the emptiest, where they can grow.
         """
         found = (piece for id in (self.nodes if nodes is None else nodes) if (piece := self._on_node(job, share, id)))
         best = min(found, key=lambda piece: self._cost(job, piece), default=None)
-        return Allocation((best,)) if best is not None else None
+        if best is None or (free_now and not _free_now(job, self.nodes[best.node], best)):
+            return None
+        return Allocation((best,))
 
     def _cost(self, job: Job, piece: NodeAllocation) -> tuple[bool, int]:
         node = self.nodes[piece.node]
@@ -104,8 +108,13 @@ def _own_gpus(job: Job) -> frozenset[GpuId]:
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     """Whether nobody else holds any of it."""
     holding = job.holding
-    mine = holding.allocation.gpu_ids if holding is not None else ()
-    return all(gpu.gpu in mine or node.held.shares.get(gpu.gpu, 0) + gpu.share <= WHOLE for gpu in piece.gpus)
+    if holding is None or node.id not in holding.allocation.node_ids:
+        return node.fits(piece, node.held)
+    others = node.held.copy()
+    for own in holding.allocation:
+        if own.node == node.id:
+            others.add(own, -1)
+    return node.fits(piece, others)
 
 
 def _reachable_checkpoint(job: Job, node: Node) -> bool:

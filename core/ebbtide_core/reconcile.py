@@ -10,7 +10,7 @@ from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, RoomClaimed,
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, StopCause
 from ebbtide_core.placing import Trial
-from ebbtide_core.policies.draft import where
+from ebbtide_core.policies.draft import count_text, where
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 from ebbtide_core.state import ClusterState
 
@@ -65,8 +65,10 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     if wanted == job.planned or not _fits_instead(state, job, wanted):
         return
     if job.running:
-        yield stop(job, StopCause.RESIZED, placement.reason)
-        yield RoomClaimed(job.id, wanted, placement.reason)
+        live = job.attempts[-1]
+        reason = f"{placement.reason}: {count_text(live.allocation.share)} to {count_text(wanted.share)}"
+        yield stop(job, StopCause.RESIZED, reason)
+        yield RoomClaimed(job.id, wanted, reason)
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and state.books.free_now(wanted):

@@ -49,7 +49,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """That a job should run on ``allocation``; with ``claim``, what is being freed of it is kept for the job."""
+    """That a job should run on ``allocation``, and why; with ``claim``, what is being freed of it is kept for it."""
 
     allocation: Allocation
     reason: str

@@ -53,7 +53,7 @@ class Draft:
         allocation = self.trial.find(job, job.gpus_min)
         if allocation is None:
             return False
-        self.place(job, allocation, f"starting on {where(allocation)}")
+        self.place(job, allocation, "starting")
         return True
 
     def planned_on(self, node: NodeId) -> list[Job]:

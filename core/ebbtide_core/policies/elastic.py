@@ -23,12 +23,12 @@ def fit_ranges(draft: Draft) -> None:
             continue
         target = job.gpus_max if current.share > job.gpus_max else job.gpus_min
         draft.trial.give(current)
-        wanted = draft.trial.find(job, target)
+        wanted = draft.trial.find(job, target, free_now=True)
         draft.trial.take(current)
         if wanted is None:
             draft.waits[job.id] = f"running; waiting for {count_text(target)} to resize"
         else:
-            draft.place(job, wanted, f"resizing from {count_text(current.share)} to {count_text(target)}", claim=True)
+            draft.place(job, wanted, "resized by user", claim=True)
 
 
 def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float) -> bool:
@@ -112,15 +112,13 @@ def _resize(draft: Draft, job: Job, size: int, why: str) -> bool:
     before = draft.allocation(job)
     assert before is not None
     draft.trial.give(before)
-    after = draft.trial.find(job, size, before.node_ids)
+    after = draft.trial.find(job, size, before.node_ids, free_now=size > before.share)
     draft.trial.take(before)
     if after is None:
         return False
-    if job.live is None and not job.claiming:
-        draft.place(job, after, f"starting on {count_text(size)}")
-    else:
-        running = job.planned.share if job.planned is not None else 0
-        draft.place(job, after, f"{why}: {count_text(running)} to {count_text(size)}", claim=True)
+    planned_already = draft.placements.get(job.id)
+    starts = job.live is None and not job.claiming
+    draft.place(job, after, planned_already.reason if planned_already else why, claim=not starts)
     return True
 
 
