@@ -1,0 +1,103 @@
+"""What an attempt leaves on its node's disk.
+
+intent.json      what was ordered                          written by the supervisor before anything else
+supervisor.json  who supervises; created once, exclusively  nothing runs without it
+exit.json        the attempt's last status                 written when no process is left
+freed.json       the proof that its GPUs are free          written by the agent
+forgotten        nobody wants to hear of it any more; only output.log stays beside it
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ebbtide_agent.jsonfile import read_json, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """The directory of one attempt."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, node_dir: Path, job_id: str, attempt: int) -> Self:
+        """Where this attempt's directory is, whether it exists or not."""
+        return cls(attempts_dir(node_dir) / f"{job_id}.{attempt}")
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.log"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def job_socket(self) -> Path:
+        return self.path / "job.sock"
+
+    def intent(self) -> dict[str, Any] | None:
+        """Raises ValueError, like the other readers, if the file is damaged; OSError if it cannot be read."""
+        return read_json(self.path / "intent.json")
+
+    def supervisor(self) -> dict[str, Any] | None:
+        return read_json(self.path / "supervisor.json")
+
+    def final_status(self) -> dict[str, Any] | None:
+        return read_json(self.path / "exit.json")
+
+    def dirty_gpus(self) -> list[str] | None:
+        """The GPUs that were not released in time; None if the others are not proven free either."""
+        content = read_json(self.path / "freed.json")
+        return None if content is None else [str(uuid) for uuid in content.get("dirty_gpus", [])]
+
+    def is_forgotten(self) -> bool:
+        return (self.path / "forgotten").exists()
+
+    def record_intent(self, content: dict[str, Any]) -> None:
+        (self._draft("intent.json", content)).rename(self.path / "intent.json")
+
+    def claim(self, content: dict[str, Any]) -> bool:
+        """Become the attempt's one supervisor; False if there is, or was, another one."""
+        draft = self._draft("supervisor.json", content)
+        try:
+            os.link(draft, self.path / "supervisor.json")
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        return True
+
+    def record_final_status(self, content: dict[str, Any]) -> None:
+        """Durable when this returns: what was reported once must not be reported differently later."""
+        write_json(self.path / "exit.json", content)
+
+    def record_freed(self, dirty_gpus: list[str]) -> None:
+        self._draft("freed.json", {"dirty_gpus": dirty_gpus}).rename(self.path / "freed.json")
+
+    def forget(self) -> None:
+        """Drop everything but the log. Interrupted, it is forgotten all the same."""
+        (self.path / "forgotten").touch(mode=0o600)
+        for entry in os.scandir(self.path):
+            if entry.name not in ("forgotten", "output.log"):
+                os.unlink(entry)
+
+    def _draft(self, name: str, content: dict[str, Any]) -> Path:
+        """Not durable: what does not survive the kernel is of no use after it."""
+        draft = self.path / f".{name}.{os.getpid()}"
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            json.dump(content, file)
+        return draft
+
+
+def attempts_dir(node_dir: Path) -> Path:
+    """The directory that holds every attempt of the node."""
+    return node_dir / "attempts"
+
+
+def lock_path(node_dir: Path, job_id: str) -> Path:
+    """The lock that is held as long as any process of the job lives on the node."""
+    return node_dir / "locks" / f"{job_id}.lock"

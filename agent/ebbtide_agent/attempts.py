@@ -1,0 +1,237 @@
+"""Every attempt on this node: launches, stops, adopts and forgets them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from ebbtide_protos.v1 import agent_pb2, job_pb2
+
+from ebbtide_agent import log_window, recovery, survivors
+from ebbtide_agent.apart import apart
+from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
+from ebbtide_agent.spawner import Spawner
+from ebbtide_agent.supervised import Supervised
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.processes import descendants
+from ebbtide_agent.translation import allocation_of, intent_of, is_job_id, refusal
+
+log = logging.getLogger(__name__)
+
+AttemptKey = tuple[str, int]  # job id, attempt
+
+# How long the start waits for what adopted supervisors have to say; one may be reading a large checkpoint just then.
+_ADOPTION_S = 5.0
+
+
+def _ignore(status: agent_pb2.AttemptStatus) -> None:
+    pass
+
+
+class Attempts:
+    """Every attempt on this node, each under a supervisor of its own that outlives this object and its process.
+
+    `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
+    checkpoints' paths and must be set before the first launch.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        checkpoint_root: Path,
+        cluster_id: str = "",
+        on_change: Callable[[agent_pb2.AttemptStatus], None] = _ignore,
+        fake_gpu_dir: Path | None = None,
+    ) -> None:
+        # Processes are recognised by these paths, so there must be one way only to write them.
+        self._node_dir = node_dir.resolve()
+        self._checkpoint_root = checkpoint_root.resolve()
+        self._fake_gpu_dir = None if fake_gpu_dir is None else fake_gpu_dir.resolve()
+        self.cluster_id = cluster_id
+        self._on_change = on_change
+        self._spawner = Spawner()
+        self._attempts: dict[AttemptKey, Supervised] = {}
+        self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
+
+    async def start(self) -> None:
+        """Get ready to launch, and adopt every attempt that is on disk. Raises OSError or TimeoutError."""
+        attempts_dir(self._node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock_path(self._node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
+        await self._spawner.start()
+        for place, intent in await asyncio.to_thread(_read_intents, self._node_dir):
+            self._adopt(place, intent)
+        adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
+        if adopted:
+            _, pending = await asyncio.wait(adopted, timeout=_ADOPTION_S)
+            for waiter in pending:
+                waiter.cancel()
+        await self._look_for_unaccounted()
+
+    async def close(self) -> None:
+        """Let go of them; running attempts go on."""
+        await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+        await self._spawner.close()
+
+    async def launch(self, order: agent_pb2.Launch) -> None:
+        """Start the attempt; one that was started already is left as it is, and its status is reported again."""
+        known = self._attempts.get((order.job_id, order.attempt))
+        if known is not None:
+            self._on_change(known.status)
+            return
+        try:
+            intent = self._intent_of(order)
+        except ValueError as error:
+            self._refuse(order, str(error))
+            return
+        place = AttemptDir.of(self._node_dir, order.job_id, order.attempt)
+        if place.path.exists():
+            self._launch_again(order, place)
+        else:
+            await self._launch_new(place, intent)
+
+    async def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+        """Ask the attempt to end within the grace period; a second request can only shorten it."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
+            known.stop(grace_s)
+
+    async def forget(self, job_id: str, attempt: int) -> None:
+        """Drop everything of an attempt that is over but its log. Raises OSError."""
+        known = self._attempts.get((job_id, attempt))
+        if known is None:
+            return
+        if not known.is_over:
+            log.warning("event=forget-ignored reason=still-running job=%s attempt=%d", job_id, attempt)
+            return
+        known.place.forget()
+        del self._attempts[job_id, attempt]
+
+    def mark_freed(self, job_id: str, attempt: int, dirty_gpus: Sequence[str]) -> None:
+        """Note that the GPUs of an attempt that exited are free, all but the dirty ones. Raises OSError."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            known.mark_freed(dirty_gpus)
+
+    def statuses(self) -> list[agent_pb2.AttemptStatus]:
+        """Those of all attempts that are not forgotten."""
+        return [attempt.status for attempt in self._attempts.values()]
+
+    def pids(self) -> dict[AttemptKey, tuple[int, ...]]:
+        """The live processes of each live attempt, its supervisor excepted."""
+        supervisors = [(key, attempt.supervisor()) for key, attempt in list(self._attempts.items())]
+        return {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+
+    def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
+        """The GPUs that the attempt was launched on; empty for an unknown attempt."""
+        known = self._attempts.get((job_id, attempt))
+        return () if known is None else allocation_of(known.intent)
+
+    async def read_log(
+        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
+    ) -> agent_pb2.LogData:
+        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come."""
+        known = self._attempts.get((job_id, attempt))
+        place = AttemptDir.of(self._node_dir, job_id, attempt)
+        if not is_job_id(job_id) or (known is None and not place.path.exists()):
+            return agent_pb2.LogData(error=f"attempt {attempt} of job {job_id} was never on this node")
+        if known is not None and known.status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
+            return agent_pb2.LogData(end=True)
+        return await log_window.read(
+            place.output, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over
+        )
+
+    def _intent_of(self, order: agent_pb2.Launch) -> Intent:
+        assert self.cluster_id, "the cluster must be known before the first launch"
+        return intent_of(
+            order,
+            node_dir=self._node_dir,
+            checkpoint_root=self._checkpoint_root,
+            cluster_id=self.cluster_id,
+            fake_gpu_dir=self._fake_gpu_dir,
+        )
+
+    async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:
+        # Before anything is awaited: the same order may come again at any time.
+        attempt = self._add(place, intent)
+        self._on_change(attempt.status)
+        running = await self._running_attempt(intent.job_id, besides=intent.attempt)
+        if running is not None:
+            log.error("event=second-copy-refused job=%s attempt=%d running=%d", *attempt.key, running)
+            attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
+            return
+        try:
+            channel = await self._spawner.spawn()
+        except OSError as error:
+            attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
+            return
+        await attempt.supervise(channel)
+
+    def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
+        """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
+        or it was forgotten, or what it left is damaged. It is not started in any case."""
+        intent = None if place.is_forgotten() else _read_intent(place)
+        if intent is None:
+            self._refuse(order, f"attempt {order.attempt} was already on this node")
+        else:
+            self._adopt(place, intent)
+
+    def _refuse(self, order: agent_pb2.Launch, reason: str) -> None:
+        """Answer an order that leaves no trace here."""
+        log.error("event=launch-refused job=%s attempt=%d reason=%r", order.job_id, order.attempt, reason)
+        self._on_change(refusal(order, reason))
+
+    def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
+        attempt = Supervised(place, intent, self._on_change)
+        self._attempts[attempt.key] = attempt
+        return attempt
+
+    def _adopt(self, place: AttemptDir, intent: Intent) -> None:
+        attempt = self._add(place, intent)
+        attempt.recover()
+
+    async def _running_attempt(self, job_id: str, besides: int) -> int | None:
+        """The attempt of this job that has processes here, if one has, whatever became of its directory and lock."""
+        for attempt in self._attempts.values():
+            if attempt.intent.job_id == job_id and attempt.intent.attempt != besides and not attempt.is_over:
+                return attempt.intent.attempt
+        if any(_job_of(name) == job_id for name in self._unaccounted):
+            await self._look_for_unaccounted()
+        return next((_attempt_of(name) for name in self._unaccounted if _job_of(name) == job_id), None)
+
+    async def _look_for_unaccounted(self) -> None:
+        running = await apart(partial(survivors.by_attempt, self._node_dir))
+        accounted = {attempt.place.path.name for attempt in self._attempts.values() if not attempt.is_over}
+        self._unaccounted = frozenset(running.keys() - accounted)
+        for name in self._unaccounted:
+            log.error("event=unaccounted-processes attempt=%s pids=%s", name, [p.pid for p in running[name]])
+
+
+def _read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
+    """All attempts on disk that are not forgotten. One that is damaged is passed over: it must not stop the others."""
+    places = [AttemptDir(path) for path in attempts_dir(node_dir).iterdir()]
+    intents = [(place, _read_intent(place)) for place in places if not place.is_forgotten()]
+    return [(place, intent) for place, intent in intents if intent is not None]
+
+
+def _read_intent(place: AttemptDir) -> Intent | None:
+    try:
+        content = place.intent()
+        intent = None if content is None else Intent.from_json(content)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.error("event=damaged-attempt directory=%s error=%r", place.path.name, str(error))
+        return None
+    if intent is None or place.path.name != f"{intent.job_id}.{intent.attempt}":
+        log.error("event=damaged-attempt directory=%s error='no intent of its own'", place.path.name)
+        return None
+    return intent
+
+
+def _job_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _attempt_of(name: str) -> int:
+    number = name.rpartition(".")[2]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,48 @@
+"""Windows of an attempt's log file, which may still grow, or not exist yet."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ebbtide_protos.v1 import agent_pb2
+
+# One answer must fit into one message.
+_LARGEST = 1024 * 1024
+# A line is seen soon after it is written, yet a quiet log costs next to nothing.
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.05
+_PAUSE_GROWTH = 1.3
+
+
+async def read(
+    path: Path, offset: int, max_bytes: int, wait_s: float, is_over: Callable[[], bool]
+) -> agent_pb2.LogData:
+    """The log from `offset` on: at once if there is data or `is_over` says that no more will come, else when there is,
+    or empty after `wait_s`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        window = _read(path, offset, min(max_bytes, _LARGEST), is_over)
+        if window.data or window.end or window.error or loop.time() >= deadline:
+            return window
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
+        pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
+
+
+def _read(path: Path, offset: int, max_bytes: int, is_over: Callable[[], bool]) -> agent_pb2.LogData:
+    # Asked before reading: what was written before the end is then read, and what is read to the end is the end.
+    over = is_over()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return agent_pb2.LogData(end=over, error="the log is gone" if over else "")
+    except OSError as error:
+        return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, max_bytes, offset) if offset < size else b""
+    finally:
+        os.close(descriptor)
+    return agent_pb2.LogData(data=data, end=over and offset + len(data) >= size)

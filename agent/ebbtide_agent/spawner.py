@@ -1,0 +1,101 @@
+"""The agent's end of the process that forks supervisors."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import ebbtide
+
+import ebbtide_agent
+
+log = logging.getLogger(__name__)
+
+_START_S = 30.0
+_END_S = 5.0
+# Isolated from whatever the agent's user has set or installed; so the way to the two packages has to be told.
+_BOOT = """
+import sys
+sys.path += sys.argv[2:]
+from ebbtide_agent.supervisor.spawning import main
+main(int(sys.argv[1]))
+"""
+
+
+class Spawner:
+    """Starts supervisors. If its process has died, the next request starts another one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready. Raises OSError or TimeoutError."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_package_roots()]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
+            )
+        self._socket = ours
+        async with asyncio.timeout(_START_S):
+            if not await asyncio.get_running_loop().sock_recv(ours, 1):
+                raise OSError(f"the spawner ended at once with status {self._process.wait()}")
+        log.info("event=spawner-started pid=%d", self._process.pid)
+
+    async def spawn(self) -> socket.socket:
+        """The agent's end of a channel to a new supervisor, which awaits its order there. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            async with self._turn:
+                try:
+                    await self._hand_over(theirs)
+                except (BrokenPipeError, ConnectionResetError):
+                    log.error("event=spawner-died")
+                    await self.close()
+                    await self.start()
+                    await self._hand_over(theirs)
+        return ours
+
+    async def close(self) -> None:
+        """End the process; its supervisors go on."""
+        if self._socket is None or self._process is None:
+            return
+        self._socket.close()
+        try:
+            await asyncio.to_thread(self._process.wait, _END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        self._socket = self._process = None
+
+    async def _hand_over(self, channel: socket.socket) -> None:
+        assert self._socket is not None, "start() comes first"
+        while True:
+            try:
+                socket.send_fds(self._socket, [b"?"], [channel.fileno()])
+            except BlockingIOError:
+                await _wait_writable(self._socket)
+            else:
+                return
+
+
+async def _wait_writable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    writable = asyncio.Event()
+    loop.add_writer(connection, writable.set)
+    try:
+        await writable.wait()
+    finally:
+        loop.remove_writer(connection)
+
+
+def _package_roots() -> list[str]:
+    """Where the two packages that a supervisor needs are imported from, be it a checkout or site-packages."""
+    roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
+    return [str(root) for root in dict.fromkeys(roots)]

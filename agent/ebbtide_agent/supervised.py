@@ -1,0 +1,185 @@
+"""One attempt as the agent sees it: its last status, and the connection to the supervisor that has the next one."""
+
+import asyncio
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent import recovery
+from ebbtide_agent.apart import apart
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.channel import Channel
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.translation import status_of
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+_OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED, agent_pb2.ATTEMPT_PHASE_REFUSED})
+
+
+class Supervised:
+    """Follows one attempt to its end, through any number of connections."""
+
+    def __init__(self, place: AttemptDir, intent: Intent, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+        self.place = place
+        self.intent = intent
+        self.status = agent_pb2.AttemptStatus(
+            job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
+        )
+        self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._identity: Identity | None = None
+        self._stop_at = math.inf  # the loop's time at which the grace period ends
+        self._recovery: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.intent.job_id, self.intent.attempt
+
+    @property
+    def is_over(self) -> bool:
+        return self.status.phase in _OVER
+
+    async def supervise(self, connection: socket.socket) -> None:
+        """Order the supervisor at the other end of this connection to launch the attempt."""
+        _, channel = await self._loop.create_unix_connection(self._new_channel, sock=connection)
+        channel.send(self.intent.to_json())
+        self._use(channel)
+
+    def recover(self) -> None:
+        """Find out how the attempt stands, and follow it from there."""
+        self._recovery = asyncio.create_task(self._recover(), name=f"recovery of {self.key[0]}.{self.key[1]}")
+
+    async def close(self) -> None:
+        """Let go of the attempt; a running one goes on."""
+        self._closed = True
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
+        if self._channel is not None:
+            self._channel.close()
+
+    def stop(self, grace_s: float) -> None:
+        """Ask the attempt to end within the grace period; a second request can only shorten it."""
+        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
+        if self._channel is not None:
+            self._channel.send({"do": "stop", "grace_s": grace_s})
+
+    def mark_freed(self, dirty_gpus: Sequence[str]) -> None:
+        """Note that the GPUs are free, all but the dirty ones. Raises OSError."""
+        if self.status.phase not in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
+            return
+        self.place.record_freed(list(dirty_gpus))
+        self._change(_freed(self.status, dirty_gpus))
+
+    def supervisor(self) -> Identity | None:
+        """The supervisor's process, as long as it lives."""
+        return self._identity if self._identity is not None and self._identity.is_alive() else None
+
+    def apply(self, content: dict[str, Any]) -> None:
+        """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
+        if self.is_over:
+            return
+        try:
+            status = status_of(content)
+            self._identity = Identity.from_json(content["supervisor"])
+        except (ValueError, LookupError, TypeError) as error:
+            log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
+            return
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
+            status = _freed(status, dirty_gpus)
+        self._change(status)
+
+    def _change(self, status: agent_pb2.AttemptStatus) -> None:
+        if status.phase != self.status.phase:
+            name = agent_pb2.AttemptPhase.Name(status.phase).removeprefix("ATTEMPT_PHASE_").lower()
+            log.info("event=%s job=%s attempt=%d refusal=%r", name, *self.key, status.refusal)
+        changed = status != self.status
+        self.status = status
+        self.settled.set()
+        if changed:
+            # Not from within here: what the caller does then is no business of this attempt's.
+            self._loop.call_soon(self._on_change, status)
+
+    def _new_channel(self) -> Channel:
+        return Channel(self.apply, self._lose_connection)
+
+    def _use(self, channel: Channel) -> None:
+        self._channel = channel
+        if self._stop_at < math.inf:
+            channel.send({"do": "stop", "grace_s": max(0.0, self._stop_at - self._loop.time())})
+
+    def _lose_connection(self) -> None:
+        self._channel = None
+        if not self.is_over and not self._closed:
+            self.recover()
+
+    async def _recover(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self.is_over:
+            try:
+                if await self._try_to_recover():
+                    return
+            except (OSError, ValueError, LookupError) as error:
+                log.error("event=recovery-failed job=%s attempt=%d error=%r", *self.key, str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _try_to_recover(self) -> bool:
+        """One step; True when the attempt is over or followed again."""
+        found = await apart(partial(recovery.examine, self.place, self.intent, self._identity))
+        match found:
+            case recovery.Ended(content):
+                self.apply(content)
+            case recovery.Lost(supervisor):
+                if await apart(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
+                    return False
+                log.error("event=exit-lost job=%s attempt=%d supervisor=%d", *self.key, supervisor.pid)
+                self.apply(await apart(partial(recovery.record_loss, self.place, self.intent)))
+            case recovery.Alive(supervisor):
+                self._identity = supervisor
+                return await self._connect()
+        return self.is_over
+
+    async def _connect(self) -> bool:
+        try:
+            directory = os.open(self.place.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # Through the descriptor, because a socket's path must not have more than 107 bytes.
+            path = f"/proc/self/fd/{directory}/{self.place.control_socket.name}"
+            _, channel = await self._loop.create_unix_connection(self._new_channel, path)
+        except OSError:
+            return False  # it has just ended, or has not begun to listen
+        finally:
+            os.close(directory)
+        self._use(channel)
+        return True
+
+    def _dirty_gpus(self) -> list[str] | None:
+        """What an agent before this one has proven of the GPUs; None if nothing, so that it is proven anew."""
+        try:
+            return self.place.dirty_gpus()
+        except (OSError, ValueError):
+            return None
+
+
+def _freed(status: agent_pb2.AttemptStatus, dirty_gpus: Sequence[str]) -> agent_pb2.AttemptStatus:
+    freed = agent_pb2.AttemptStatus()
+    freed.CopyFrom(status)
+    freed.phase = agent_pb2.ATTEMPT_PHASE_FREED
+    freed.dirty_gpus[:] = dirty_gpus
+    return freed

@@ -1,0 +1,63 @@
+"""When an attempt's processes are signalled and when they are killed. Pure: `now` is an argument, in seconds."""
+
+import math
+from dataclasses import dataclass
+from enum import Enum, auto
+
+LEADER = 0
+
+# After the leader has ended well, the other ranks may take so long to end by themselves.
+_FOLLOW_S = 10.0
+# After a rank has failed, the others are signalled and may take so long; they often hang in a collective.
+_FAILED_S = 5.0
+
+
+class Due(Enum):
+    """What is to be done now."""
+
+    NOTHING = auto()
+    SIGNAL = auto()
+    KILL = auto()
+
+
+@dataclass(slots=True)
+class Ending:
+    """The way to the end of one attempt, from its launched processes' exits and the requests to stop it."""
+
+    running: set[int]  # local ranks
+    kill_at: float = math.inf
+    stop_requested_at: float | None = None
+    failed_rank: int | None = None
+    _signal_wanted: bool = False
+    _signalled: bool = False
+
+    def request_stop(self, grace_s: float, now: float) -> None:
+        """A second request can only shorten the grace period of the first."""
+        if self.stop_requested_at is None:
+            self.stop_requested_at = now
+            # What has begun to end by itself is not disturbed: only its time may become shorter.
+            self._signal_wanted |= LEADER in self.running
+        self.kill_at = min(self.kill_at, now + grace_s)
+
+    def rank_ended(self, rank: int, failed: bool, now: float) -> None:
+        """One launched process has ended. After a request to stop all have the full grace period, whoever ends how."""
+        self.running.discard(rank)
+        if self.stop_requested_at is not None:
+            return
+        if failed and self.failed_rank is None:
+            self.failed_rank = rank
+        if failed:
+            self._signal_wanted = True
+            self.kill_at = min(self.kill_at, now + _FAILED_S)
+        elif rank == LEADER:
+            self.kill_at = min(self.kill_at, now + _FOLLOW_S)
+
+    def signalled(self) -> None:
+        """The signal that was due has been sent; it is never sent twice."""
+        self._signalled = True
+
+    def due(self, now: float, handlers_live: bool) -> Due:
+        """`handlers_live`: processes that were signalled and handle it still run, maybe without a launched one."""
+        if now >= self.kill_at or not (self.running or handlers_live):
+            return Due.KILL
+        return Due.SIGNAL if self._signal_wanted and not self._signalled else Due.NOTHING

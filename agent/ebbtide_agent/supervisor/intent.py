@@ -1,0 +1,66 @@
+"""What a supervisor is asked to run, as it travels to it and lies in intent.json."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of the allocation, and how much of it."""
+
+    uuid: str
+    numerator: int
+    denominator: int
+    mem_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One attempt of a job on this node."""
+
+    job_id: str
+    attempt: int
+    cluster_id: str
+    command: tuple[str, ...]
+    workdir: str
+    env: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    gpu_mem_bytes: int  # that the job asked for on each GPU; 0: it did not ask
+    cpus: float
+    grace_s: float
+    signal: str  # name of the stop signal
+    ddp: bool
+    needs_checkpoint: bool
+    node_rank: int
+    num_nodes: int
+    world_size: int  # 0: this node's processes are all
+    master_addr: str  # empty: this node is alone
+    node_dir: str
+    job_checkpoint_dir: str
+    fake_gpu_dir: str  # empty: the GPUs are real
+
+    @property
+    def processes(self) -> int:
+        """How many processes are launched on this node."""
+        return max(1, len(self.gpus)) if self.ddp else 1
+
+    @property
+    def first_rank(self) -> int:
+        """Rank of this node's first process; all nodes of an attempt launch equally many."""
+        return self.node_rank * self.processes
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """The attempt's own checkpoint directory."""
+        return Path(self.job_checkpoint_dir, f"attempt-{self.attempt}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Raises KeyError or TypeError if the content is not an intent."""
+        gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
+        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus})

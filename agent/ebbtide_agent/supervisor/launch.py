@@ -1,0 +1,116 @@
+"""Starts the job's processes, and says in one line why one cannot be started."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide_agent import procfs
+from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.status import RefusalCause, Refused
+
+# Of exec: they say that this program, or these arguments, cannot be executed anywhere.
+_BAD_COMMAND = {
+    errno.ENOENT: "not found",
+    errno.ENOTDIR: "not found",
+    errno.EACCES: "not executable",
+    errno.ENOEXEC: "not executable: neither a program nor a script with a #! line",
+    errno.ELOOP: "not found: too many symbolic links",
+    errno.ENAMETOOLONG: "not found: the name is too long",
+    errno.E2BIG: "arguments and environment are too large",
+}
+# Below the range that the kernel takes ports of outgoing connections from.
+_PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One launched process."""
+
+    local_rank: int
+    identity: Identity
+    _process: "subprocess.Popen[bytes]"
+
+    def ended(self, returncode: int) -> None:
+        """To be told how the process ended by whoever reaped it."""
+        self._process.returncode = returncode
+
+
+def start(
+    local_rank: int, command: Sequence[str], workdir: str, environment: Mapping[str, str], output: int, lock: int
+) -> Rank:
+    """Start one process in a group of its own, with the output file as stdout and stderr. Raises Refused."""
+    if not command:
+        raise Refused("the command is empty", RefusalCause.BAD_JOB)
+    try:
+        # When this returns the program runs, or the reason why it does not is known.
+        process = subprocess.Popen(
+            command,
+            cwd=workdir,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(lock,),
+            process_group=0,
+        )
+    except (OSError, ValueError) as error:
+        raise _refusal(command, workdir, error) from error
+    # Nobody has reaped it, so it is still there even if it has ended.
+    stat = procfs.read_stat(process.pid)
+    assert stat is not None
+    return Rank(local_rank, Identity(boot_id(), process.pid, stat.starttime), process)
+
+
+def stop_signal(name: str) -> int:
+    """Number of the signal with this name; SIGTERM for an empty one. Raises Refused."""
+    try:
+        return signal.Signals[name or "SIGTERM"]
+    except KeyError:
+        raise Refused(f"there is no signal {name!r}", RefusalCause.BAD_JOB) from None
+
+
+def rendezvous_port(intent: Intent) -> int:
+    """A port for the attempt's ranks to meet on.
+
+    Every node of an attempt finds the same one without asking; an attempt that is alone takes the next free one.
+    Raises Refused if all are taken.
+    """
+    seed = f"{intent.cluster_id}/{intent.job_id}/{intent.attempt}"
+    first = zlib.crc32(seed.encode()) % len(_PORTS)
+    if intent.num_nodes > 1:
+        return _PORTS[first]
+    for offset in range(len(_PORTS)):
+        port = _PORTS[(first + offset) % len(_PORTS)]
+        if _is_free(port):
+            return port
+    raise Refused("no free port for the ranks to meet on")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # Without it a port counts as taken for a minute after its last user, whom nobody waits for.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _refusal(command: Sequence[str], workdir: str, error: OSError | ValueError) -> Refused:
+    if not isinstance(error, OSError):
+        return Refused(f"command or environment cannot be passed on: {error}", RefusalCause.BAD_JOB)
+    if not Path(workdir).is_dir():
+        return Refused(f"working directory {workdir} does not exist", RefusalCause.BAD_JOB)
+    if not os.access(workdir, os.X_OK):
+        return Refused(f"working directory {workdir} may not be entered", RefusalCause.BAD_JOB)
+    if error.errno in _BAD_COMMAND:
+        return Refused(f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", RefusalCause.BAD_JOB)
+    return Refused(f"cannot start {command[0]!r}: {error.strerror}")

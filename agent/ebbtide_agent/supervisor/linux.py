@@ -1,0 +1,33 @@
+"""The few calls of Linux that Python does not have, bound once in the spawner so that no supervisor pays for it."""
+
+import ctypes
+import os
+
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends. Not inherited. Raises OSError."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def renounce_new_privileges() -> None:
+    """No program that is executed from here on gains rights, not by a set-user-id bit either. Raises OSError."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_process_name(name: str) -> None:
+    """What `ps -o comm` and `top` show; 15 bytes at most. Raises OSError."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def _prctl(option: int, value: int | ctypes.c_char_p) -> None:
+    argument = ctypes.c_ulong(value) if isinstance(value, int) else value
+    none = ctypes.c_ulong(0)
+    if _libc.prctl(option, argument, none, none, none) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,61 @@
+"""The job's lock on this node: two attempts of one job never run here at the same time, whatever state was lost.
+
+Every process of the job inherits the lock, so it outlives even a supervisor that is killed. The file holds the highest
+attempt that ever held it: an order that was overtaken by a newer one is refused for good.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ebbtide_agent.supervisor.status import Refused, refusing
+
+_WIDTH = 12
+
+
+@contextmanager
+def hold(path: Path, attempt: int) -> Iterator[int]:
+    """Hold the lock for this attempt; yields the descriptor for its processes to inherit.
+
+    When the block ends the lock is let go for every process that inherited it, so none of them may live then. Raises
+    Refused if another attempt holds it, if this or a later one ever held it, or if the file cannot be used.
+    """
+    with refusing("cannot open the job's lock"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with refusing("cannot lock the job"):
+            _acquire(descriptor, attempt, path.parent)
+        yield descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, attempt: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(f"node still runs attempt {_read(descriptor)}") from None
+    highest = _read(descriptor)
+    if attempt <= highest:
+        raise Refused(f"attempt {highest} of the job was already started here")
+    _write(descriptor, attempt, directory)
+
+
+def _read(descriptor: int) -> int:
+    content = os.pread(descriptor, _WIDTH, 0)
+    # Damaged content fences nothing any more, but holding the lock still proves that no attempt lives.
+    return int(content) if content.isdigit() else 0
+
+
+def _write(descriptor: int, attempt: int, directory: Path) -> None:
+    is_new = os.fstat(descriptor).st_size == 0
+    # Of fixed width and in place: no moment exists in which the file is empty.
+    os.pwrite(descriptor, b"%0*d\n" % (_WIDTH, attempt), 0)
+    os.fsync(descriptor)
+    if is_new:
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(parent)
+        os.close(parent)

@@ -1,0 +1,57 @@
+"""What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide import checkpoints
+
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.environment import job_environment, rank_environment
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
+from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that the start of the processes and their end depend on."""
+
+    signal: int  # number of the stop signal
+    resumed_step: int | None
+    environments: tuple[dict[str, str], ...]  # one per process
+
+
+def prepare(intent: Intent, place: AttemptDir) -> Prepared:
+    """To be called with the job's lock held. Raises Refused."""
+    signum = stop_signal(intent.signal)
+    with refusing("cannot use the checkpoint directory"):
+        checkpoint = _checkpoint_to_resume(intent)
+        intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    return Prepared(
+        signal=signum,
+        resumed_step=None if checkpoint is None else checkpoint.step,
+        environments=_environments(intent, place, "" if checkpoint is None else str(checkpoint.path)),
+    )
+
+
+def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
+    found = None
+    if intent.attempt > 1:  # most attempts are first ones and have nothing to look for
+        found = checkpoints.newest_valid(Path(intent.job_checkpoint_dir), before_attempt=intent.attempt)
+    if found is None and intent.needs_checkpoint:
+        reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
+        raise Refused(reason, RefusalCause.NO_CHECKPOINT)
+    return found
+
+
+def _environments(intent: Intent, place: AttemptDir, resume_dir: str) -> tuple[dict[str, str], ...]:
+    common = job_environment(
+        intent,
+        checkpoint_dir=str(intent.checkpoint_dir),
+        resume_dir=resume_dir,
+        socket=str(place.job_socket),
+    )
+    if not intent.ddp:
+        return (common,)
+    port = rendezvous_port(intent)
+    return tuple({**common, **rank_environment(intent, rank, port)} for rank in range(intent.processes))

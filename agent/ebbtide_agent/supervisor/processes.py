@@ -1,0 +1,79 @@
+"""The tree of processes below a supervisor, which as a subreaper has every one of its job's among its descendants."""
+
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide_agent import procfs
+from ebbtide_agent.identity import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Whom to send the stop signal, and whether they handle it."""
+
+    pids: tuple[int, ...]
+    caught: bool
+
+
+def descendants(pid: int) -> list[int]:
+    """Pids of all processes below this one, parents before their children."""
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        below = procfs.children(frontier.pop())
+        found += below
+        frontier += below
+    return found
+
+
+def stop_targets(root: int, children: Callable[[int], Sequence[int]], catches: Callable[[int], bool]) -> Targets:
+    """The topmost processes that handle the signal, from `root` downwards; every process if none does.
+
+    A process that handles it looks after those below it itself: signalling the data loaders of a parent that is saving
+    would fail the parent.
+    """
+    handlers: list[int] = []
+    others: list[int] = []
+    frontier = [root]
+    while frontier:
+        pid = frontier.pop(0)
+        if catches(pid):
+            handlers.append(pid)
+        else:
+            others.append(pid)
+            frontier += children(pid)
+    return Targets(tuple(handlers), True) if handlers else Targets(tuple(others), False)
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler for the signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+
+
+def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:
+    """Signal those of these processes that live below `root`; returns whom it reached."""
+    processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
+    # Identity first: what has the pid when the signal goes out is then what was proven to be below `root`.
+    return [process for process in processes if _is_below(process.pid, root) and process.signal(signum)]
+
+
+def kill_below(root: int) -> bool:
+    """Send SIGKILL to every process below `root`; False if none lives there any more.
+
+    To be repeated until none is left, for some may be forking.
+    """
+    return bool(signal_below(root, descendants(root), signal.SIGKILL))
+
+
+def _is_below(pid: int, root: int) -> bool:
+    stat = procfs.read_stat(pid)
+    while stat is not None and stat.parent not in (root, 0):
+        stat = procfs.read_stat(stat.parent)
+    return stat is not None and stat.parent == root

@@ -1,0 +1,88 @@
+"""What the job says through the SDK: datagrams of one JSON object each, from code that nobody here trusts."""
+
+import json
+import math
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint
+
+_LARGEST_DATAGRAM = 64 * 1024
+_INT64 = range(-(2**63), 2**63)
+# So many datagrams are read before anything else has its turn.
+_BATCH = 256
+
+
+@dataclass(slots=True)
+class Reports:
+    """Everything that the job reported so far, or the newest of it."""
+
+    socket: socket.socket  # does not block
+    leader_rank: int = 0
+    any: bool = False
+    asked: bool = False
+    acknowledged: bool = False
+    progress: Progress | None = None
+    checkpoint: PublishedCheckpoint | None = None
+    checkpoints: int = 0  # published so far
+
+    def read(self) -> bool:
+        """Take in what has arrived; False if nothing had. What is malformed is ignored."""
+        for count in range(_BATCH):
+            try:
+                datagram = self.socket.recv(_LARGEST_DATAGRAM)
+            except BlockingIOError:
+                return count > 0
+            self._take(datagram)
+        return True
+
+    def drain(self) -> None:
+        """Take in all that has arrived; the senders must have ended."""
+        while self.read():
+            pass
+
+    def _take(self, datagram: bytes) -> None:
+        try:
+            report = json.loads(datagram)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(report, dict):
+            return
+        self.any = True
+        match report.get("kind"):
+            case "progress" if report.get("rank") == self.leader_rank:
+                self.progress = _progress(report) or self.progress
+            case "checkpoint":
+                self._take_checkpoint(report)
+            case "asked":
+                self.asked = True
+            case "acknowledge" if report.get("rank") == self.leader_rank:
+                self.acknowledged = True
+
+    def _take_checkpoint(self, report: dict[str, Any]) -> None:
+        step, size, path = _int64(report.get("step")), _int64(report.get("bytes")), report.get("path")
+        if step is not None and size is not None and size >= 0 and isinstance(path, str) and path.isprintable():
+            self.checkpoint = PublishedCheckpoint(step, size, path, report.get("verified") is True)
+            self.checkpoints += 1
+
+
+def _progress(report: dict[str, Any]) -> Progress | None:
+    step = _int64(report.get("step"))
+    return None if step is None else Progress(step, _int64(report.get("total")), _finite(report.get("loss")))
+
+
+def _int64(value: object) -> int | None:
+    return value if type(value) is int and value in _INT64 else None
+
+
+def _finite(value: object) -> float | None:
+    """A loss that is not a number is not shown: no JSON has a word for it."""
+    return float(value) if isinstance(value, int | float) and _is_finite(value) else None
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False

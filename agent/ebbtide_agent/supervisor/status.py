@@ -1,0 +1,123 @@
+"""What is known of an attempt, in the shape of the JSON of the wire's AttemptStatus: nothing translates it again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from ebbtide_agent.identity import Identity
+
+
+class Phase(StrEnum):
+    """How far the attempt is."""
+
+    LAUNCHING = "ATTEMPT_PHASE_LAUNCHING"
+    RUNNING = "ATTEMPT_PHASE_RUNNING"
+    EXITED = "ATTEMPT_PHASE_EXITED"
+    REFUSED = "ATTEMPT_PHASE_REFUSED"
+
+
+class RefusalCause(StrEnum):
+    """Whether it could start elsewhere."""
+
+    NODE = "REFUSAL_CAUSE_UNSPECIFIED"
+    BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
+    NO_CHECKPOINT = "REFUSAL_CAUSE_NO_CHECKPOINT"
+
+
+class Checkpointed(StrEnum):
+    """Whether the attempt wrote a checkpoint after it was asked to stop."""
+
+    UNKNOWN = "CHECKPOINTED_UNKNOWN"
+    YES = "CHECKPOINTED_YES"
+    NO = "CHECKPOINTED_NO"
+
+
+class Refused(Exception):
+    """The attempt does not start; the message says why in one line."""
+
+    def __init__(self, reason: str, cause: RefusalCause = RefusalCause.NODE) -> None:
+        super().__init__(reason)
+        self.cause = cause
+
+
+@contextmanager
+def refusing(what_failed: str) -> Iterator[None]:
+    """Turn an OSError before the start into the refusal of this node to start the attempt."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{what_failed}: {error}") from error
+
+
+@dataclass(slots=True)
+class Exit:
+    """How the attempt ended; the fields are those of the wire's ExitRecord."""
+
+    exit_code: int = 0
+    signal: int = 0
+    ended_at: float = 0.0
+    stop_requested: bool = False
+    delivered: bool = False
+    caught: bool = False
+    acknowledged: bool = False
+    asked: bool = False
+    killed: bool = False
+    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpoint_s: float = 0.0
+    failed_rank: int = 0
+    stop_requested_at: float = 0.0
+
+    def set_return_code(self, returncode: int) -> None:
+        """Negative: the number of the signal that ended the process."""
+        self.exit_code, self.signal = (returncode, 0) if returncode >= 0 else (0, -returncode)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The fields of the wire's Progress."""
+
+    step: int
+    total: int | None = None
+    loss: float | None = None
+
+
+@dataclass(slots=True)
+class PublishedCheckpoint:
+    """The fields of the wire's Checkpoint; step 0 also stands for a script that counts none."""
+
+    step: int
+    bytes: int
+    path: str
+    verified: bool
+
+
+@dataclass(slots=True)
+class Status:
+    """The fields of the wire's AttemptStatus, and one more for the agent."""
+
+    job_id: str
+    attempt: int
+    supervisor: Identity
+    phase: Phase = Phase.LAUNCHING
+    pid: int = 0
+    started_at: float = 0.0
+    resumed_step: int | None = None
+    progress: Progress | None = None
+    checkpoint: PublishedCheckpoint | None = None
+    exit: Exit | None = None
+    lost: bool = False
+    refusal: str = ""
+    refusal_cause: RefusalCause = RefusalCause.NODE
+
+    def refuse(self, refusal: Refused) -> None:
+        self.phase = Phase.REFUSED
+        self.refusal, self.refusal_cause = str(refusal), refusal.cause
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self, dict_factory=_without_none)
+
+
+def _without_none(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if value is not None}

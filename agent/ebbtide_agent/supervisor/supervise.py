@@ -1,0 +1,167 @@
+"""One attempt from its order to its recorded end, in a process of its own."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ebbtide_agent.attempt_dir import AttemptDir, lock_path
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor import fake_gpus, linux, lock, processes
+from ebbtide_agent.supervisor.conclusion import conclude
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.launch import Rank, start
+from ebbtide_agent.supervisor.preparation import Prepared, prepare
+from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
+from ebbtide_agent.supervisor.watch import Watch
+
+# How often a full disk is tried again.
+_DISK_FULL_S = 1.0
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def supervise(channel: socket.socket) -> None:
+    """Carry out the order that is the channel's first line, and serve the channel as a control connection."""
+    line, received = _read_line(channel)
+    if not line:
+        return  # the agent ended before it had said what to do
+    content = json.loads(line)
+    intent = Intent.from_json(content)
+    place = AttemptDir.of(Path(intent.node_dir), intent.job_id, intent.attempt)
+    linux.set_process_name(f"ebb:{intent.job_id}.{intent.attempt}")
+    linux.adopt_orphans()
+    try:
+        _supervise(channel, received, content, intent, place)
+    except Exception:
+        # The agent finds this process gone, kills what it left, and says that the exit status is lost.
+        (place.path / "supervisor.log").write_text(traceback.format_exc())
+        raise
+
+
+def _supervise(
+    channel: socket.socket, received: bytes, content: dict[str, Any], intent: Intent, place: AttemptDir
+) -> None:
+    status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
+    try:
+        with refusing("cannot set up the attempt's directory"):
+            sockets = _claim(place, content, status.supervisor)
+        if sockets is None:
+            return  # it has, or had, a supervisor already; the agent finds what it left
+        listener, job_socket = sockets
+        with lock.hold(lock_path(Path(intent.node_dir), intent.job_id), intent.attempt) as held:
+            prepared = prepare(intent, place)
+            ranks = _start(intent, place, prepared, held)
+            _note_start(status, prepared, ranks)
+            reports = Reports(job_socket, leader_rank=intent.first_rank)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, listener)
+            watch.run(channel, received)
+            conclude(intent, watch, reports, status)
+            _record(place, status)
+    except Refused as refusal:
+        _refuse(channel, place, status, refusal)
+    else:
+        # Not before the lock is free: whoever hears of the end may start the next attempt at once.
+        watch.control.publish(status.to_json())
+        watch.control.close()
+
+
+def _read_line(channel: socket.socket) -> tuple[bytes, bytes]:
+    """The first line, empty if there is no whole one, and what came after it."""
+    received = bytearray()
+    while b"\n" not in received:
+        data = channel.recv(1 << 20)
+        if not data:
+            return b"", b""
+        received += data
+    line, _, rest = bytes(received).partition(b"\n")
+    return line, rest
+
+
+def _claim(
+    place: AttemptDir, content: dict[str, Any], supervisor: Identity
+) -> tuple[socket.socket, socket.socket] | None:
+    """Create the attempt's directory with all that a supervisor has in it: its sockets for the agent and the job."""
+    try:
+        place.path.mkdir(mode=0o700)
+    except FileExistsError:
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    job_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    directory = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Through the descriptor, because a socket's path must not have more than 107 bytes.
+    listener.bind(f"/proc/self/fd/{directory}/{place.control_socket.name}")
+    job_socket.bind(f"/proc/self/fd/{directory}/{place.job_socket.name}")
+    os.close(directory)
+    listener.listen()
+    place.record_intent(content)
+    return (listener, job_socket) if place.claim(supervisor.to_json()) else None
+
+
+def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int) -> list[Rank]:
+    """Start all processes, or none. Raises Refused."""
+    ranks: list[Rank] = []
+    try:
+        with refusing("cannot start the attempt"):
+            output = _open_output(place)
+            for local_rank, environment in enumerate(prepared.environments):
+                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held))
+                fake_gpus.register(intent, local_rank, ranks[-1].identity)
+            os.close(output)
+    except Refused:
+        _end_all(ranks)
+        raise
+    return ranks
+
+
+def _open_output(place: AttemptDir) -> int:
+    """The job writes to the file itself: nothing that may end before the job stands between them."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(place.output, flags, 0o600)
+
+
+def _end_all(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.identity.signal(signal.SIGKILL)
+        rank.ended(-signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            processes.kill_below(os.getpid())
+            os.waitpid(-1, 0)
+
+
+def _note_start(status: Status, prepared: Prepared, ranks: list[Rank]) -> None:
+    status.phase = Phase.RUNNING
+    status.pid = ranks[0].identity.pid
+    status.started_at = time.time()
+    status.resumed_step = prepared.resumed_step
+
+
+def _record(place: AttemptDir, status: Status) -> None:
+    """Nothing is said of the end before it is on disk: on a full one the attempt's end waits for room."""
+    while True:
+        try:
+            place.record_final_status(status.to_json())
+        except FileNotFoundError:
+            return  # somebody removed the directory; an agent that is connected is told all the same
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            time.sleep(_DISK_FULL_S)
+        else:
+            return
+
+
+def _refuse(channel: socket.socket, place: AttemptDir, status: Status, refusal: Refused) -> None:
+    status.refuse(refusal)
+    # On a disk that takes no note of it the refusal holds as long as the agent runs; nothing was started anyway.
+    with contextlib.suppress(OSError):
+        place.record_final_status(status.to_json())
+    with contextlib.suppress(OSError):
+        channel.sendall(json.dumps(status.to_json()).encode() + b"\n")

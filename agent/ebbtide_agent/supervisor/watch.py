@@ -1,0 +1,171 @@
+"""The life of an attempt's processes, from the moment they run until none is left: one thread around one selector."""
+
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import Any
+
+from ebbtide_agent import procfs
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor import processes
+from ebbtide_agent.supervisor.control import Control
+from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
+from ebbtide_agent.supervisor.evidence import Contents
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.status import Exit, Status
+
+# Progress goes to the agent at most this often.
+PROGRESS_S = 0.3
+# How often SIGKILL is repeated until no process is left.
+_SWEEP_S = 0.02
+# These must not end a supervisor: its job would be without one. Handlers, unlike SIG_IGN, are not inherited by it.
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Watch:
+    """Reaps, signals and kills; afterwards `returncodes`, `ending` and `exit` tell how it went."""
+
+    def __init__(
+        self, intent: Intent, signum: int, ranks: list[Rank], reports: Reports, status: Status, listener: socket.socket
+    ) -> None:
+        self._intent = intent
+        self._signum = signum
+        self._ranks = {rank.identity.pid: rank for rank in ranks}
+        self._reports = reports
+        self._status = status
+        self._me = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
+        self._sweeping = False
+        self._told_at = -math.inf
+        self._untold = False  # progress that waits for its turn
+        self.control = Control(self._selector, listener, self._obey)
+        self.ending = Ending({rank.local_rank for rank in ranks})
+        self.exit = Exit()
+        self.returncodes: dict[int, int] = {}  # by local rank
+        self.swept = False  # a process was killed that had not ended by itself
+        self.contents_at_stop = Contents(frozenset())
+        self.checkpoint_at: float | None = None  # when the first one after the stop request was published
+        self._checkpoints_at_stop = 0
+
+    def run(self, channel: socket.socket, received: bytes) -> None:
+        """Watch until no process of the attempt is left."""
+        wakeup = _signal_pipe()
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
+        self._selector.register(self._reports.socket, selectors.EVENT_READ, self._hear)
+        self.control.publish(self._status.to_json())
+        self.control.adopt(channel, received)
+        while self._reap():
+            self._act()
+            for key, _ in self._selector.select(self._timeout_s()):
+                key.data()
+            self._tell_progress()
+
+    def _reap(self) -> bool:
+        """Bury whatever has ended, orphans of the job included; False if no process is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            rank = self._ranks.pop(pid, None)
+            if rank is not None:
+                self._note_end(rank, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, rank: Rank, returncode: int) -> None:
+        rank.ended(returncode)
+        self.returncodes[rank.local_rank] = returncode
+        self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
+
+    def _act(self) -> None:
+        handlers_live = self._handlers_live()
+        now = time.monotonic()
+        due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
+        if due is Due.SIGNAL:
+            self._deliver()
+        elif due is Due.KILL:
+            if not self._sweeping:
+                self._sweeping = True
+                asked = self.ending.stop_requested_at is not None
+                self.exit.killed = asked and bool(self.ending.running or handlers_live)
+            self.swept |= processes.kill_below(self._me)
+
+    def _handlers_live(self) -> bool:
+        return not self.ending.running and any(process.is_alive() for process in self._handlers)
+
+    def _deliver(self) -> None:
+        """Signal each rank's processes, and continue those that are stopped: they would never see the signal."""
+        leader_reached = False
+        for rank in list(self._ranks.values()):
+            targets = processes.stop_targets(rank.identity.pid, procfs.children, self._catches)
+            reached = processes.signal_below(self._me, targets.pids, self._signum)
+            leader_reached |= rank.local_rank == LEADER and bool(reached)
+            if targets.caught:
+                self._handlers += reached
+        processes.signal_below(self._me, processes.descendants(self._me), signal.SIGCONT)
+        self.ending.signalled()
+        if self.ending.failed_rank is None:
+            self.exit.delivered = leader_reached
+            self.exit.caught = bool(self._handlers)
+
+    def _catches(self, pid: int) -> bool:
+        return processes.catches(pid, self._signum)
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        grace_s = order.get("grace_s")
+        if order.get("do") == "stop" and isinstance(grace_s, int | float) and grace_s >= 0:
+            self._request_stop(float(grace_s))
+
+    def _request_stop(self, grace_s: float) -> None:
+        if not self.exit.stop_requested:
+            self._hear()  # what was published before now does not answer this request
+            self.contents_at_stop = Contents.of(self._intent.checkpoint_dir)
+            self._checkpoints_at_stop = self._reports.checkpoints
+            self.exit.stop_requested = True
+            self.exit.stop_requested_at = time.time()
+        self.ending.request_stop(grace_s, time.monotonic())
+
+    def _hear(self) -> None:
+        if self._reports.read():
+            self.note_checkpoint()
+            self._untold = True
+
+    def note_checkpoint(self) -> None:
+        """Remember when the first checkpoint after the stop request was reported."""
+        asked = self.exit.stop_requested
+        if asked and self.checkpoint_at is None and self._reports.checkpoints > self._checkpoints_at_stop:
+            self.checkpoint_at = time.monotonic()
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if not self._untold or now < self._told_at + PROGRESS_S:
+            return
+        self._untold, self._told_at = False, now
+        self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
+        self.control.publish(self._status.to_json())
+
+    def _timeout_s(self) -> float | None:
+        if self._sweeping:
+            return _SWEEP_S
+        moments = [self.ending.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
+        return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())
+
+
+def _signal_pipe() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    for signum in _HANDLED:
+        signal.signal(signum, _do_nothing)
+    return readable
+
+
+def _do_nothing(signum: int, frame: object) -> None:
+    pass

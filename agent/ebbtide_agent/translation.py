@@ -1,0 +1,82 @@
+"""Between the wire's messages and what supervisors read and write."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ebbtide_protos.v1 import agent_pb2, job_pb2
+from google.protobuf import json_format
+
+from ebbtide_agent.supervisor.intent import Gpu, Intent
+
+# Job ids become parts of paths; "17.3" is an element of an array.
+_JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
+
+
+def is_job_id(job_id: str) -> bool:
+    """Whether this can be a job's id, and with that a part of a path."""
+    return _JOB_ID.fullmatch(job_id) is not None
+
+
+def intent_of(
+    order: agent_pb2.Launch, *, node_dir: Path, checkpoint_root: Path, cluster_id: str, fake_gpu_dir: Path | None
+) -> Intent:
+    """What a supervisor is to run for this order. Raises ValueError for a job id that is none."""
+    if not is_job_id(order.job_id):
+        raise ValueError(f"{order.job_id!r} is not a job id")
+    spec = order.spec
+    return Intent(
+        job_id=order.job_id,
+        attempt=order.attempt,
+        cluster_id=cluster_id,
+        command=tuple(spec.command),
+        workdir=spec.workdir,
+        env=dict(spec.env),
+        gpus=tuple(_gpu(gpu) for gpu in order.gpus),
+        gpu_mem_bytes=spec.gpu_mem_bytes,
+        cpus=spec.cpus,
+        grace_s=spec.grace_s,
+        signal=spec.signal,
+        ddp=spec.launch == job_pb2.LAUNCH_MODE_DDP,
+        needs_checkpoint=order.needs_checkpoint,
+        node_rank=order.node_rank,
+        num_nodes=max(1, order.num_nodes),
+        world_size=order.world_size,
+        master_addr=order.master_addr,
+        node_dir=str(node_dir),
+        job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
+        fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
+    )
+
+
+def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
+    """The GPUs that the attempt holds on this node."""
+    return tuple(
+        job_pb2.GpuAllocation(
+            uuid=gpu.uuid,
+            share=job_pb2.Share(numerator=gpu.numerator, denominator=gpu.denominator),
+            mem_bytes=gpu.mem_bytes,
+        )
+        for gpu in intent.gpus
+    )
+
+
+def refusal(order: agent_pb2.Launch, reason: str) -> agent_pb2.AttemptStatus:
+    """The status of an attempt that is not started on this node."""
+    return agent_pb2.AttemptStatus(
+        job_id=order.job_id, attempt=order.attempt, phase=agent_pb2.ATTEMPT_PHASE_REFUSED, refusal=reason
+    )
+
+
+def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
+    """A supervisor's status as the wire's. Raises ValueError if it is none."""
+    try:
+        return json_format.ParseDict(content, agent_pb2.AttemptStatus(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise ValueError(f"not a status: {error}") from None
+
+
+def _gpu(gpu: job_pb2.GpuAllocation) -> Gpu:
+    share = Fraction(gpu.share.numerator, gpu.share.denominator or 1)
+    return Gpu(gpu.uuid, share.numerator, share.denominator, gpu.mem_bytes)
