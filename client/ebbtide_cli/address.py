@@ -27,13 +27,15 @@ class Address:
         return Unreachable(f"no master at {self} ({self.source}{reason}): start one with 'ebb up'")
 
 
-def find_master(option: str | None) -> Address:
+def find_master(option: "str | Address | None") -> Address:
     """Find the master's address; `Unreachable` if the local one is not running."""
+    if isinstance(option, Address):
+        return option
     if option is not None:
         return parse_address(option, "--master")
     if named := os.environ.get("EBB_MASTER"):
         return parse_address(named, "EBB_MASTER")
-    return _local_master(Home.current())
+    return local_master(Home.current())
 
 
 def parse_address(text: str, source: str) -> Address:
@@ -53,7 +55,8 @@ def check_listening(address: Address) -> None:
         raise address.absent(_words(error)) from error
 
 
-def _local_master(home: Home) -> Address:
+def local_master(home: Home) -> Address:
+    """Find the address of the master that runs in ``home``; `Unreachable` if none does."""
     record = read_record(home.master_record)
     if record is None:
         raise Unreachable(f"no master in EBB_HOME {home.root}: start one with 'ebb up'")

@@ -32,7 +32,7 @@ CHANNEL_OPTIONS = (
 
 
 @contextmanager
-def connected(master: str | None) -> Iterator[ClientServiceStub]:
+def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
     """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
     address = find_master(master)
     check_listening(address)

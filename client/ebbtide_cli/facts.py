@@ -114,8 +114,16 @@ def event_facts(event: client_pb2.Event) -> Facts:
         "id": event.job_id or None,
         "node": event.node or None,
         "text": event.text,
-        "event": json.loads(event.json) if event.json else None,
+        "event": _event_body(event),
     }
+
+
+def _event_body(event: client_pb2.Event) -> Facts | None:
+    """The event itself; without the job's environment, which may hold secrets."""
+    body: Facts | None = json.loads(event.json) if event.json else None
+    if body and isinstance(body.get("spec"), dict):
+        body["spec"].pop("env", None)
+    return body
 
 
 def _spec_facts(spec: job_pb2.JobSpec) -> Facts:

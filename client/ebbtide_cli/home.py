@@ -32,6 +32,16 @@ class Home:
         """Where a master started by ``ebb up`` logs."""
         return self.root / "master.log"
 
+    @property
+    def settings_record(self) -> Path:
+        """With what ``ebb up`` started the cluster."""
+        return self.root / "up.json"
+
+    @property
+    def quiesced_record(self) -> Path:
+        """Which master was told to start nothing more, by an ``ebb down`` that has not finished."""
+        return self.root / "quiesced.json"
+
     def agent_record(self, node: str) -> Path:
         """What the agent of ``node`` writes about itself."""
         return self.root / "nodes" / node / "agent.json"

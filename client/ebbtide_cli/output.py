@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from ebbtide_cli.text import one_line, printable
 
@@ -38,7 +37,7 @@ def print_json(facts: Any) -> None:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns, made safe for a terminal; cut to its width if stdout is one, complete if not."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = _terminal_width(sys.stdout) if sys.stdout.isatty() else None
     for line in table_lines(titles, rows, width, colour=uses_colour()):
         print(line)
 
@@ -75,7 +74,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Replace the line."""
-        line = _cut(one_line(text), shutil.get_terminal_size().columns - 1)
+        line = _cut(one_line(text), _terminal_width(sys.stderr) - 1)
         if self._live and line != self._shown:
             self._write(line)
 
@@ -95,6 +94,13 @@ class StatusLine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.clear()
+
+
+def _terminal_width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def _row_line(row: Sequence[str], widths: Sequence[int], *, colour: bool = False) -> str:

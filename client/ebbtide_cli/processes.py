@@ -3,8 +3,8 @@
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +34,7 @@ class Process:
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to this very process; False if it is gone."""
-        with self._opened() as descriptor:
+        with self.opened() as descriptor:
             if descriptor is None:
                 return False
             try:
@@ -45,7 +45,7 @@ class Process:
 
     def ended_within(self, seconds: float) -> bool:
         """Wait until the process has ended, for at most ``seconds``; whether it has."""
-        with self._opened() as descriptor:
+        with self.opened() as descriptor:
             if descriptor is None:
                 return True
             poll = select.poll()
@@ -53,7 +53,7 @@ class Process:
             return bool(poll.poll(seconds * 1000))
 
     @contextmanager
-    def _opened(self) -> Iterator[int | None]:
+    def opened(self) -> Iterator[int | None]:
         """Open the process and check it afterwards, so that no signal can reach a later owner of the pid."""
         try:
             descriptor = os.pidfd_open(self.pid)
@@ -64,6 +64,19 @@ class Process:
             yield descriptor if self.alive() else None
         finally:
             os.close(descriptor)
+
+
+def first_to_end(processes: Iterable[Process]) -> Process:
+    """Wait until one of several processes has ended, without limit; return it."""
+    poll, opened = select.poll(), {}
+    with ExitStack() as stack:
+        for process in processes:
+            descriptor = stack.enter_context(process.opened())
+            if descriptor is None:
+                return process
+            poll.register(descriptor, select.POLLIN)
+            opened[descriptor] = process
+        return opened[poll.poll()[0][0]]
 
 
 def _boot_id() -> str | None:

@@ -126,13 +126,15 @@ def ebb(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; usage errors become `Failure`."""
+    # Not through click's own `main`, which has its own idea of what a closed pipe or an interrupt should look like.
     try:
-        code: int | None = ebb.main(list(arguments), prog_name="ebb", standalone_mode=False)
+        with ebb.make_context("ebb", list(arguments)) as context:
+            code: int | None = ebb.invoke(context)
+            return code or 0
+    except click.exceptions.Exit as exit:
+        return exit.exit_code
     except click.UsageError as error:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise Failure(f"{where}{error.format_message()}", USAGE) from None
     except click.ClickException as error:
         raise Failure(error.format_message(), USAGE) from None
-    except click.Abort:
-        raise KeyboardInterrupt from None
-    return code or 0

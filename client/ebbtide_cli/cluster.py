@@ -1,0 +1,166 @@
+"""The cluster of this machine: bring its parts up, and take them down without losing work."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.address import local_master
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.daemons import start_daemon, stop_process, wait_until_ready
+from ebbtide_cli.errors import Failure, Unreachable
+from ebbtide_cli.home import Home, read_record, write_record
+from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.processes import Process
+from ebbtide_cli.text import plural
+
+KILL_S: Final = 30.0
+"""How long ``ebb down --now`` waits for the master to report that everything was killed."""
+SUPERVISOR_S: Final = 10.0
+"""How long a supervisor may take to end once its attempt is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it."""
+
+    node: str
+    gpus: str
+    policy: str = "fitgpp"
+    policy_options: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def remembered(cls, home: Home) -> "Settings | None":
+        """What the last successful ``ebb up`` used."""
+        match read_record(home.settings_record):
+            case {"node": str(node), "gpus": str(gpus), "policy": str(policy), "policy_options": dict(options)}:
+                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()})
+            case _:
+                return None
+
+    def remember(self, home: Home) -> None:
+        """Write them down."""
+        write_record(home.settings_record, asdict(self))
+
+
+@contextmanager
+def exclusive(home: Home, line: StatusLine) -> Iterator[None]:
+    """Let one ``ebb up`` or ``ebb down`` at a time work on a home."""
+    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (home.root / "up.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            line.show(f"waiting for another 'ebb up' or 'ebb down' in {home.root}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            line.clear()
+        yield
+
+
+def ensure_master(home: Home, settings: Settings, line: StatusLine) -> bool:
+    """See to it that the master serves; whether it had to be started."""
+    running = home.master()
+    if running and read_record(home.master_record) == read_record(home.quiesced_record):
+        complain("the last 'ebb down' did not finish: restarting the master so that jobs start again")
+        stop_process("the master", running)
+        running = None
+    daemon = None
+    if running is None:
+        options = [f"--policy-option={key}={value}" for key, value in settings.policy_options.items()]
+        daemon = start_daemon("master", ["master", f"--policy={settings.policy}", *options], home, home.master_log)
+    wait_until_ready("the master", lambda: _answers(home), daemon, home.master_log, line)
+    home.quiesced_record.unlink(missing_ok=True)
+    return daemon is not None
+
+
+def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
+    """See to it that the node is part of the cluster; whether its agent had to be started."""
+    log, daemon = home.agent_log(settings.node), None
+    if home.agent(settings.node) is None:
+        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}"]
+        daemon = start_daemon("agent", arguments, home, log)
+    wait_until_ready(f"node {settings.node}", lambda: _node_is_up(home, settings.node), daemon, log, line)
+    return daemon is not None
+
+
+def find_node(home: Home, name: str) -> client_pb2.Node | None:
+    """The node as the master of ``home`` sees it."""
+    with connected(local_master(home)) as stub:
+        nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+    return next((node for node in nodes if node.name == name), None)
+
+
+def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
+    """End all attempts, with their grace periods unless ``kill``, then the agents and the master; name what ended."""
+    if not (home.master() or home.agents() or any(home.supervisors())):
+        return []
+    _end_attempts(home, kill=kill, line=line)
+    stopped = []
+    for node, agent in home.agents().items():
+        stop_process(f"the agent of node {node}", agent)
+        stopped.append(f"node {node}")
+    if master := home.master():
+        stop_process("the master", master)
+        stopped.append("master")
+    home.quiesced_record.unlink(missing_ok=True)
+    if left := [str(process.pid) for process in home.supervisors()]:
+        raise Failure(f"{plural(len(left), 'attempt')} could not be ended: supervisor pid {', '.join(left)}")
+    return stopped
+
+
+def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
+    """Have the master end every attempt; parts that died are started again for it, for only they can do it safely."""
+    settings = Settings.remembered(home)
+    if home.master() is None:
+        if not any(home.supervisors()):
+            return
+        if settings is None:
+            raise Failure(f"jobs run in {home.root} without a master: start it with 'ebb master', then 'ebb down'")
+        complain("the master had died: starting it to end its attempts")
+        ensure_master(home, settings, line)
+    write_record(home.quiesced_record, read_record(home.master_record) or {})
+    try:
+        _quiesce(home, settings, kill=kill, line=line)
+    except Unreachable as failure:
+        if not kill:
+            raise
+        complain(f"{failure.message}: going on without it")
+
+
+def _quiesce(home: Home, settings: Settings | None, *, kill: bool, line: StatusLine) -> None:
+    request = client_pb2.QuiesceRequest(kill=kill)
+    supervisors: list[Process] = []
+    with connected(local_master(home)) as stub:
+        for progress in stub.Quiesce(request, timeout=KILL_S if kill else None):
+            if progress.attempts_left:
+                line.show(f"waiting for {plural(progress.attempts_left, 'attempt')} to checkpoint and end")
+                if settings and home.agent(settings.node) is None:
+                    complain(f"the agent of node {settings.node} had died: starting it to end its attempts")
+                    ensure_agent(home, settings, line)
+            supervisors = supervisors or list(home.supervisors())
+    line.clear()
+    for supervisor in supervisors:
+        supervisor.ended_within(SUPERVISOR_S)
+
+
+def _answers(home: Home) -> bool:
+    try:
+        with connected(local_master(home)) as stub:
+            ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
+    except Unreachable:
+        return False
+    return True
+
+
+def _node_is_up(home: Home, name: str) -> bool:
+    # Until it notices, the master takes a node whose agent died a moment ago for up.
+    if home.agent(name) is None:
+        return False
+    try:
+        node = find_node(home, name)
+    except Unreachable:
+        return False
+    return node is not None and node.state == "up"

@@ -1,0 +1,99 @@
+"""Start and stop the processes of a local cluster."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Final
+
+from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.processes import Process
+from ebbtide_cli.text import printable
+
+READY_S: Final = 60.0
+"""How long a daemon may take to become useful; replaying a long journal takes seconds."""
+STOP_S: Final = 10.0
+"""How long a daemon may take to end after SIGTERM; neither has anything to wait for."""
+KILLED_S: Final = 5.0
+POLL_S: Final = 0.02
+SILENT_S: Final = 2.0
+"""Nobody needs to be told about waits shorter than this."""
+TAIL_LINES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process that we started just now; its log begins at byte ``log_start`` of ``log``."""
+
+    name: str
+    child: subprocess.Popen[bytes]
+    log: Path
+    log_start: int
+
+
+def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> Daemon:
+    """Start ``ebb`` with ``arguments`` in a session of its own, logging to ``log``."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environment = {key: value for key, value in os.environ.items() if key != "EBB_MASTER"}
+    environment |= {"EBB_HOME": str(home.root), "EBB_DEBUG": "1"}
+    with log.open("ab") as output:
+        start = output.tell()
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ebbtide_cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=home.root,
+            start_new_session=True,
+        )
+    return Daemon(name, child, log, start)
+
+
+def wait_until_ready(what: str, ready: Callable[[], bool], daemon: Daemon | None, log: Path, line: StatusLine) -> None:
+    """Wait until ``ready``; fail with the end of the log if the daemon dies meanwhile, or if it takes too long."""
+    began = time.monotonic()
+    while not ready():
+        waited = time.monotonic() - began
+        if daemon is not None and daemon.child.poll() is not None:
+            raise _died(daemon, line)
+        if waited > READY_S:
+            raise Failure(f"{what} is not ready after {READY_S:g} s: see {log}")
+        if waited > SILENT_S:
+            line.show(f"waiting for {what} ({waited:.0f} s)")
+        time.sleep(POLL_S)
+    line.clear()
+
+
+def stop_process(what: str, process: Process) -> None:
+    """End a daemon: SIGTERM, and SIGKILL if it takes too long, which is said."""
+    process.signal(SIGTERM)
+    if process.ended_within(STOP_S):
+        return
+    complain(f"{what} (pid {process.pid}) did not end within {STOP_S:g} s of SIGTERM: sending SIGKILL")
+    process.signal(SIGKILL)
+    if not process.ended_within(KILLED_S):
+        raise Failure(f"{what} (pid {process.pid}) survives SIGKILL: is it stuck in a system call?")
+
+
+def print_log_end(log: Path, start: int = 0) -> None:
+    """Print the last lines of a log on stderr, of what was written after byte ``start``."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    for text in lines[-TAIL_LINES:]:
+        print(f"  {printable(text)}", file=sys.stderr)
+
+
+def _died(daemon: Daemon, line: StatusLine) -> Failure:
+    line.clear()
+    print_log_end(daemon.log, daemon.log_start)
+    # A daemon that refuses its options says so with our own exit code for wrong usage.
+    code = USAGE if daemon.child.returncode == USAGE else FAILED
+    return Failure(f"the {daemon.name} ended with exit code {daemon.child.returncode}: see {daemon.log}", code)

@@ -1,0 +1,37 @@
+"""``ebb agent``: the daemon of one node."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ebbtide_cli.home import Home
+from ebbtide_cli.verb import CPUS, SIZE, examples
+
+
+@click.command(epilog=examples("ebb agent", "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711"))
+@click.option("--name", default="", help="Name of the node (default: the host's).")
+@click.option(
+    "--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), none, or e.g. 4xRTX4090."
+)
+@click.option("--master", metavar="HOST:PORT", help="Master to join (default: EBB_MASTER, else the one in EBB_HOME).")
+@click.option("--checkpoint-root", metavar="DIR", type=click.Path(path_type=Path), help="(default: in EBB_HOME)")
+@click.option("--cpus", metavar="N", type=CPUS, help="CPUs to offer (default: all).")
+@click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory to offer (default: all).")
+def command(
+    name: str, gpus: str, master: str | None, checkpoint_root: Path | None, cpus: float | None, mem: int | None
+) -> int:
+    """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
+    from ebbtide_agent.main import AgentOptions, run
+
+    return run(
+        AgentOptions(
+            home=Home.current().root,
+            name=name,
+            master=master or os.environ.get("EBB_MASTER", ""),
+            gpus=gpus,
+            checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
+            cpus=cpus,
+            mem_bytes=mem,
+        )
+    )

@@ -1,0 +1,29 @@
+"""``ebb down``: stop the cluster of this machine; the next ``ebb up`` resumes its jobs."""
+
+import click
+
+from ebbtide_cli.cluster import bring_down, exclusive
+from ebbtide_cli.errors import INTERRUPTED, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.verb import examples, json_option
+
+
+@click.command(epilog=examples("ebb down", "ebb down --now"))
+@click.option("--now", is_flag=True, help="Kill all jobs at once, without their grace periods.")
+@json_option
+def command(now: bool, as_json: bool) -> None:
+    """Let every job checkpoint and end, then stop agent and master. The next 'ebb up' resumes the jobs."""
+    home = Home.current()
+    try:
+        with StatusLine() as line, exclusive(home, line):
+            stopped = bring_down(home, kill=now, line=line)
+    except KeyboardInterrupt:
+        words = "interrupted: the cluster starts nothing until 'ebb down' has finished or 'ebb up' is run"
+        raise Failure(f"down: {words}", INTERRUPTED) from None
+    if as_json:
+        print_json({"home": str(home.root), "stopped": stopped})
+    elif stopped:
+        print(f"Stopped: {', '.join(stopped)}. 'ebb up' resumes the jobs.")
+    else:
+        print(f"Nothing is running in {home.root}.")

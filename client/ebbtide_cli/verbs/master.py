@@ -1,0 +1,22 @@
+"""``ebb master``: the daemon that owns queue and journal."""
+
+import click
+
+from ebbtide_cli.home import Home
+from ebbtide_cli.verb import SETTING, examples
+
+
+@click.command(epilog=examples("ebb master", "ebb master --port 4711 --policy fitgpp --policy-option s=8"))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on (default: a free one).")
+@click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
+@click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+def command(host: str, port: int, policy: str, policy_options: tuple[tuple[str, str], ...]) -> int:
+    """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM."""
+    from ebbtide_master.main import MasterOptions, run
+
+    return run(
+        MasterOptions(
+            home=Home.current().root, host=host, port=port, policy=policy, policy_options=dict(policy_options)
+        )
+    )

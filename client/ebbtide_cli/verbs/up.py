@@ -1,0 +1,147 @@
+"""``ebb up``: a whole cluster on this machine."""
+
+import os
+import signal
+from dataclasses import replace
+
+import click
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.address import local_master
+from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.daemons import print_log_end
+from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure
+from ebbtide_cli.facts import node_facts
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.processes import first_to_end
+from ebbtide_cli.text import printable
+from ebbtide_cli.verb import SETTING, examples, json_option
+
+FAKE_PROFILE = "2xA100-40GB"
+"""What a machine without GPUs pretends to have."""
+
+
+@click.command(epilog=examples("ebb up", "ebb up --gpus 4xRTX4090", "ebb up --policy fifo --foreground"))
+@click.option("--gpus", metavar="PROFILE", help="auto (real GPUs if there are any, else fake ones), or e.g. 4xRTX4090.")
+@click.option("--node", metavar="NAME", help="Name of this node (default: the host's).")
+@click.option("--policy", metavar="NAME", help="Scheduling policy (default: fitgpp).")
+@click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+@click.option("--foreground", is_flag=True, help="Stay; Ctrl-C or SIGTERM does what 'ebb down' does.")
+@json_option
+def command(
+    gpus: str | None,
+    node: str | None,
+    policy: str | None,
+    policy_options: tuple[tuple[str, str], ...],
+    foreground: bool,
+    as_json: bool,
+) -> int:
+    """Start master and agent on this machine and return when the cluster answers.
+
+    Run again, it restarts whatever part has died, with the settings of the first time.
+    """
+    home = Home.current()
+    with StatusLine() as line, exclusive(home, line):
+        before = Settings.remembered(home)
+        settings = _settings(before, gpus, node, policy, dict(policy_options))
+        _refuse_change(home, before, settings)
+        started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
+        settings.remember(home)
+    _report(home, settings, started, as_json)
+    return _stay(home, settings) if foreground else 0
+
+
+def _settings(
+    before: Settings | None, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str]
+) -> Settings:
+    """What was asked for now, else what was used before, else the defaults."""
+    # Of the agent only `up` needs this much, and it needs no gRPC for it.
+    from ebbtide_agent.main import has_real_gpus
+    from ebbtide_agent.node import node_name
+
+    try:
+        chosen = _checked_profile(gpus) if gpus and gpus != "auto" else None
+        named = node_name(node) if node else None
+        settings = before or Settings(node_name(""), "")
+    except ValueError as error:
+        raise Failure(f"up: {error}", USAGE) from None
+    if gpus == "auto" or not settings.gpus:
+        settings = replace(settings, gpus="auto" if has_real_gpus() else FAKE_PROFILE)
+    return replace(
+        settings,
+        gpus=chosen or settings.gpus,
+        node=named or settings.node,
+        policy=policy or settings.policy,
+        policy_options=policy_options if policy or policy_options else settings.policy_options,
+    )
+
+
+def _checked_profile(gpus: str) -> str:
+    """A profile of fake GPUs that the agent will accept; ``none`` is one too. Raises ValueError."""
+    from ebbtide_agent.gpu import is_fake
+    from ebbtide_agent.gpu.profiles import parse_profile
+
+    if not is_fake(gpus):
+        return gpus
+    path = os.path.abspath(gpus) if gpus.endswith(".toml") else gpus
+    parse_profile(path)
+    return path
+
+
+def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> None:
+    """Settings of a part that runs cannot change; pretending that they did would be worse."""
+    if before is None or before == settings:
+        return
+    same_policy = (before.policy, before.policy_options) == (settings.policy, settings.policy_options)
+    if home.master() and not same_policy:
+        raise Failure(f"up: --policy: the master already runs with {before.policy}: 'ebb down' first")
+    if home.agent(before.node) and (before.node, before.gpus) != (settings.node, settings.gpus):
+        raise Failure(f"up: --gpus: node {before.node} already runs with {before.gpus}: 'ebb down' first")
+
+
+def _report(home: Home, settings: Settings, started: dict[str, bool], as_json: bool) -> None:
+    address = local_master(home)
+    with connected(address) as stub:
+        cluster = ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
+    node = find_node(home, settings.node) or client_pb2.Node(name=settings.node)
+    if as_json:
+        print_json(
+            {
+                "home": str(home.root),
+                "master": str(address),
+                "cluster_id": cluster.cluster_id,
+                "version": cluster.version,
+                "policy": cluster.policy,
+                "jobs_unfinished": cluster.jobs_unfinished,
+                "started": [name for name, fresh in started.items() if fresh],
+                "node": node_facts(node),
+            }
+        )
+        return
+    found = {name: "started" if fresh else "was running" for name, fresh in started.items()}
+    print(f"master {address} {found['master']}: policy {cluster.policy}, {cluster.jobs_unfinished} unfinished jobs")
+    print(printable(f"node {node.name} {found['agent']}: {_gpus_words(node)}"), flush=True)
+
+
+def _gpus_words(node: client_pb2.Node) -> str:
+    models = [gpu.info.model for gpu in node.gpus]
+    counted = [f"{models.count(model)} x {model}" for model in dict.fromkeys(models)]
+    return f"{', '.join(counted) or 'no GPUs'}{' (fake)' if node.gpu_backend == 'fake' else ''}"
+
+
+def _stay(home: Home, settings: Settings) -> int:
+    """Stay until told to stop or until a daemon dies."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    daemons = {"master": home.master(), f"agent of node {settings.node}": home.agent(settings.node)}
+    logs = {"master": home.master_log, f"agent of node {settings.node}": home.agent_log(settings.node)}
+    running = {process: name for name, process in daemons.items() if process}
+    try:
+        name = running[first_to_end(running)]
+    except KeyboardInterrupt:
+        with StatusLine() as line, exclusive(home, line):
+            bring_down(home, kill=False, line=line)
+        return INTERRUPTED
+    print_log_end(logs[name])
+    raise Failure(f"the {name} has died: 'ebb up' restarts it")

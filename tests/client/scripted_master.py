@@ -1,0 +1,207 @@
+"""A master that does what a test wrote down: a real gRPC server over a list of jobs."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
+
+GIB = 2**30
+
+
+def share(numerator: int, denominator: int = 1) -> job_pb2.Share:
+    return job_pb2.Share(numerator=numerator, denominator=denominator)
+
+
+def make_job(job_id: str = "17", state: str = "PENDING", **fields: Any) -> client_pb2.Job:
+    """A job in the given state; a job in a running state has one GPU."""
+    spec = job_pb2.JobSpec(
+        name="train.py",
+        command=["python", "train.py", "--lr", "3e-4"],
+        workdir="/home/ada/run",
+        env={"WANDB_API_KEY": "secret"},
+        gpus_min=share(1),
+        gpus_max=share(4),
+        job_class=job_pb2.JOB_CLASS_BEST_EFFORT,
+        priority=42,
+        grace_s=180,
+        signal="SIGTERM",
+    )
+    job = client_pb2.Job(job_id=job_id, spec=spec, user="ada", reason="", preemptible=True, submit_time=1000.5)
+    job.state = job_pb2.JobState.Value(f"JOB_STATE_{state}")
+    if state in ("STARTING", "RUNNING", "SUSPENDING", "STOPPING"):
+        job.gpus_allocated.CopyFrom(share(1))
+        gpu = job_pb2.GpuAllocation(uuid="GPU-a", share=share(1), mem_bytes=40 * GIB)
+        job.allocation.append(client_pb2.NodeAllocation(node="ws1", gpus=[gpu]))
+    job.MergeFrom(client_pb2.Job(**fields))
+    return job
+
+
+class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
+    """Answers from ``jobs``, ``nodes``, ``events`` and ``logs``; ``changes`` of a job follow when it is watched."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, client_pb2.Job] = {}
+        self.changes: dict[str, list[client_pb2.Job]] = defaultdict(list)
+        self.nodes: list[client_pb2.Node] = []
+        self.events: list[client_pb2.Event] = []
+        self.logs: list[tuple[int, bytes]] = []
+        self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
+        self.requests: list[tuple[str, Any]] = []
+        self.warnings: list[str] = []
+        self.dying = 0
+        self.watched = threading.Event()
+        self._streams: list[threading.Event] = []
+        self._closed = False
+
+    def add(self, *jobs: client_pb2.Job) -> None:
+        for job in jobs:
+            self.jobs[job.job_id] = job
+
+    def sent(self, method: str) -> list[Any]:
+        """The requests that a method received."""
+        return [request for name, request in self.requests if name == method]
+
+    def close(self) -> None:
+        """Let every stream that waits for more end."""
+        self._closed = True
+        for stream in self._streams:
+            stream.set()
+
+    def Submit(self, request: client_pb2.SubmitRequest, context: grpc.ServicerContext) -> client_pb2.SubmitReply:
+        self._note("Submit", request, context)
+        self._cut(context)
+        job_id = "" if request.dry_run else "17"
+        return client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
+
+    def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
+        self._note("ListJobs", request, context)
+        return client_pb2.ListJobsReply(jobs=self.jobs.values())
+
+    def ShowJob(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("ShowJob", request, context)
+
+    def Suspend(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Suspend", request, context)
+
+    def Resume(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Resume", request, context)
+
+    def Resize(self, request: client_pb2.ResizeRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Resize", request, context)
+
+    def Cancel(self, request: client_pb2.CancelRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Cancel", request, context)
+
+    def Hold(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Hold", request, context)
+
+    def Release(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Release", request, context)
+
+    def ShowStory(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.StoryReply:
+        self._one("ShowStory", request, context)
+        return client_pb2.StoryReply(events=self.events)
+
+    def ListNodes(
+        self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext
+    ) -> client_pb2.ListNodesReply:
+        self._note("ListNodes", request, context)
+        return client_pb2.ListNodesReply(nodes=self.nodes)
+
+    def WatchJobs(
+        self, request: client_pb2.WatchJobsRequest, context: grpc.ServicerContext
+    ) -> Iterator[client_pb2.Job]:
+        self._note("WatchJobs", request, context)
+        for job_id in request.job_ids:
+            yield self._find(job_id, context)
+        for job_id in request.job_ids:
+            while self.changes[job_id]:
+                self._cut(context)
+                self.jobs[job_id] = self.changes[job_id].pop(0)
+                yield self.jobs[job_id]
+        self.watched.set()
+        self._wait(context)
+
+    def WatchEvents(
+        self, request: client_pb2.WatchEventsRequest, context: grpc.ServicerContext
+    ) -> Iterator[client_pb2.Event]:
+        self._note("WatchEvents", request, context)
+        for event in self.events:
+            if event.sequence > request.after_sequence:
+                yield event
+                self._cut(context)
+        if request.follow:
+            self._wait(context)
+
+    def ReadLogs(
+        self, request: client_pb2.ReadLogsRequest, context: grpc.ServicerContext
+    ) -> Iterator[client_pb2.LogChunk]:
+        self._note("ReadLogs", request, context)
+        self._find(request.job_id, context)
+        for attempt, data in self.logs:
+            if request.attempt in (0, attempt):
+                yield client_pb2.LogChunk(attempt=attempt, data=data)
+                self._cut(context)
+        if request.follow and not self.jobs[request.job_id].HasField("end_time"):
+            self._wait(context)
+
+    def _one(self, method: str, request: Any, context: grpc.ServicerContext) -> client_pb2.Job:
+        self._note(method, request, context)
+        return self._find(request.job_id, context)
+
+    def _note(self, method: str, request: Any, context: grpc.ServicerContext) -> None:
+        self.requests.append((method, request))
+        if method in self.refusals:
+            context.abort(*self.refusals[method])
+
+    def _find(self, job_id: str, context: grpc.ServicerContext) -> client_pb2.Job:
+        if job_id not in self.jobs:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"job {job_id} does not exist")
+        return self.jobs[job_id]
+
+    def _cut(self, context: grpc.ServicerContext) -> None:
+        """End the stream as a dying master does, as often as the test asked for."""
+        if self.dying:
+            self.dying -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the master is stopping")
+
+    def _wait(self, context: grpc.ServicerContext) -> None:
+        gone = threading.Event()
+        context.add_callback(gone.set)
+        self._streams.append(gone)
+        if self._closed:
+            gone.set()
+        gone.wait(60)
+
+
+def serve(master: ScriptedMaster) -> tuple[grpc.Server, str]:
+    """Serve on a free port of the loopback interface; return the server and HOST:PORT."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    client_pb2_grpc.add_ClientServiceServicer_to_server(master, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+def make_node(**fields: Any) -> client_pb2.Node:
+    """A node with one GPU that one job shares with a foreign process."""
+    reading = agent_pb2.GpuReading(
+        uuid="GPU-a",
+        mem_used_bytes=10 * GIB,
+        utilisation=0.5,
+        healthy=True,
+        processes=[
+            agent_pb2.GpuProcess(pid=1, job_id="17", attempt=1, user="ada", command="python", mem_bytes=8 * GIB),
+            agent_pb2.GpuProcess(pid=2, user="bob", command="jupyter", mem_bytes=2 * GIB),
+        ],
+    )
+    info = agent_pb2.GpuInfo(uuid="GPU-a", index=0, model="A100-40GB", mem_bytes=40 * GIB, healthy=True)
+    gpu = client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share(1, 4), job_ids=["17"])
+    node = client_pb2.Node(name="ws1", hostname="ws1", state="up", gpus=[gpu], cpus=8, mem_bytes=32 * GIB)
+    node.gpu_backend = "fake"
+    node.MergeFrom(client_pb2.Node(**fields))
+    return node

@@ -1,0 +1,173 @@
+"""The verbs that change jobs, `ebb wait` and `ebb logs`."""
+
+import signal
+
+import grpc
+import pytest
+from ebbtide_protos.v1 import job_pb2
+
+from tests.client.runs import start_ebb
+from tests.client.scripted_master import make_job, share
+
+VERBS = ["suspend", "resume", "cancel", "hold", "release"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_wish_for_several_jobs_reaches_each_and_reports_each(ebb, master, verb):
+    master.add(make_job("17", "SUSPENDING", reason="asked by user"), make_job("18", "RUNNING"))
+    result = ebb(verb, "17", "18", "17")
+    assert (result.code, result.out) == (0, "job 17 SUSPENDING (asked by user)\njob 18 RUNNING\n")
+    assert [request.job_id for request in master.sent(verb.capitalize())] == ["17", "18"]
+    assert [job["id"] for job in ebb(verb, "17", "--json").json] == ["17"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_unknown_job_does_not_keep_the_others_from_their_wish(ebb, master, verb):
+    master.add(make_job("18"))
+    result = ebb(verb, "17", "18")
+    assert (result.code, result.out, result.complaint) == (1, "job 18 PENDING\n", "job 17 does not exist")
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "resize", "wait"])
+def test_a_verb_needs_an_id(ebb, master, verb):
+    result = ebb(verb)
+    assert result.code == 2
+    assert result.complaint.startswith(f"{verb}: Missing argument")
+
+
+def test_resize_sends_the_range(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    assert ebb("resize", "17", "--gpus", "1/2-4").code == 0
+    (request,) = master.sent("Resize")
+    assert (request.gpus_min, request.gpus_max) == (share(1, 2), share(4))
+    assert ebb("resize", "17").code == 2
+    assert ebb("resize", "17", "--gpus", "0").code == 2
+
+
+def test_cancel_now_skips_the_grace_period(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    ebb("cancel", "17")
+    ebb("cancel", "--now", "17")
+    assert [request.now for request in master.sent("Cancel")] == [False, True]
+
+
+def test_suspend_with_wait_returns_when_the_gpus_are_free(ebb, master):
+    exiting = make_job(state="SUSPENDED", held_by="user", gpus_allocated=share(1))
+    free = make_job(state="SUSPENDED", held_by="user", reason="suspended by user")
+    master.add(make_job(state="SUSPENDING", held_by="user"))
+    master.changes["17"] = [exiting, free]
+    result = ebb("suspend", "--wait", "17")
+    assert (result.code, result.out) == (0, "job 17 SUSPENDED (suspended by user)\n")
+    assert master.changes["17"] == []
+
+
+def test_a_job_that_completes_instead_of_suspending_is_exit_1(ebb, master):
+    master.add(make_job(state="SUSPENDING"))
+    master.changes["17"] = [make_job(state="COMPLETED", reason="completed")]
+    result = ebb("suspend", "--wait", "17")
+    assert (result.code, result.complaint) == (1, "job 17 COMPLETED (completed) before it took effect")
+
+
+def test_resume_with_wait_returns_when_it_runs(ebb, master):
+    master.add(make_job(state="SUSPENDED"))
+    master.changes["17"] = [make_job(state="STARTING"), make_job(state="RUNNING"), make_job(state="COMPLETED")]
+    assert ebb("resume", "--wait", "17").out == "job 17 RUNNING\n"
+
+
+def test_resize_with_wait_returns_when_it_runs_at_its_new_size(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    bigger = make_job(state="RUNNING")
+    bigger.gpus_allocated.CopyFrom(share(4))
+    master.changes["17"] = [make_job(state="SUSPENDING"), make_job(state="SUSPENDED"), bigger]
+    assert ebb("resize", "--gpus", "4", "--wait", "17").code == 0
+    assert master.changes["17"] == []
+
+
+def test_resizing_a_waiting_job_takes_effect_at_once(ebb, master):
+    master.add(make_job(state="PENDING"))
+    assert ebb("resize", "--gpus", "4", "--wait", "17").code == 0
+
+
+def test_cancel_with_wait_returns_when_all_have_ended(ebb, master):
+    master.add(make_job("17", "STOPPING"), make_job("18", "STOPPING"))
+    master.changes["17"] = [make_job("17", "CANCELLED")]
+    master.changes["18"] = [make_job("18", "CANCELLED")]
+    assert ebb("cancel", "--wait", "17", "18").out == "job 17 CANCELLED\njob 18 CANCELLED\n"
+
+
+def test_wait_is_0_only_if_all_completed(ebb, master):
+    master.add(make_job("17", "RUNNING"), make_job("18", "COMPLETED"))
+    master.changes["17"] = [make_job("17", "COMPLETED")]
+    result = ebb("wait", "17", "18")
+    assert (result.code, sorted(result.out.splitlines())) == (0, ["job 17 COMPLETED", "job 18 COMPLETED"])
+    master.add(make_job("19", "FAILED"))
+    assert ebb("wait", "17", "19").code == 1
+    assert [job["state"] for job in ebb("wait", "19", "17", "19", "--json").json] == ["FAILED", "COMPLETED"]
+
+
+def test_wait_outlives_a_restart_of_the_master(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    master.changes["17"] = [make_job(state="SUSPENDED"), make_job(state="COMPLETED")]
+    master.dying = 2
+    assert ebb("wait", "17").code == 0
+    assert len(master.sent("WatchJobs")) == 3
+
+
+def test_interrupting_wait_detaches(master, home):
+    master.add(make_job("17", "RUNNING"), make_job("18", "RUNNING"))
+    with start_ebb("wait", "17", "18") as process:
+        assert master.watched.wait(30)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err == "ebb: detached; jobs 17, 18 not changed ('ebb cancel' would end it)\n"
+
+
+def test_logs_are_the_bytes_of_the_job(master, home):
+    master.add(make_job(state="RUNNING"))
+    written = b"\x1b[31mred\x1b[0m\xff\r\n no newline"
+    master.logs = [(1, written)]
+    with start_ebb("logs", "17", text=False) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, written, b"")
+
+
+def test_a_line_on_stderr_stands_between_two_attempts(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    master.logs = [(1, b"step 1\n"), (1, b"step 2\n"), (2, b"step 3\n")]
+    result = ebb("logs", "17")
+    assert (result.code, result.out, result.err) == (0, "step 1\nstep 2\nstep 3\n", "--- attempt 2 ---\n")
+    only = ebb("logs", "--attempt", "2", "17")
+    assert (only.out, only.err) == ("step 3\n", "")
+
+
+def test_logs_repeat_nothing_when_the_master_was_restarted(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    master.logs = [(1, b"step 1\n"), (1, b"step 2\n"), (2, b"step 3\n")]
+    master.dying = 3
+    assert ebb("logs", "17").out == "step 1\nstep 2\nstep 3\n"
+    assert len(master.sent("ReadLogs")) == 4
+
+
+def test_interrupting_logs_detaches(master, home):
+    master.add(make_job(state="RUNNING"))
+    master.logs = [(1, b"step 1\n")]
+    with start_ebb("logs", "-f", "17") as process:
+        assert process.stdout.readline() == "step 1\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.startswith("ebb: detached; job 17")
+
+
+def test_a_wish_that_comes_too_late_is_exit_1(ebb, master):
+    master.refusals["Suspend"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
+    result = ebb("suspend", "17")
+    assert (result.code, result.complaint) == (1, "job 17 is COMPLETED already")
+
+
+def test_progress_is_shown_on_a_terminal_only(ebb, master):
+    running = make_job(state="RUNNING", progress=job_pb2.Progress(step=1, total=2))
+    master.add(running)
+    master.changes["17"] = [make_job(state="COMPLETED")]
+    assert ebb("wait", "17").err == ""

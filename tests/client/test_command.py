@@ -1,0 +1,193 @@
+"""`ebb` itself: help, usage errors, and masters that are not there."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ebbtide_cli import main as entry_point
+from ebbtide_cli.processes import Process
+from ebbtide_cli.verb import VERBS
+
+from tests.client.runs import start_ebb
+
+ALL_VERBS = [name for section in VERBS.values() for name in section]
+TALKING = {
+    "ls": [],
+    "show": ["17"],
+    "story": ["17"],
+    "logs": ["17"],
+    "suspend": ["17"],
+    "resume": ["17"],
+    "resize": ["17", "--gpus", "1"],
+    "cancel": ["17"],
+    "hold": ["17"],
+    "release": ["17"],
+    "wait": ["17"],
+    "nodes": [],
+    "events": [],
+    "submit": ["--", "true"],
+}
+
+
+def own_record(**changes) -> dict[str, object]:
+    """A master.json that names this process."""
+    starttime = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {"pid": os.getpid(), "starttime": starttime, "boot_id": boot_id, "host": "127.0.0.1", "port": 1} | changes
+
+
+@pytest.mark.parametrize("verb", ALL_VERBS)
+def test_every_verb_has_help_with_an_example(ebb, verb):
+    result = ebb(verb, "--help")
+    assert result.code == 0
+    assert f"  ebb {verb}" in result.out.partition("Examples:")[2]
+
+
+def test_help_names_every_verb_and_imports_none(ebb_process):
+    listed = ebb_process("--help").out
+    assert all(f"\n  {verb} " in listed for verb in ALL_VERBS)
+    script = "import sys; from ebbtide_cli.main import main; main(['--help']); print([*sys.modules], file=sys.stderr)"
+    modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    assert "'ebbtide_cli.verb'" in modules
+    for heavy in ("grpc", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos"):
+        assert f"'{heavy}'" not in modules
+
+
+def test_listing_jobs_imports_neither_rich_nor_a_daemon(master, home):
+    script = "import sys; from ebbtide_cli.main import main; main(['ls']); print([*sys.modules], file=sys.stderr)"
+    modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    assert "'grpc'" in modules
+    for needless in ("rich", "psutil", "subprocess32", "ebbtide_agent", "ebbtide_master", "ebbtide_core", "shutil"):
+        assert f"'{needless}'" not in modules
+
+
+def test_ebb_alone_prints_its_help(ebb):
+    assert ebb().code == 0
+    assert ebb().out == ebb("--help").out
+
+
+def test_version(ebb):
+    assert ebb("--version").out.startswith("ebbtide ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["ls", "--nonsense"], ["ls", "extra"], ["--nonsense"], ["x" * 100_000], ["show", "17", "--master"]],
+)
+def test_wrong_usage_is_one_line_and_exit_2(ebb, arguments):
+    result = ebb(*arguments)
+    assert result.code == 2
+    assert len(result.complaint) <= 600
+
+
+@pytest.mark.parametrize("verb", TALKING)
+def test_without_a_master_every_verb_says_so_at_once(ebb, home, verb):
+    began = time.monotonic()
+    result = ebb(verb, *TALKING[verb])
+    assert time.monotonic() - began < 2
+    assert result.code == 3
+    assert result.complaint == f"no master in EBB_HOME {home}: start one with 'ebb up'"
+
+
+@pytest.mark.parametrize("change", [{"starttime": 1}, {"boot_id": "another"}, {"pid": 2**22 + 1}])
+def test_a_record_of_a_dead_master_is_not_believed(ebb, home, change):
+    (home / "master.json").write_text(json.dumps(own_record(**change)))
+    result = ebb("ls")
+    assert result.code == 3
+    assert result.complaint == f"no master at 127.0.0.1:1 (EBB_HOME {home}): start one with 'ebb up'"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"host": "127.0.0.1"}', '{"host": 1, "port": "x"}'])
+def test_a_damaged_record_is_one_line(ebb, home, content):
+    (home / "master.json").write_text(content)
+    assert ebb("ls").code == 3
+    assert "start" in ebb("ls").complaint
+
+
+def test_a_master_that_does_not_listen_yet_is_not_there(ebb, home):
+    (home / "master.json").write_text(json.dumps(own_record()))
+    assert ebb("ls").complaint == f"no master at 127.0.0.1:1 (EBB_HOME {home}): start one with 'ebb up'"
+
+
+def test_the_option_wins_over_the_variable_and_the_variable_over_the_record(ebb, master, home, monkeypatch):
+    (home / "master.json").write_text(json.dumps(own_record()))
+    assert ebb("ls").code == 0  # EBB_MASTER names the scripted one
+    assert ebb("ls", "--master", "127.0.0.1:1").complaint.startswith("no master at 127.0.0.1:1 (--master)")
+    monkeypatch.setenv("EBB_MASTER", "[::1]:1")
+    assert ebb("ls").complaint.startswith("no master at [::1]:1 (EBB_MASTER")
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x", "h:" + "9" * 99])
+def test_an_address_that_is_none_is_wrong_usage(ebb, address):
+    result = ebb("ls", "--master", address)
+    assert result.code == 2
+    assert result.complaint.startswith("--master: ")
+
+
+def test_a_host_that_does_not_exist_is_exit_3(ebb):
+    result = ebb("ls", "--master", "a..b:1")
+    assert result.code == 3
+    assert result.complaint.startswith("no master at a..b:1 (--master")
+
+
+def test_something_else_than_a_master_is_exit_3(ebb):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with start_ebb("ls", "--master", address) as process:
+            probe, _ = listener.accept()
+            probe.close()
+            channel, _ = listener.accept()
+            channel.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            channel.close()
+            listener.close()
+            _, err = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert err.startswith("ebb: lost the master at ")
+    assert len(err.splitlines()) == 1
+
+
+def test_an_error_of_ours_is_one_line_too(ebb, monkeypatch):
+    def broken(_):
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("ebbtide_cli.verb.run", broken)
+    result = ebb("ls")
+    assert result.code == 1
+    assert result.complaint.startswith("internal error, please report it: ZeroDivisionError: two lines")
+    monkeypatch.setenv("EBB_DEBUG", "1")
+    assert "Traceback" in ebb("ls").err
+
+
+def test_an_interrupt_leaves_no_traceback(ebb, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebbtide_cli.verb.run", interrupted)
+    result = ebb("ls")
+    assert (result.code, result.err) == (130, "")
+
+
+def test_the_entry_point_is_the_documented_one():
+    assert entry_point.main.__module__ == "ebbtide_cli.main"
+
+
+def test_a_signal_never_reaches_a_process_that_only_has_the_same_pid():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        stat = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        itself = Process(child.pid, int(stat[19]), boot_id)
+        namesake = Process(child.pid, int(stat[19]) - 1, boot_id)
+        assert itself.alive()
+        assert not namesake.alive()
+        assert not namesake.signal(signal.SIGKILL)
+        assert namesake.ended_within(0)
+        assert not itself.ended_within(0)
+        assert itself.signal(signal.SIGKILL)
+        assert itself.ended_within(10)
+        assert not itself.alive()  # though nobody has collected it yet

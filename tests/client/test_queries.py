@@ -1,0 +1,285 @@
+"""`ebb ls`, `show`, `story`, `nodes` and `events` against a master that answers."""
+
+import os
+import pty
+
+import grpc
+import pytest
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from tests.client.runs import start_ebb
+from tests.client.scripted_master import make_job, make_node
+
+SHOW_KEYS = {
+    "id", "name", "user", "state", "reason", "held_by", "class", "preemptible", "priority", "pool", "gpus",
+    "gpu_mem_bytes", "nodes", "gpu_uuids", "attempt", "preemptions", "resizes", "restarts", "progress", "submit_time",
+    "start_time", "end_time", "waiting_s", "running_s", "exit_code", "checkpoint", "suspensions", "attempts", "command",
+    "workdir", "grace_s", "pid",
+}  # fmt: skip
+
+
+def suspended_job() -> client_pb2.Job:
+    """A job with a past."""
+    allocation = client_pb2.NodeAllocation(node="ws1", gpus=[job_pb2.GpuAllocation(uuid="GPU-a")])
+    return make_job(
+        state="SUSPENDED",
+        reason="preempted by job 18",
+        held_by="user",
+        attempt=1,
+        preemptions=1,
+        start_time=1001.0,
+        waiting_s=0.5,
+        running_s=60.0,
+        progress=job_pb2.Progress(step=120, total=1000, loss=0.5),
+        checkpoint=job_pb2.Checkpoint(step=120, bytes=2048, path="/ck/step-000000000120", verified=True),
+        suspensions=[
+            client_pb2.Suspension(
+                requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18"
+            )
+        ],
+        attempts=[
+            client_pb2.AttemptSummary(
+                attempt=1, placed_time=1000.9, start_time=1001.0, end_time=1063.5, allocation=[allocation], pid=4711,
+                outcome="checkpointed and stepped aside",
+            )
+        ],
+    )  # fmt: skip
+
+
+def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
+    master.add(suspended_job())
+    shown = ebb("show", "17", "--json").json
+    assert shown.keys() >= SHOW_KEYS
+    assert (shown["id"], shown["state"], shown["class"], shown["held_by"]) == ("17", "SUSPENDED", "be", "user")
+    assert shown["gpus"] == {"min": 1, "max": 4, "allocated": 0}
+    assert shown["progress"] == {"step": 120, "total": 1000, "loss": 0.5}
+    assert shown["checkpoint"] == {"step": 120, "bytes": 2048, "path": "/ck/step-000000000120", "verified": True}
+    assert (shown["submit_time"], shown["end_time"], shown["exit_code"], shown["pid"]) == (1000.5, None, None, None)
+    (suspension,) = shown["suspensions"]
+    assert suspension["requested"] == 1061.0
+    assert suspension["exited"] == 1063.5
+    assert suspension["gpu_free"] is None
+    assert suspension["resumed"] is None
+    assert suspension["checkpointed"] == "yes"
+    assert shown["attempts"][0]["gpu_uuids"] == ["GPU-a"]
+
+
+def test_show_has_nulls_for_what_has_not_come_yet(ebb, master):
+    master.add(make_job())
+    shown = ebb("show", "17", "--json").json
+    assert shown["progress"] == {"step": None, "total": None, "loss": None}
+    assert shown["checkpoint"] is None
+    assert shown["start_time"] is None
+    assert shown["held_by"] is None
+
+
+def test_show_gives_shares_of_a_gpu_as_numbers(ebb, master):
+    job = make_job(state="RUNNING")
+    job.spec.gpus_min.denominator = 4
+    job.gpus_allocated.denominator = 4
+    master.add(job)
+    shown = ebb("show", "17", "--json").json
+    assert shown["gpus"] == {"min": 0.25, "max": 4, "allocated": 0.25}
+    assert shown["nodes"] == ["ws1"]
+    assert shown["gpu_uuids"] == ["GPU-a"]
+
+
+def test_a_checkpoint_that_the_supervisor_sealed_has_no_step(ebb, master):
+    master.add(make_job(checkpoint=job_pb2.Checkpoint(step=-1, bytes=1, path="/ck/attempt-1")))
+    assert ebb("show", "17", "--json").json["checkpoint"]["step"] is None
+
+
+def test_show_never_prints_the_environment(ebb, master):
+    master.add(make_job())
+    assert "secret" not in ebb("show", "17", "--json").out + ebb("show", "17").out + ebb("ls", "--json").out
+
+
+def test_show_tells_a_person_the_same(ebb, master):
+    master.add(suspended_job())
+    out = ebb("show", "17").out
+    assert "Job 17  train.py  SUSPENDED" in out
+    assert "python train.py --lr 3e-4" in out
+    assert "step 120, 2KiB, verified: /ck/step-000000000120" in out
+    assert "120/1000 12%" in out
+    assert "checkpointed and stepped aside" in out
+    assert "2.5s" in out  # from the request to the exit
+
+
+@pytest.mark.parametrize("verb", ["show", "story", "logs", "suspend", "resume", "cancel", "hold", "release", "wait"])
+def test_an_unknown_id_is_one_line_and_exit_1(ebb, master, verb):
+    result = ebb(verb, "99")
+    assert (result.code, result.complaint) == (1, "job 99 does not exist")
+
+
+@pytest.mark.parametrize("job_id", ["abc", "", "1\x00", "9" * 5000, "\udcff", "17;rm"])
+def test_what_cannot_be_an_id_is_an_unknown_id(ebb, master, job_id):
+    result = ebb("show", job_id)
+    assert result.code == 1
+    assert result.complaint.startswith("no job ")
+
+
+def test_ls_lists_jobs_with_progress_and_reason(ebb, master):
+    running = make_job(state="RUNNING", waiting_s=3.0, running_s=5400.0, reason="running")
+    running.progress.CopyFrom(job_pb2.Progress(step=120, total=1000))
+    master.add(running, make_job("18", reason="waiting for 1 GPU"))
+    lines = ebb("ls").out.splitlines()
+    titles = "ID NAME USER STATE GPUS PROGRESS CLASS WAITED/RAN NODE REASON"
+    assert lines[0].split() == titles.split()
+    assert lines[1].split() == (
+        ["17", "train.py", "ada", "RUNNING", "1", "of", "1-4", "120/1000", "12%", "be", "3s/1h30m", "ws1", "running"]
+    )
+    assert lines[2].endswith("waiting for 1 GPU")
+
+
+def test_ls_json_is_an_array_of_what_show_prints(ebb, master):
+    master.add(suspended_job(), make_job("18"))
+    listed = ebb("ls", "--json").json
+    assert [job["id"] for job in listed] == ["17", "18"]
+    assert listed[0] == ebb("show", "17", "--json").json
+
+
+def test_ls_asks_for_finished_jobs_only_with_all(ebb, master):
+    ebb("ls")
+    ebb("ls", "--all")
+    assert [request.all for request in master.sent("ListJobs")] == [False, True]
+
+
+def test_an_empty_queue_says_so(ebb, master):
+    assert ebb("ls").out == "No unfinished jobs ('ebb ls --all' shows finished ones).\n"
+    assert ebb("ls", "--json").json == []
+
+
+def test_a_name_cannot_write_to_the_terminal(ebb, master):
+    job = make_job(reason="\x1b]0;owned\x07\nforged line")
+    job.spec.name = "\u202egpj.exe\x1b[2J"
+    job.spec.command[:] = ["echo", "\x1b[2J"]
+    master.add(job)
+    for out in (ebb("ls").out, ebb("show", "17").out):
+        assert not any(letter in out for letter in "\x1b\x07\u202e")
+    assert len(ebb("ls").out.splitlines()) == 2
+
+
+def test_ls_fits_the_terminal(master, home):
+    job = make_job(reason="r" * 300, state="RUNNING")
+    master.add(job)
+    outer, inner = pty.openpty()
+    with start_ebb("ls", stdout=inner) as process:
+        os.close(inner)
+        out = b""
+        while chunk := read_terminal(outer):
+            out += chunk
+        assert process.wait(30) == 0
+    os.close(outer)
+    lines = out.decode().replace("\x1b[1m", "").replace("\x1b[32m", "").replace("\x1b[0m", "").splitlines()
+    assert b"\x1b[32mRUNNING" in out
+    assert all(len(line) <= 80 for line in lines)
+
+
+def read_terminal(descriptor: int) -> bytes:
+    """What the other side wrote; nothing once it has gone (Linux then fails the read)."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
+def test_a_closed_pipe_ends_ls_without_a_word(master, home):
+    for number in range(2000):
+        master.add(make_job(str(number), reason="r" * 200))
+    with start_ebb("ls") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 141
+
+
+def test_a_full_disk_is_one_line(master, home):
+    master.add(make_job())
+    with open("/dev/full", "w") as full, start_ebb("ls", stdout=full) as process:
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (1, "ebb: output: No space left on device\n")
+
+
+def test_nodes_show_gpus_jobs_and_foreign_processes(ebb, master):
+    master.nodes.append(make_node())
+    out = ebb("nodes").out
+    assert "ws1  up" in out
+    assert "A100-40GB  10GiB/40GiB  50%" in out
+    assert "jupyter of bob 2GiB" in out
+    assert "python of ada" not in out
+    (node,) = ebb("nodes", "--json").json
+    (gpu,) = node["gpus"]
+    assert (gpu["share_allocated"], gpu["job_ids"], gpu["utilisation"]) == (0.25, ["17"], 0.5)
+    assert [process["id"] for process in gpu["processes"]] == ["17", None]
+
+
+def test_a_gpu_without_a_reading_is_not_called_unhealthy(ebb, master):
+    node = make_node()
+    node.gpus[0].ClearField("reading")
+    master.nodes.append(node)
+    out = ebb("nodes").out
+    assert "?/40GiB" in out
+    assert "unhealthy" not in out
+
+
+def test_no_nodes_says_so(ebb, master):
+    assert ebb("nodes").out.startswith("No nodes")
+
+
+def make_events() -> list[client_pb2.Event]:
+    return [
+        client_pb2.Event(sequence=1, time=1000.0, kind="JobSubmitted", job_id="17", text="submitted by ada",
+                         json='{"spec": {"env": {"K": "secret"}, "name": "n"}}'),
+        client_pb2.Event(sequence=2, time=1001.5, kind="AttemptPlaced", job_id="17", text="placed on ws1"),
+        client_pb2.Event(sequence=3, time=1002.0, kind="NodeLost", node="ws1", text="lost\nforged"),
+    ]  # fmt: skip
+
+
+def test_a_story_tells_when_and_what(ebb, master):
+    master.add(make_job())
+    master.events = make_events()
+    lines = ebb("story", "17").out.splitlines()
+    assert len(lines) == 3
+    assert "+1.5s" in lines[1]
+    assert lines[1].endswith("placed on ws1")
+    story = ebb("story", "17", "--json").json
+    assert [event["kind"] for event in story] == ["JobSubmitted", "AttemptPlaced", "NodeLost"]
+    assert story[0]["event"] == {"spec": {"name": "n"}}
+
+
+def test_events_are_json_lines(ebb, master):
+    master.events = make_events()
+    lines = ebb("events", "--json").out.splitlines()
+    assert len(lines) == 3
+    assert '"node": "ws1"' in lines[2]
+    assert len(ebb("events").out.splitlines()) == 3
+
+
+def test_events_go_on_where_a_restarted_master_left_off(ebb, master):
+    master.events = make_events()
+    master.dying = 2
+    assert len(ebb("events", "--json").out.splitlines()) == 3
+    assert [request.after_sequence for request in master.sent("WatchEvents")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "code"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, "--gpus: 9 is more than the 2 of the largest node", 2),
+        (grpc.StatusCode.NOT_FOUND, "job 17 does not exist", 1),
+        (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already", 1),
+        (grpc.StatusCode.ALREADY_EXISTS, "it exists", 1),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of 200000 unfinished jobs is reached", 1),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (5 vs. 4)", 2),
+        (grpc.StatusCode.PERMISSION_DENIED, "job 17 is not yours", 3),
+        (grpc.StatusCode.UNAUTHENTICATED, "no token", 3),
+        (grpc.StatusCode.UNAVAILABLE, "the master is stopping", 3),
+        (grpc.StatusCode.INTERNAL, "a fault\nin two lines", 1),
+        (grpc.StatusCode.UNIMPLEMENTED, "no such method", 1),
+    ],
+)
+def test_every_refusal_has_its_exit_code_and_one_line(ebb, master, status, words, code):
+    master.refusals["ShowJob"] = (status, words)
+    result = ebb("show", "17")
+    assert result.code == code
+    assert words.replace("\n", " ") in result.complaint

@@ -1,0 +1,239 @@
+"""`ebb submit`: what is sent, what is refused before anything is sent, and the exit codes of --wait."""
+
+import os
+import pwd
+import signal
+
+import grpc
+import pytest
+from ebbtide_protos.v1 import job_pb2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.client.runs import start_ebb
+from tests.client.scripted_master import make_job, share
+
+
+def sent_spec(master) -> job_pb2.JobSpec:
+    (request,) = master.sent("Submit")
+    return request.spec
+
+
+def test_submit_prints_the_id_and_nothing_else(ebb, master):
+    result = ebb("submit", "--", "python", "train.py")
+    assert (result.code, result.out, result.err) == (0, "17\n", "")
+    assert ebb("submit", "--json", "--", "true").json == {"id": "17", "warnings": []}
+
+
+def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):
+    ebb("submit", "--", "python", "-u", "src/train.py", "--lr", "3e-4")
+    spec = sent_spec(master)
+    assert list(spec.command) == ["python", "-u", "src/train.py", "--lr", "3e-4"]
+    assert (spec.name, spec.workdir) == ("train.py", os.getcwd())
+    assert (spec.gpus_min, spec.gpus_max, spec.gpu_mem_bytes) == (share(1), share(1), 0)
+    assert (spec.job_class, spec.priority, spec.grace_s) == (job_pb2.JOB_CLASS_BEST_EFFORT, 42, 180)
+    assert not spec.HasField("time_limit_s")
+    assert (spec.suspend, spec.launch) == (job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.LAUNCH_MODE_SINGLE)
+    assert (spec.retries, spec.exit_zero, spec.signal) == (0, job_pb2.EXIT_ZERO_SUSPENDED, "SIGTERM")
+
+
+def test_every_option_reaches_the_master(ebb, master):
+    options = (
+        "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
+        " --suspend none --launch single --retries 3 --exit0 completed --signal usr1 --workdir /tmp/../srv --hold"
+    )
+    assert ebb("submit", *options.split(), "--", "true").code == 0
+    (request,) = master.sent("Submit")
+    spec = request.spec
+    assert request.hold
+    assert (spec.name, spec.workdir, spec.signal) == ("n", "/srv", "SIGUSR1")
+    assert (spec.gpus_min, spec.gpus_max) == (share(1, 4), share(2))
+    assert (spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes) == (10 * 2**30, 2.5, 16 * 2**30)
+    assert (spec.job_class, spec.priority) == (job_pb2.JOB_CLASS_TRIAL_AND_ERROR, 7)
+    assert (spec.grace_s, spec.time_limit_s, spec.retries) == (90, 7200, 3)
+    assert (spec.suspend, spec.exit_zero) == (job_pb2.SUSPEND_MODE_NONE, job_pb2.EXIT_ZERO_COMPLETED)
+
+
+def test_a_ddp_job_is_one(ebb, master):
+    ebb("submit", "--launch", "ddp", "--gpus", "2", "--", "train.py")
+    assert sent_spec(master).launch == job_pb2.LAUNCH_MODE_DDP
+
+
+def test_a_job_without_gpus_is_spelled_cpu_only(ebb, master):
+    ebb("submit", "--cpu-only", "--", "true")
+    assert (sent_spec(master).gpus_min, sent_spec(master).gpus_max) == (share(0), share(0))
+    assert ebb("submit", "--cpu-only", "--gpus", "1", "--", "true").code == 2
+
+
+def test_only_a_few_variables_are_inherited(ebb, master, monkeypatch):
+    for name in set(os.environ) - {"EBB_HOME", "EBB_MASTER"}:
+        monkeypatch.delenv(name)
+    inherited = {"PATH": "/bin", "HOME": "/h", "LANG": "C", "VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c"}
+    for name, value in (inherited | {"SECRET": "s", "PATHS": "p", "TOKEN": "t"}).items():
+        monkeypatch.setenv(name, value)
+    ebb("submit", "--env", "TOKEN", "--env", "A=b=c", "--env", "LANG=de", "--env", "EMPTY=", "--", "true")
+    assert dict(sent_spec(master).env) == inherited | {"TOKEN": "t", "A": "b=c", "LANG": "de", "EMPTY": ""}
+
+
+def test_the_account_submits_whatever_the_environment_says(ebb, master, monkeypatch):
+    monkeypatch.setenv("USER", "root-of-all-evil")
+    ebb("submit", "--", "true")
+    (request,) = master.sent("Submit")
+    assert request.user == pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_options_behind_the_command_are_the_commands(ebb, master):
+    ebb("submit", "train", "--gpus", "9", "--nonsense")
+    assert list(sent_spec(master).command) == ["train", "--gpus", "9", "--nonsense"]
+    assert sent_spec(master).gpus_max == share(1)
+
+
+BAD_INPUTS = [
+    (["--nonsense", "--", "true"], "--nonsense"),
+    (["--gpus", "0", "--", "true"], "--cpu-only"),
+    (["--gpus", "-1", "--", "true"], "--gpus"),
+    (["--gpus", "NaN", "--", "true"], "--gpus"),
+    (["--gpus", "1e400", "--", "true"], "--gpus"),
+    (["--gpus", "abc", "--", "true"], "--gpus"),
+    (["--gpus", "4-1", "--", "true"], "--gpus"),
+    (["--gpus", "999999999", "--", "true"], "limit of 4096"),
+    (["--gpus", "9" * 10_000, "--", "true"], "--gpus"),
+    ([], "command"),
+    (["--"], "command"),
+    (["--", ""], "command"),
+    (["--", "x" * 10_000_000], "limit of 131071"),
+    (["--", "true", *["x" * 100_000] * 11], "limit of 1048576"),
+    (["--", "a\0b"], "argument 0: contains a NUL"),
+    (["--", "a\udcff"], "argument 0: is not valid Unicode"),
+    (["--name", "a\0b", "--", "true"], "--name: contains a NUL"),
+    (["--name", "n" * 10_000_000, "--", "true"], "limit of 128"),
+    (["--priority", "0", "--", "true"], "1<=x<=99"),
+    (["--priority", "100", "--", "true"], "1<=x<=99"),
+    (["--priority", "9" * 400, "--", "true"], "--priority"),
+    (["--priority", "9" * 10_000, "--", "true"], "--priority"),
+    (["--priority", "NaN", "--", "true"], "--priority"),
+    (["--grace", "3", "--", "true"], "write 90s, 3m"),
+    (["--grace", "25h", "--", "true"], "--grace"),
+    (["--time", "0s", "--", "true"], "--time"),
+    (["--time", "inf", "--", "true"], "--time"),
+    (["--gpu-mem", "10", "--", "true"], "--gpu-mem"),
+    (["--mem", "-1GiB", "--", "true"], "--mem"),
+    (["--mem", "99999999999999TiB", "--", "true"], "--mem"),
+    (["--cpus", "NaN", "--", "true"], "--cpus"),
+    (["--cpus", "0", "--", "true"], "--cpus"),
+    (["--retries", "-1", "--", "true"], "--retries"),
+    (["--retries", "1001", "--", "true"], "--retries"),
+    (["--suspend", "swap", "--", "true"], "--suspend"),
+    (["--launch", "mpi", "--", "true"], "--launch"),
+    (["--launch", "ddp", "--gpus", "1/2", "--", "true"], "--launch ddp"),
+    (["--signal", "KILL", "--", "true"], "--signal"),
+    (["--signal", "s" * 1_000_000, "--", "true"], "--signal"),
+    (["--env", "1A=x", "--", "true"], "--env"),
+    (["--env", "=x", "--", "true"], "--env"),
+    (["--env", "NOT_SET_ANYWHERE", "--", "true"], "NOT_SET_ANYWHERE"),
+    (["--env", "A=" + "x" * 200_000, "--", "true"], "limit of 131071"),
+    (["--workdir", "/a\0b", "--", "true"], "--workdir"),
+    (["--workdir", "/" + "d" * 5000, "--", "true"], "--workdir"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD_INPUTS)
+def test_bad_input_is_one_line_that_names_it_and_queues_nothing(ebb, master, arguments, named):
+    result = ebb("submit", *arguments)
+    assert result.code == 2
+    assert named in result.complaint
+    assert len(result.complaint) <= 600
+    assert result.out == ""
+    assert master.sent("Submit") == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["--gpus", "--gpu-mem", "--cpus", "--mem", "--grace", "--time", "--priority", "--retries"]),
+    st.text(max_size=40) | st.integers().map(str) | st.floats().map(str),
+)
+def test_no_value_of_any_option_makes_a_traceback(ebb, master, option, value):
+    result = ebb("submit", option, value, "--", "true")
+    assert result.code in (0, 2)
+    assert len(result.err.splitlines()) == (1 if result.code else 0)
+    assert "internal error" not in result.err
+
+
+def test_what_the_master_finds_impossible_is_exit_2(ebb, master):
+    words = "--gpus: 9 is more than the 2 of the largest node"
+    master.refusals["Submit"] = (grpc.StatusCode.INVALID_ARGUMENT, words)
+    result = ebb("submit", "--gpus", "9", "--", "true")
+    assert (result.code, result.complaint) == (2, words)
+
+
+def test_a_directory_that_is_gone_is_one_line(master, home, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with start_ebb("submit", "--", "true", cwd=gone, preexec_fn=gone.rmdir) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert err == "ebb: submit: --workdir: the current directory does not exist any more\n"
+
+
+def test_a_dry_run_queues_nothing(ebb, master):
+    master.warnings = ["no node has registered yet"]
+    result = ebb("submit", "--dry-run", "--wait", "--", "true")
+    assert (result.code, result.out) == (0, "Nothing queued: the job would be accepted.\n")
+    assert result.complaint == "warning: no node has registered yet"
+    (request,) = master.sent("Submit")
+    assert request.dry_run
+    assert ebb("submit", "--dry-run", "--json", "--", "true").json["id"] is None
+
+
+def test_a_submit_that_the_master_did_not_answer_is_repeated_under_the_same_id(ebb, master):
+    master.dying = 1
+    assert ebb("submit", "--", "true").out == "17\n"
+    first, second = master.sent("Submit")
+    assert 0 < len(first.operation_id) <= 64
+    assert first.operation_id == second.operation_id
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "expected"),
+    [
+        ("COMPLETED", 0, 0),
+        ("FAILED", 7, 7),
+        ("FAILED", 137, 137),
+        ("FAILED", -9, 137),
+        ("FAILED", None, 125),
+        ("FAILED", 0, 125),
+        ("CANCELLED", 143, 143),
+        ("CANCELLED", None, 125),
+    ],
+)
+def test_wait_returns_the_exit_code_of_the_job(ebb, master, state, exit_code, expected):
+    master.add(make_job(state="PENDING"))
+    master.changes["17"] = [make_job(state="RUNNING"), make_job(state=state, exit_code=exit_code)]
+    result = ebb("submit", "--wait", "--", "true")
+    assert (result.code, result.out) == (expected, "17\n")
+
+
+def test_wait_with_json_ends_with_the_finished_job(ebb, master):
+    master.add(make_job(state="COMPLETED", exit_code=0))
+    first, second = ebb("submit", "--wait", "--json", "--", "true").out.splitlines()
+    assert '"id": "17"' in first
+    assert '"state": "COMPLETED"' in second
+
+
+def test_with_wait_a_failure_of_ours_is_125_and_a_mistake_stays_2(ebb, master):
+    assert ebb("submit", "--wait", "--gpus", "0", "--", "true").code == 2
+    master.refusals["Submit"] = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of 5 jobs is reached")
+    assert ebb("submit", "--wait", "--", "true").code == 125
+    assert ebb("submit", "--", "true").code == 1
+
+
+def test_interrupting_the_wait_detaches_and_cancels_nothing(master, home):
+    master.add(make_job(state="RUNNING"))
+    with start_ebb("submit", "--wait", "--", "true") as process:
+        assert process.stdout.readline() == "17\n"
+        master.watched.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "ebb: detached; job 17 not changed ('ebb cancel' would end it)\n"
+    assert master.sent("Cancel") == []
