@@ -1,0 +1,238 @@
+"""The agent as a process: it starts once, ends when asked, and leaves its attempts alone."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from ebbtide_agent import procfs
+from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
+
+from tests.agent.link.conftest import Master
+
+RUN = """
+import sys
+from pathlib import Path
+from ebbtide_agent.main import AgentOptions, run
+home, options = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
+sys.exit(run(AgentOptions(home=home, **options)))
+"""
+STUCK_DRIVER = """
+import pathlib, sys, threading
+from ebbtide_agent import gpu
+def open_nvml():
+    pathlib.Path(sys.argv[1], "stuck").touch()
+    threading.Event().wait()
+gpu.open_nvml = open_nvml
+"""
+
+
+class Node:
+    """A home directory and the agents started on it."""
+
+    def __init__(self, home):
+        self.home = home
+        self.announcement = home / "nodes" / "n1" / "agent.json"
+        self._agents = []
+
+    def start(self, before="", **options):
+        arguments = [f"{name}={value}" for name, value in ({"name": "n1", "gpus": "none"} | options).items()]
+        agent = subprocess.Popen(
+            [sys.executable, "-c", before + "\n" + RUN, str(self.home), *arguments], stderr=subprocess.PIPE, text=True
+        )
+        self._agents.append(agent)
+        return agent
+
+    def serving(self, agent):
+        """Wait until this agent has announced itself; returns what it said."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            assert agent.poll() is None, agent.stderr.read()
+            if self.announcement.exists():
+                announced = json.loads(self.announcement.read_text())
+                if announced["pid"] == agent.pid:
+                    return announced
+            time.sleep(0.01)
+        raise AssertionError("the agent does not serve")
+
+    def close(self):
+        for agent in self._agents:
+            if agent.poll() is None:
+                agent.kill()
+            agent.communicate(timeout=20)
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_agent_that_is_asked_to_stop_ends_cleanly(node, signum):
+    agent = node.start(gpus="2xT4")
+    node.serving(agent)
+    agent.send_signal(signum)
+    _, log = agent.communicate(timeout=20)
+    assert agent.returncode == 0, log
+    assert "Traceback" not in log
+    assert not node.announcement.exists()
+
+
+def test_an_agent_says_which_process_it_is(node):
+    agent = node.start()
+    announced = node.serving(agent)
+    assert announced.pop("started_at") == pytest.approx(time.time(), abs=60)
+    assert announced == {
+        "pid": agent.pid,
+        "starttime": procfs.read_stat(agent.pid).starttime,
+        "boot_id": procfs.boot_id(),
+        "node": "n1",
+    }
+
+
+def test_a_second_agent_on_the_same_node_is_refused_and_told_who_runs(node):
+    first = node.start()
+    node.serving(first)
+    second = node.start()
+    _, log = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert f"pid {first.pid}" in log.strip().splitlines()[-1]
+    assert first.poll() is None
+    assert node.serving(first)["pid"] == first.pid
+
+
+def test_an_agent_starts_where_another_was_killed(node):
+    first = node.start()
+    node.serving(first)
+    first.kill()
+    first.wait()
+    second = node.start()
+    assert node.serving(second)["pid"] == second.pid
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"gpus": "2xRTX9999"}, "unknown GPU model"),
+        ({"name": "../n1"}, "node name"),
+        ({"master": "nowhere"}, "HOST:PORT"),
+        ({"master": "192.0.2.1:4000"}, "not on this machine"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_line(node, options, complaint):
+    agent = node.start(**options)
+    _, log = agent.communicate(timeout=20)
+    assert agent.returncode == 2
+    assert complaint in log
+    assert len(log.strip().splitlines()) == 1
+
+
+def test_a_driver_that_never_answers_does_not_keep_the_agent_from_stopping(node):
+    agent = node.start(before=STUCK_DRIVER, gpus="auto")
+    deadline = time.monotonic() + 20
+    while not (node.home / "stuck").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    agent.send_signal(signal.SIGTERM)
+    _, log = agent.communicate(timeout=20)
+    assert agent.returncode == 0, log
+    assert not node.announcement.exists()
+
+
+async def test_an_agent_finds_its_master_again_on_another_port(node):
+    agent = node.start(gpus="2xT4")
+    for cluster_epoch in (1, 2):
+        async with _master(node.home) as master:
+            hello = await (await master.attached()).welcome(epoch=cluster_epoch)
+            assert (hello.node, hello.gpu_backend) == ("n1", "fake")
+            assert [(gpu.index, gpu.model, gpu.healthy) for gpu in hello.gpus] == [(0, "T4", True), (1, "T4", True)]
+    assert agent.poll() is None
+
+
+async def test_an_attempt_outlives_its_agent_and_is_freed_under_the_next(node):
+    async with _master(node.home) as master:
+        first = node.start(gpus="2xT4")
+        conversation = await master.attached()
+        hello = await conversation.welcome()
+        with _stopped_in_the_end(node, "17"):
+            await conversation.send(launch=_launch("17", hello.gpus[0].uuid, node.home))
+            running = await _phase(conversation, agent_pb2.ATTEMPT_PHASE_RUNNING)
+            first.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(first.wait, 20)
+            os.kill(running.pid, 0)
+
+            node.start(gpus="2xT4")
+            conversation = await master.attached()
+            hello = await conversation.welcome()
+            assert [(status.job_id, status.pid) for status in hello.attempts] == [("17", running.pid)]
+            assert await _holders(conversation) == [("17", 1)]
+            await conversation.send(stop=agent_pb2.Stop(job_id="17", attempt=1, grace_s=0.2))
+            freed = await _phase(conversation, agent_pb2.ATTEMPT_PHASE_FREED)
+            assert list(freed.dirty_gpus) == []
+            assert freed.exit.stop_requested
+
+
+@asynccontextmanager
+async def _master(home):
+    """A master that this home's agents find, on a port of its own."""
+    master = Master()
+    await master.start()
+    draft = home / "master.json.draft"
+    draft.write_text(json.dumps({"host": "127.0.0.1", "port": master.port}))
+    draft.replace(home / "master.json")
+    try:
+        yield master
+    finally:
+        await master.stop()
+
+
+def _launch(job_id, gpu, workdir):
+    return agent_pb2.Launch(
+        job_id=job_id,
+        attempt=1,
+        spec=JobSpec(
+            name="sleeper",
+            command=[sys.executable, "-Sc", "import time; time.sleep(60)"],
+            workdir=str(workdir),
+            gpus_min=Share(numerator=1, denominator=1),
+            gpus_max=Share(numerator=1, denominator=1),
+            gpu_mem_bytes=1 << 30,
+            cpus=1,
+            grace_s=5,
+            signal="SIGTERM",
+        ),
+        gpus=[GpuAllocation(uuid=gpu, share=Share(numerator=1, denominator=1), mem_bytes=1 << 30)],
+        num_nodes=1,
+        world_size=1,
+    )
+
+
+async def _phase(conversation, phase):
+    while (status := await conversation.receive("status")).phase != phase:
+        assert status.phase != agent_pb2.ATTEMPT_PHASE_REFUSED, status.refusal
+    return status
+
+
+async def _holders(conversation):
+    heartbeat = await conversation.receive("heartbeat")
+    return [(process.job_id, process.attempt) for gpu in heartbeat.gpus for process in gpu.processes]
+
+
+@contextmanager
+def _stopped_in_the_end(node, job_id):
+    """Nothing of the job is left, whatever became of the test."""
+    try:
+        yield
+    finally:
+        for path in (node.home / "nodes" / "n1" / "gpus" / "processes").glob("*.json"):
+            stat = procfs.read_stat(int(path.stem))
+            if stat is not None and stat.starttime == json.loads(path.read_text())["starttime"]:
+                os.kill(stat.pid, signal.SIGKILL)
