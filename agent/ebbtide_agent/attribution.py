@@ -33,6 +33,8 @@ class Attribution:
 
     def owners(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
         """The attempts of those of these pids that belong to one; the others are foreign."""
+        if not pids:
+            return {}
         roots = {pid: attempt for attempt, group in self._pids().items() for pid in group}
         return {pid: owner for pid in pids if (owner := self._owner(pid, roots)) is not None}
 

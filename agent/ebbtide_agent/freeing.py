@@ -25,6 +25,7 @@ TOLERANCE_BYTES = 512 * 1024 * 1024
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
+_MARK_AGAIN_S = 1.0
 
 
 class Ended(Protocol):
@@ -69,11 +70,20 @@ class Freeing:
     async def _watch(self, key: AttemptKey) -> None:
         try:
             dirty = await self._wait(key, self._attempts.allocation(*key))
-            self._attempts.mark_freed(*key, dirty_gpus=sorted(dirty))
+            await self._mark(key, sorted(dirty))
         except Exception:
             log.exception("event=freeing-failed job=%s attempt=%d", *key)
         finally:
             del self._watches[key]
+
+    async def _mark(self, key: AttemptKey, dirty: list[str]) -> None:
+        """Mark the attempt, as soon as the disk takes it: unmarked it would hold its GPUs for ever."""
+        while True:
+            try:
+                return self._attempts.mark_freed(*key, dirty_gpus=dirty)
+            except OSError as error:
+                log.error("event=mark-failed job=%s attempt=%d reason=%r", *key, str(error))
+            await asyncio.sleep(_MARK_AGAIN_S)
 
     async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> frozenset[str]:
         """The GPUs that are still not free when patience ends; empty as soon as all are."""

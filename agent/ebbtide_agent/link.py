@@ -197,9 +197,9 @@ async def _introduce(call: AttachCall, hello: agent_pb2.Hello) -> agent_pb2.Welc
 
 
 def _welcome(answer: object) -> agent_pb2.Welcome:
-    """The Welcome in the master's first message. Raises Rejected."""
+    """The Welcome in the master's first message. Raises Rejected, NoMaster."""
     if not isinstance(answer, agent_pb2.MasterMessage):
-        raise Rejected("the master ended the stream without a word")
+        raise NoMaster("the master ended the stream without a word")
     match answer.WhichOneof("body"):
         case "welcome":
             return answer.welcome

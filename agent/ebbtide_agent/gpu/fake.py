@@ -201,8 +201,11 @@ class FakeNvml:
 
 
 def set_up(state_dir: Path, gpus: tuple[FakeGpu, ...], keep: bool) -> bool:
-    """Make the state directory hold these GPUs, with the UUIDs it already gave them. With `keep`, whatever it already
-    holds stays, because somebody computes on it. Returns False if other GPUs were kept. Raises OSError, ValueError."""
+    """Make the state directory hold these GPUs, under the UUIDs that they have if they are there already.
+
+    With `keep`, others that are there stay instead, because somebody computes on them, and the answer is False.
+    Raises OSError, and ValueError if the directory is broken.
+    """
     (state_dir / "processes").mkdir(mode=0o700, parents=True, exist_ok=True)
     path = state_dir / "gpus.json"
     wanted = [(gpu.model, gpu.mem_bytes) for gpu in gpus]

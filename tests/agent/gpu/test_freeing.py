@@ -29,6 +29,7 @@ class Attempts:
         self.running: dict[tuple[str, int], tuple[int, ...]] = {}
         self.freed: dict[tuple[str, int], list[str]] = {}
         self.marks = 0
+        self.disk_full = False
 
     def allocation(self, job_id, attempt):
         return self.gpus[job_id, attempt]
@@ -37,6 +38,9 @@ class Attempts:
         return self.running
 
     def mark_freed(self, job_id, attempt, dirty_gpus):
+        if self.disk_full:
+            self.disk_full = False
+            raise OSError("No space left on device")
         self.marks += 1
         self.freed[job_id, attempt] = list(dirty_gpus)
 
@@ -234,6 +238,15 @@ async def test_an_attempt_already_found_dirty_is_not_watched_again(fake_node):
     bench.exited(("18", 1))
     await bench.outcome(("18", 1))
     assert set(bench.attempts.freed) == {("18", 1)}
+
+
+async def test_a_full_disk_delays_the_proof_and_does_not_lose_it(fake_node, monkeypatch):
+    monkeypatch.setattr("ebbtide_agent.freeing._MARK_AGAIN_S", 0.01)
+    bench = Bench(fake_node("1xT4").backend)
+    bench.attempts.gpus[JOB] = ()
+    bench.attempts.disk_full = True
+    bench.exited()
+    assert await bench.outcome() == []
 
 
 async def test_closing_leaves_the_unproven_for_the_next_agent(fake_node):
