@@ -38,20 +38,24 @@ class Outcome:
     clean: bool = True
 
 
+_GIVEN_UP = {
+    StopCause.CANCELLED: Outcome(Ending.CANCELLED, "cancelled by user"),
+    StopCause.TIME_LIMIT: Outcome(Ending.TIMED_OUT, "time limit reached"),
+}
+"""However such an attempt ends, unless it completed first, its job is over."""
+
+
 def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None) -> Outcome:
     """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not)."""
+    gone = _GIVEN_UP.get(cause) if cause is not None else None
     if exit.lost:
-        return _read_lost(cause)
-    asked_to_stop = exit.stop_requested and cause is not None
-    if not asked_to_stop:
-        return _read_unrequested(exit)
+        return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
+    if not exit.stop_requested or cause is None:
+        outcome = _read_unrequested(exit)
+        return outcome if outcome.ending is Ending.COMPLETED else gone or outcome
     if exit.exit_code == 0 and exit.signal == 0 and not exit.delivered:
         return Outcome(Ending.COMPLETED, "completed before the stop signal reached it")
-    if cause is StopCause.CANCELLED:
-        return Outcome(Ending.CANCELLED, "cancelled by user")
-    if cause is StopCause.TIME_LIMIT:
-        return Outcome(Ending.TIMED_OUT, f"time limit of {spec.time_limit_s:g} s reached")
-    return _read_suspension(exit, spec)
+    return gone or _read_suspension(exit, spec)
 
 
 def describe_exit(exit: ExitFacts) -> str:
@@ -64,16 +68,6 @@ def describe_exit(exit: ExitFacts) -> str:
         except ValueError:
             return f"signal {exit.signal}"
     return f"exit code {exit.exit_code}"
-
-
-def _read_lost(cause: StopCause | None) -> Outcome:
-    match cause:
-        case StopCause.CANCELLED:
-            return Outcome(Ending.CANCELLED, "cancelled by user")
-        case StopCause.TIME_LIMIT:
-            return Outcome(Ending.TIMED_OUT, "time limit reached")
-        case _:
-            return Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
 
 
 def _read_unrequested(exit: ExitFacts) -> Outcome:

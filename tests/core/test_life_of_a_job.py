@@ -137,6 +137,12 @@ class TestCancel:
         lab.end(job)
         assert job.state is JobState.CANCELLED
 
+    def test_a_job_that_ends_by_itself_before_the_cancel_arrives_is_not_run_again(self, lab: Lab) -> None:
+        job = lab.running(retries=3)
+        lab.tell(e.CancelRequested(job.id))
+        lab.end(job, ExitFacts(exit_code=85))
+        assert job.state is JobState.CANCELLED
+
     def test_an_exit_that_was_recorded_wins_over_cancel(self, lab: Lab) -> None:
         job = lab.running()
         lab.tell(e.CancelRequested(job.id))
@@ -343,7 +349,7 @@ class TestTimeLimit:
         lab.wait(30)
         assert job.state is JobState.STOPPING
         lab.end(job)
-        assert (job.state, job.reason) == (JobState.FAILED, "time limit of 100 s reached")
+        assert (job.state, job.reason) == (JobState.FAILED, "time limit reached")
 
 
 class TestMasterLife:

@@ -1,0 +1,319 @@
+"""The core against a world that holds the truth.
+
+Checkers that look only at the core's own books miss fencing bugs. Here the world knows which process really holds which
+GPU: it starts processes when told to, lets them end when they like, and delivers reports late, twice and out of order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.commands import Command, Forget, Launch, Record, Stop
+from ebbtide_core.model import (
+    WHOLE,
+    AttemptRef,
+    ExitFacts,
+    JobClass,
+    JobId,
+    JobState,
+    NodeId,
+    RefusalCause,
+    SuspendMode,
+    parts,
+)
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.spec import JobSpec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.core.lab import registration
+
+NODES = ("a", "b")
+GPUS = 3
+
+
+@dataclass
+class Process:
+    """An attempt as it really is on its node."""
+
+    ref: AttemptRef
+    node: str
+    gpus: dict[str, int]
+    alive: bool = True
+    free: bool = False
+    asked: bool = False
+    reports: list[e.Event] = field(default_factory=list)
+
+
+class World(RuleBasedStateMachine):
+    """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
+
+    @initialize(policy=st.sampled_from(["fifo", "fitgpp"]))
+    def begin(self, policy: str) -> None:
+        self.policy = create_policy(policy, {"resize_after_s": "5"})
+        self.cluster = Cluster(self.policy)
+        self.now = 0.0
+        self.journal: list[tuple[float, e.Event]] = []
+        self.processes: dict[AttemptRef, Process] = {}
+        self.mail: list[tuple[Process, tuple[e.Event, ...]]] = []
+        self.accepted: set[JobId] = set()
+        self.finished: dict[JobId, JobState] = {}
+        self.connected = dict.fromkeys(NODES, False)
+        for node in NODES:
+            self.connect(node)
+
+    # --- what the machinery does ---
+
+    def tell(self, event: e.Event) -> None:
+        if self.cluster.refusal(event) is not None:
+            return
+        self._perform(self.cluster.handle(event, self.now))
+        self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
+
+    def _tell_all(self, events: Iterable[e.Event]) -> None:
+        for event in events:
+            self.tell(event)
+
+    def _perform(self, commands: list[Command]) -> None:
+        self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
+        for command in commands:
+            match command:
+                case Launch(node=node) | Stop(node=node) | Forget(node=node) if self.connected[node]:
+                    self._order(command)
+                case _:
+                    pass
+
+    def _order(self, order: Launch | Stop | Forget) -> None:
+        ref = AttemptRef(order.job, order.attempt)
+        match order:
+            case Launch() if ref not in self.processes:
+                gpus = {gpu.gpu: gpu.share for gpu in order.here.gpus}
+                process = self.processes[ref] = Process(ref, order.node, gpus)
+                self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100))
+            case Stop() if ref in self.processes and order.grace_s == 0:
+                self._end(self.processes[ref], ExitFacts(signal=9, stop_requested=True, killed=True))
+            case Stop() if ref in self.processes:
+                self.processes[ref].asked = True
+            case Forget() if ref in self.processes:
+                assert self.processes[ref].free, "told to forget an attempt whose GPUs are not free"
+                del self.processes[ref]
+            case _:
+                pass
+
+    def _report(self, process: Process, event: e.Event) -> None:
+        """The node sends the attempt's whole status, as it does after every change."""
+        process.reports.append(event)
+        if self.connected[process.node]:
+            self.mail.append((process, tuple(process.reports)))
+
+    def _end(self, process: Process, exit: ExitFacts) -> None:
+        if process.alive:
+            process.alive = False
+            self._report(process, e.AttemptExited(process.ref.job, process.ref.attempt, exit))
+
+    def _some(self, data: st.DataObject, choices: list) -> object:
+        return data.draw(st.sampled_from(choices))
+
+    # --- what may happen ---
+
+    @rule(
+        low=st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(3)]),
+        more=st.integers(0, 2),
+        te=st.booleans(),
+        hold=st.booleans(),
+        suspend=st.sampled_from(list(SuspendMode)),
+        retries=st.integers(0, 2),
+        cpus=st.sampled_from([0.0, 10.0, 20.0]),
+    )
+    def submit(
+        self, low: Fraction, more: int, te: bool, hold: bool, suspend: SuspendMode, retries: int, cpus: float
+    ) -> None:
+        if len(self.accepted) > 12:
+            return
+        spec = JobSpec(
+            command=("x",),
+            workdir="/",
+            gpus_min=parts(low),
+            gpus_max=max(parts(low), min(3, more) * WHOLE),
+            job_class=JobClass.TRIAL_AND_ERROR if te else JobClass.BEST_EFFORT,
+            suspend=suspend,
+            retries=retries,
+            cpus=cpus,
+            grace_s=float(len(self.accepted) + 1),
+        )
+        id = JobId(str(len(self.accepted) + 1))
+        self.accepted.add(id)
+        self.tell(e.JobSubmitted(id, spec, "ann", hold))
+
+    @precondition(lambda self: self.accepted)
+    @rule(data=st.data(), size=st.integers(1, 3))
+    def change_mind(self, data: st.DataObject, size: int) -> None:
+        job = self._some(data, sorted(self.accepted))
+        wishes = [
+            e.SuspendRequested(job),
+            e.ResumeRequested(job),
+            e.CancelRequested(job),
+            e.CancelRequested(job, True),
+            e.HoldRequested(job),
+            e.ReleaseRequested(job),
+            e.ResizeRequested(job, size * WHOLE, size * WHOLE),
+        ]
+        self.tell(self._some(data, wishes))
+
+    @precondition(lambda self: self.mail)
+    @rule(data=st.data(), again=st.booleans())
+    def deliver(self, data: st.DataObject, again: bool) -> None:
+        """Any status may come next, and come again later: older ones after newer ones, too."""
+        index = data.draw(st.integers(0, len(self.mail) - 1))
+        _, status = self.mail[index]
+        if not again:
+            del self.mail[index]
+        self._tell_all(status)
+
+    @precondition(lambda self: any(p.alive for p in self.processes.values()))
+    @rule(data=st.data(), code=st.sampled_from([0, 1, 85, 99]))
+    def end_by_itself(self, data: st.DataObject, code: int) -> None:
+        process = self._some(data, [p for p in self.processes.values() if p.alive])
+        self._end(process, ExitFacts(exit_code=code))
+
+    @precondition(lambda self: any(p.alive and p.asked for p in self.processes.values()))
+    @rule(data=st.data(), killed=st.booleans())
+    def step_aside(self, data: st.DataObject, killed: bool) -> None:
+        process = self._some(data, [p for p in self.processes.values() if p.alive and p.asked])
+        signal = 9 if killed else 0
+        self._end(
+            process,
+            ExitFacts(
+                exit_code=0 if killed else 85, signal=signal, killed=killed, stop_requested=True, delivered=True,
+                caught=True, acknowledged=not killed,
+            ),
+        )  # fmt: skip
+
+    @precondition(lambda self: any(not p.alive and not p.free for p in self.processes.values()))
+    @rule(data=st.data())
+    def release_memory(self, data: st.DataObject) -> None:
+        process = self._some(data, [p for p in self.processes.values() if not p.alive and not p.free])
+        process.free = True
+        self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 700.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.now += seconds
+        self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
+
+    @rule(node=st.sampled_from(NODES))
+    def disconnect(self, node: str) -> None:
+        if self.connected[node]:
+            self.connected[node] = False
+            self.mail = [letter for letter in self.mail if letter[0].node != node]
+            self.tell(e.NodeDisconnected(NodeId(node)))
+
+    @rule(node=st.sampled_from(NODES))
+    def lose(self, node: str) -> None:
+        if not self.connected[node]:
+            self.tell(e.NodeLost(NodeId(node), 20.0))
+
+    @rule(node=st.sampled_from(NODES))
+    def connect(self, node: str) -> None:
+        """The agent is back, with all that it has: whatever was said before is said again."""
+        if self.connected[node]:
+            return
+        self.connected[node] = True
+        here = [process for process in self.processes.values() if process.node == node]
+        known = tuple(process.ref for process in here)
+        self.tell(registration(node, GPUS, known=known, checkpoint_root_id="shared"))
+        for process in here:
+            self._tell_all(process.reports)
+
+    @rule(node=st.sampled_from(NODES))
+    def refuse_newest(self, node: str) -> None:
+        """The node cannot start what it was just told to."""
+        for ref, process in list(self.processes.items()):
+            if process.node == node and process.alive and self.connected[node] and len(process.reports) == 1:
+                process.alive, process.free = False, True
+                process.reports = [e.AttemptRefused(ref.job, ref.attempt, RefusalCause.NODE, "no room")]
+                self.mail = [letter for letter in self.mail if letter[0] is not process]
+                self.mail.append((process, tuple(process.reports)))
+                return
+
+    @rule()
+    def restart_the_master(self) -> None:
+        """A new master folds the journal and hears from every node again."""
+        self.cluster = Cluster(self.policy)
+        for now, event in self.journal:
+            self.cluster.replay(event, now)
+        self.mail.clear()
+        self.connected = dict.fromkeys(NODES, False)
+        self.tell(e.MasterStarted(len(self.journal)))
+        for node in NODES:
+            self.connect(node)
+
+    # --- what must always hold ---
+
+    @invariant()
+    def no_gpu_is_used_beyond_what_it_has(self) -> None:
+        used: dict[str, int] = {}
+        for process in getattr(self, "processes", {}).values():
+            if not process.free:
+                for gpu, share in process.gpus.items():
+                    used[gpu] = used.get(gpu, 0) + share
+        assert all(share <= WHOLE for share in used.values()), used
+
+    @invariant()
+    def no_job_has_two_live_attempts(self) -> None:
+        alive = [process.ref.job for process in getattr(self, "processes", {}).values() if process.alive]
+        assert len(alive) == len(set(alive)), alive
+
+    @invariant()
+    def no_accepted_job_is_missing_and_finished_ones_stay_so(self) -> None:
+        if not hasattr(self, "cluster"):
+            return
+        for id in self.accepted:
+            job = self.cluster.job(id)
+            if job is None:
+                continue  # it was refused
+            assert self.finished.get(id, job.state) is job.state
+            if job.state.finished:
+                self.finished[id] = job.state
+
+    @invariant()
+    def the_journal_folds_to_what_the_core_has(self) -> None:
+        if not hasattr(self, "cluster"):
+            return
+        again = Cluster(self.policy)
+        for now, event in self.journal:
+            again.replay(event, now)
+        for id, job in self.cluster.state.jobs.items():
+            twin = again.state.jobs[id]
+            if job.state is not JobState.UNREACHABLE:
+                assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
+
+    def teardown(self) -> None:
+        """Once everything has calmed down, everything that could finish has finished or waits for its user."""
+        if not hasattr(self, "cluster"):
+            return
+        for node in NODES:
+            self.connect(node)
+        for _ in range(60):
+            self.now += 1000.0
+            for process in list(self.processes.values()):
+                if process.alive:
+                    self._end(process, ExitFacts())
+                if not process.alive and not process.free:
+                    process.free = True
+                    self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
+            mail, self.mail = self.mail, []
+            for _, status in mail:
+                self._tell_all(status)
+            self.tell(e.SchedulingDue())
+        for job in self.cluster.state.jobs.values():
+            assert job.state.finished or job.held_by is not None, (job.id, job.state, job.reason)
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(
+    max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
