@@ -192,6 +192,18 @@ class World(RuleBasedStateMachine):
             ),
         )  # fmt: skip
 
+    @precondition(lambda self: any(p.alive and self.connected[p.node] for p in self.processes.values()))
+    @rule(data=st.data())
+    def suspend_and_resume(self, data: st.DataObject) -> None:
+        """A whole round without a hitch, but for the network: every status of it may still come again."""
+        process = self._some(data, [p for p in self.processes.values() if p.alive and self.connected[p.node]])
+        self.tell(e.SuspendRequested(process.ref.job))
+        self.tell(e.ResumeRequested(process.ref.job))
+        self._end(process, ExitFacts(exit_code=85, stop_requested=True, delivered=True, acknowledged=True))
+        process.free = True
+        self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
+        self._tell_all(process.reports)
+
     @precondition(lambda self: any(not p.alive and not p.free for p in self.processes.values()))
     @rule(data=st.data())
     def release_memory(self, data: st.DataObject) -> None:
