@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -66,9 +67,10 @@ class Process:
             os.close(descriptor)
 
 
-def first_to_end(processes: Iterable[Process]) -> Process:
-    """Wait until one of several processes has ended, without limit; return it."""
+def first_to_end(processes: Iterable[Process], stop: int) -> Process | None:
+    """Wait until one of several processes has ended and return it; None once ``stop`` can be read."""
     poll, opened = select.poll(), {}
+    poll.register(stop, select.POLLIN)
     with ExitStack() as stack:
         for process in processes:
             descriptor = stack.enter_context(process.opened())
@@ -76,7 +78,26 @@ def first_to_end(processes: Iterable[Process]) -> Process:
                 return process
             poll.register(descriptor, select.POLLIN)
             opened[descriptor] = process
-        return opened[poll.poll()[0][0]]
+        return opened.get(poll.poll()[0][0])
+
+
+@contextmanager
+def stop_signals() -> Iterator[int]:
+    """Turn SIGINT and SIGTERM into a descriptor that can be read.
+
+    An exception out of a signal handler can be lost in a destructor; a byte in a socket cannot.
+    """
+    told, tell = socket.socketpair()
+    tell.setblocking(False)
+    with told, tell:
+        before = signal.set_wakeup_fd(tell.fileno())
+        handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield told.fileno()
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _boot_id() -> str | None:

@@ -62,4 +62,4 @@ def detaching(job_ids: Sequence[str]) -> Iterator[None]:
 
 def _status(job: client_pb2.Job, ended: int, wanted: int) -> str:
     several = f"{ended} of {plural(wanted, 'job')} done; " if wanted > 1 else ""
-    return f"{several}{progress_words(job)}  {summary(job)}"
+    return f"{several}{progress_words(job)} {summary(job)}"

@@ -1,10 +1,12 @@
 """The verbs that change jobs, `ebb wait` and `ebb logs`."""
 
+import os
+import pty
 import signal
 
 import grpc
 import pytest
-from ebbtide_protos.v1 import job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, share
@@ -52,8 +54,11 @@ def test_cancel_now_skips_the_grace_period(ebb, master):
 
 
 def test_suspend_with_wait_returns_when_the_gpus_are_free(ebb, master):
-    exiting = make_job(state="SUSPENDED", held_by="user", gpus_allocated=share(1))
+    exiting = make_job(
+        state="SUSPENDED", held_by="user", suspensions=[client_pb2.Suspension(requested=1.0, exited=2.0)]
+    )
     free = make_job(state="SUSPENDED", held_by="user", reason="suspended by user")
+    free.suspensions.append(client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0))
     master.add(make_job(state="SUSPENDING", held_by="user"))
     master.changes["17"] = [exiting, free]
     result = ebb("suspend", "--wait", "17")
@@ -167,7 +172,28 @@ def test_a_wish_that_comes_too_late_is_exit_1(ebb, master):
 
 
 def test_progress_is_shown_on_a_terminal_only(ebb, master):
-    running = make_job(state="RUNNING", progress=job_pb2.Progress(step=1, total=2))
-    master.add(running)
-    master.changes["17"] = [make_job(state="COMPLETED")]
+    def running_then_completed():
+        master.add(make_job(state="RUNNING", progress=job_pb2.Progress(step=1, total=2)))
+        master.changes["17"] = [make_job(state="COMPLETED")]
+
+    running_then_completed()
     assert ebb("wait", "17").err == ""
+
+    running_then_completed()
+    outer, inner = pty.openpty()
+    with start_ebb("wait", "17", stderr=inner) as process:
+        os.close(inner)
+        assert process.stdout.read() == "job 17 COMPLETED\n"
+    shown = os.read(outer, 65536).decode()
+    os.close(outer)
+    assert "1/2 50% job 17 RUNNING" in shown
+    assert shown.endswith("\r\x1b[K")  # and nothing of it stays
+
+
+def test_interrupting_events_leaves_no_word(master, home):
+    master.events = [client_pb2.Event(sequence=1, time=1.0, text="submitted")]
+    with start_ebb("events", "--follow") as process:
+        assert process.stdout.readline().endswith("submitted\n")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 130

@@ -4,7 +4,6 @@ import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask
-from ebbtide_cli.facts import share_of
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant, wait_option
 
@@ -29,4 +28,5 @@ def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | N
 def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:
     # One that had not started yet has nothing to give up; being held is all there is to it.
     waiting = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
-    return waiting and bool(job.held_by) and not share_of(job.gpus_allocated)
+    freed = not job.suspensions or job.suspensions[-1].HasField("gpu_free")
+    return waiting and freed and bool(job.held_by)

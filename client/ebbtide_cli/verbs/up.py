@@ -1,7 +1,6 @@
 """``ebb up``: a whole cluster on this machine."""
 
 import os
-import signal
 from dataclasses import replace
 
 import click
@@ -11,11 +10,11 @@ from ebbtide_cli.address import local_master
 from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.daemons import print_log_end
-from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure
+from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.facts import node_facts
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.processes import first_to_end
+from ebbtide_cli.processes import first_to_end, stop_signals
 from ebbtide_cli.text import printable
 from ebbtide_cli.verb import SETTING, examples, json_option
 
@@ -43,14 +42,31 @@ def command(
     Run again, it restarts whatever part has died, with the settings of the first time.
     """
     home = Home.current()
+    if not foreground:
+        _start(home, gpus, node, policy, dict(policy_options), as_json)
+        return OK
+    with stop_signals() as stop:
+        settings = _start(home, gpus, node, policy, dict(policy_options), as_json)
+        dead = _wait_for_death(home, settings, stop)
+    if dead:
+        raise dead
+    with StatusLine() as line, exclusive(home, line):
+        bring_down(home, kill=False, line=line)
+    return OK
+
+
+def _start(
+    home: Home, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str], as_json: bool
+) -> Settings:
+    """Bring up what is not up, and say what was found."""
     with StatusLine() as line, exclusive(home, line):
         before = Settings.remembered(home)
-        settings = _settings(before, gpus, node, policy, dict(policy_options))
+        settings = _settings(before, gpus, node, policy, policy_options)
         _refuse_change(home, before, settings)
         started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
         settings.remember(home)
     _report(home, settings, started, as_json)
-    return _stay(home, settings) if foreground else 0
+    return settings
 
 
 def _settings(
@@ -131,17 +147,16 @@ def _gpus_words(node: client_pb2.Node) -> str:
     return f"{', '.join(counted) or 'no GPUs'}{' (fake)' if node.gpu_backend == 'fake' else ''}"
 
 
-def _stay(home: Home, settings: Settings) -> int:
-    """Stay until told to stop or until a daemon dies."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    daemons = {"master": home.master(), f"agent of node {settings.node}": home.agent(settings.node)}
-    logs = {"master": home.master_log, f"agent of node {settings.node}": home.agent_log(settings.node)}
-    running = {process: name for name, process in daemons.items() if process}
-    try:
-        name = running[first_to_end(running)]
-    except KeyboardInterrupt:
-        with StatusLine() as line, exclusive(home, line):
-            bring_down(home, kill=False, line=line)
-        return INTERRUPTED
-    print_log_end(logs[name])
-    raise Failure(f"the {name} has died: 'ebb up' restarts it")
+def _wait_for_death(home: Home, settings: Settings, stop: int) -> Failure | None:
+    """Wait until told to stop (None) or until a daemon dies."""
+    daemons = {
+        "master": (home.master(), home.master_log),
+        f"agent of node {settings.node}": (home.agent(settings.node), home.agent_log(settings.node)),
+    }
+    living = [process for process, _ in daemons.values() if process]
+    dead = first_to_end(living, stop) if len(living) == len(daemons) else None
+    for name, (process, log) in daemons.items():
+        if process is None or process == dead:
+            print_log_end(log)
+            return Failure(f"the {name} has died: 'ebb up' restarts it")
+    return None

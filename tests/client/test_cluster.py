@@ -1,0 +1,234 @@
+"""`ebb up` and `ebb down` with real daemons and real jobs on fake GPUs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ebbtide_cli import daemons
+from ebbtide_cli.home import Home
+from ebbtide_cli.processes import Process
+
+from tests.client.runs import Ebb, start_ebb
+
+COUNTING_JOB = """
+import ebbtide, time
+job = ebbtide.job()
+state = job.load_checkpoint()
+for step in range(state.step if state else 0, 10**6):
+    job.report(step=step)
+    if job.should_suspend():
+        job.suspend(save=lambda directory: (directory / "state").write_text("x"))
+    time.sleep(0.01)
+"""
+
+STUBBORN_JOB = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def local(home: Path) -> Iterator[Home]:
+    """A home whose daemons and jobs are gone when the test is over."""
+    yield Home(home)
+    if living(home):
+        with start_ebb("down", "--now") as process:
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err
+        eventually(lambda: not living(home))
+
+
+def living(home: Path) -> list[int]:
+    """Every process that has this EBB_HOME, or belongs to a job of it, but this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if str(home).encode() in environment and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def eventually(condition: Callable[[], bool], within: float = 30.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def shown(ebb: Ebb, job_id: str) -> dict[str, object]:
+    return ebb("show", "--json", job_id).json
+
+
+def submit(ebb: Ebb, script: str, *options: str) -> str:
+    return ebb("submit", "--json", *options, "--", sys.executable, "-c", script).json["id"]
+
+
+def kill(process: Process | None) -> None:
+    assert process is not None
+    process.signal(signal.SIGKILL)
+    assert process.ended_within(10)
+
+
+def test_up_starts_a_cluster_and_down_leaves_nothing(ebb_process, local):
+    up = ebb_process("up", "--gpus", "2xRTX4090", "--json")
+    assert (up.code, up.err) == (0, "")
+    assert up.json["started"] == ["master", "agent"]
+    assert [gpu["model"] for gpu in up.json["node"]["gpus"]] == ["RTX4090", "RTX4090"]
+    assert up.json["node"]["state"] == "up"
+    again = ebb_process("up")
+    assert "was running" in again.out
+    assert "2 x RTX4090 (fake)" in again.out
+    down = ebb_process("down")
+    assert (down.code, down.err) == (0, "")
+    assert living(local.root) == []
+    assert "Nothing is running" in ebb_process("down").out
+
+
+def test_a_cluster_that_came_back_resumes_its_jobs(ebb, ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4")
+    job_id = submit(ebb, COUNTING_JOB)
+    eventually(lambda: (shown(ebb, job_id)["progress"]["step"] or 0) > 3)
+    assert ebb_process("down").code == 0
+    assert living(local.root) == []
+    ebb_process("up")
+    eventually(lambda: shown(ebb, job_id)["state"] == "RUNNING")
+    job = shown(ebb, job_id)
+    assert job["attempt"] == 2
+    assert job["attempts"][1]["resumed_step"] >= 3
+
+
+def test_up_restarts_what_has_died_with_the_same_settings(ebb, ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4", "--policy", "fifo", "--node", "ws7")
+    for part, died in (("master", local.master), ("agent", lambda: local.agent("ws7"))):
+        kill(died())
+        up = ebb_process("up", "--json")
+        assert up.json["started"] == [part]
+        assert (up.json["policy"], up.json["node"]["name"]) == ("fifo", "ws7")
+        assert [gpu["model"] for gpu in up.json["node"]["gpus"]] == ["T4"]
+
+
+def test_down_ends_the_jobs_of_daemons_that_were_killed(ebb, ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4")
+    job_id = submit(ebb, COUNTING_JOB)
+    eventually(lambda: (shown(ebb, job_id)["progress"]["step"] or 0) > 3)
+    (agent,) = local.agents().values()
+    kill(local.master())
+    kill(agent)
+    down = ebb_process("down")
+    assert down.code == 0
+    assert "the master had died" in down.err
+    assert living(local.root) == []
+
+
+def test_an_interrupted_down_is_taken_back_by_up(ebb, ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4")
+    stubborn = submit(ebb, STUBBORN_JOB, "--grace", "10m")
+    eventually(lambda: ebb("logs", stubborn).out == "deaf\n")
+    waiting = submit(ebb, "pass")
+    with start_ebb("down") as process:
+        eventually(lambda: shown(ebb, stubborn)["state"] == "SUSPENDING")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "'ebb up'" in err
+    assert "restarting the master" in ebb_process("up").err
+    assert ebb("cancel", "--now", stubborn).code == 0
+    assert ebb("wait", waiting).code == 0
+
+
+def test_down_now_does_not_wait_for_the_grace_period(ebb, ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4")
+    stubborn = submit(ebb, STUBBORN_JOB, "--grace", "10m")
+    eventually(lambda: ebb("logs", stubborn).out == "deaf\n")
+    assert ebb_process("down", "--now").code == 0
+    assert living(local.root) == []
+
+
+def test_two_ups_at_once_make_one_cluster(local):
+    with start_ebb("up", "--json", "--gpus", "1xT4") as one, start_ebb("up", "--json", "--gpus", "1xT4") as other:
+        answers = [json.loads(process.communicate(timeout=60)[0]) for process in (one, other)]
+    assert sorted(len(answer["started"]) for answer in answers) == [0, 2]
+    assert answers[0]["master"] == answers[1]["master"]
+
+
+def test_the_settings_of_what_runs_cannot_be_changed(ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4")
+    for option, value in (("--gpus", "2xT4"), ("--policy", "fifo"), ("--node", "other")):
+        refused = ebb_process("up", option, value)
+        assert refused.code == 1
+        assert "'ebb down' first" in refused.complaint
+
+
+@pytest.mark.parametrize(("option", "value"), [("--gpus", "2xNONSENSE"), ("--gpus", "0xT4"), ("--node", "../x")])
+def test_settings_that_make_no_sense_start_nothing(ebb_process, home, option, value):
+    refused = ebb_process("up", option, value)
+    assert refused.code == 2
+    assert refused.complaint.startswith("up: ")
+    assert living(home) == []
+
+
+def test_a_daemon_that_does_not_start_shows_the_end_of_its_log(ebb_process, local):
+    failed = ebb_process("up", "--policy", "nonsense", "--gpus", "1xT4")
+    assert failed.code == 2
+    *log, complaint = failed.err.splitlines()
+    assert any("nonsense" in line for line in log)
+    assert complaint == f"ebb: the master ended with exit code 2: see {local.master_log}"
+    assert ebb_process("up", "--gpus", "1xT4").code == 0
+
+
+def test_a_master_that_hangs_is_killed_and_that_is_said(ebb_process, local, monkeypatch, capfd):
+    ebb_process("up", "--gpus", "1xT4")
+    master = local.master()
+    assert master is not None
+    monkeypatch.setattr(daemons, "STOP_S", 0.2)
+    master.signal(signal.SIGSTOP)
+    daemons.stop_process("the master", master)
+    said = f"ebb: the master (pid {master.pid}) did not end within 0.2 s of SIGTERM: sending SIGKILL\n"
+    assert capfd.readouterr().err == said
+    assert not master.alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_in_the_foreground_goes_down_when_told_to(local, number):
+    with start_ebb("up", "--foreground", "--gpus", "1xT4") as process:
+        assert "master" in process.stdout.readline()
+        assert "node" in process.stdout.readline()
+        process.send_signal(number)
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0
+    assert living(local.root) == []
+
+
+def test_up_in_the_foreground_ends_when_a_daemon_dies(local):
+    with start_ebb("up", "--foreground", "--gpus", "1xT4", "--node", "ws7") as process:
+        assert "master" in process.stdout.readline()
+        assert "node" in process.stdout.readline()
+        kill(local.agent("ws7"))
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == "ebb: the agent of node ws7 has died: 'ebb up' restarts it"
+
+
+def test_down_never_signals_a_process_that_only_has_a_daemons_pid(ebb_process, home):
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        stale = {"pid": bystander.pid, "starttime": 1, "boot_id": boot_id, "host": "127.0.0.1", "port": 1}
+        (home / "master.json").write_text(json.dumps(stale))
+        (home / "nodes/ws1").mkdir(parents=True)
+        (home / "nodes/ws1/agent.json").write_text(json.dumps(stale | {"node": "ws1"}))
+        assert "Nothing is running" in ebb_process("down", "--now").out
+        assert bystander.poll() is None
+        bystander.kill()
