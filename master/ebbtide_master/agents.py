@@ -38,6 +38,7 @@ class Session:
         self.hello = hello
         self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
+        self.healthy = {GpuId(gpu.uuid): gpu.healthy for gpu in hello.gpus}
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
@@ -146,11 +147,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         return first.hello
 
     def _refuse(self, hello: agent_pb2.Hello) -> str | None:
-        """A second node of the same name is refused; an agent that was restarted replaces its old stream."""
+        """A second node of the same name is refused; the same agent, or its machine after a reboot, may come again."""
         if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
             return f"the node has attempts of another cluster ({hello.cluster_id})"
         old = self._sessions.get(NodeId(hello.node))
-        if old is None or old.hello.boot_id == hello.boot_id:
+        if old is None or old.hello.incarnation == hello.incarnation:
+            return None
+        if old.hello.hostname == hello.hostname and old.hello.boot_id != hello.boot_id:
             return None
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
 
@@ -213,9 +216,9 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         changes: list[Event] = []
         for reading in heartbeat.gpus:
             gpu = GpuId(reading.uuid)
-            before = session.readings.get(gpu)
-            if before is not None and before.healthy != reading.healthy:
+            if session.healthy.get(gpu, reading.healthy) != reading.healthy:
                 changes.append(e.GpuHealthChanged(node, gpu, reading.healthy, reading.unhealthy_reason))
+            session.healthy[gpu] = reading.healthy
             session.readings[gpu] = reading
         if changes:
             await self.loop.tell(lambda _: changes, lambda _: None)
