@@ -23,6 +23,8 @@ REPLY_S = 30.0
 RECONNECT_S = 60.0
 """How long a stream outlives its master: a restart takes seconds."""
 RETRY_S = 0.2
+SETTLED_S = 1.0
+"""A stream that was open for so long had reached a master, even if there was nothing to say yet."""
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
@@ -55,16 +57,21 @@ def follow(master: str | None, read: Callable[[ClientServiceStub], Iterator[Repl
 
     The first connection must succeed. ``read`` is called once per connection and has to know where it was.
     """
-    give_up = None
+    lost_at = None
     while True:
+        opened, heard = None, False
         try:
             with connected(master) as stub:
+                opened = time.monotonic()
                 for item in read(stub):
-                    give_up = time.monotonic() + RECONNECT_S
+                    heard = True
                     yield item
                 return
         except Unreachable:
-            if give_up is None or time.monotonic() > give_up:
+            now = time.monotonic()
+            if heard or (opened is not None and now - opened > SETTLED_S):
+                lost_at = now
+            if lost_at is None or now - lost_at > RECONNECT_S:
                 raise
         time.sleep(RETRY_S)
 

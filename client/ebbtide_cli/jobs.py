@@ -3,7 +3,7 @@
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.facts import FINISHED, share_of, state_of
-from ebbtide_cli.text import format_count
+from ebbtide_cli.text import format_count, printable
 from ebbtide_cli.values import format_duration
 
 
@@ -41,9 +41,9 @@ def node_words(job: client_pb2.Job) -> str:
 
 
 def summary(job: client_pb2.Job) -> str:
-    """One line: id, state, reason."""
+    """One line, safe for a terminal: id, state, reason."""
     reason = f" ({job.reason})" if job.reason else ""
-    return f"job {job.job_id} {state_of(job)}{reason}"
+    return printable(f"job {job.job_id} {state_of(job)}{reason}")
 
 
 def exit_status(job: client_pb2.Job, failure: int) -> int:

@@ -53,6 +53,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
         self.dying = 0
+        self.mute = 0
         self.watched = threading.Event()
         self._streams: list[threading.Event] = []
         self._closed = False
@@ -155,6 +156,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
 
     def _note(self, method: str, request: Any, context: grpc.ServicerContext) -> None:
         self.requests.append((method, request))
+        if self.mute:
+            self.mute -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the master is stopping")
         if method in self.refusals:
             context.abort(*self.refusals[method])
 

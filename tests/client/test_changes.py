@@ -6,6 +6,7 @@ import signal
 
 import grpc
 import pytest
+from ebbtide_cli import connection
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
@@ -35,6 +36,12 @@ def test_a_verb_needs_an_id(ebb, master, verb):
     result = ebb(verb)
     assert result.code == 2
     assert result.complaint.startswith(f"{verb}: Missing argument")
+
+
+def test_a_reason_cannot_write_to_the_terminal(ebb, master):
+    master.add(make_job(state="FAILED", reason="command 'a\x1b[2J\nb': not found"))
+    assert ebb("wait", "17").out == "job 17 FAILED (command 'a[2J b': not found)\n"
+    assert "\x1b" not in ebb("cancel", "17").out
 
 
 def test_resize_sends_the_range(ebb, master):
@@ -152,6 +159,16 @@ def test_logs_repeat_nothing_when_the_master_was_restarted(ebb, master):
     master.dying = 3
     assert ebb("logs", "17").out == "step 1\nstep 2\nstep 3\n"
     assert len(master.sent("ReadLogs")) == 4
+
+
+def test_a_stream_that_was_open_for_long_is_opened_again_though_it_had_brought_nothing(ebb, master, monkeypatch):
+    master.events = [client_pb2.Event(sequence=1, time=1.0, text="submitted")]
+    master.mute = 1
+    assert ebb("events").code == 3  # so short that it may never have reached a master
+    monkeypatch.setattr(connection, "SETTLED_S", 0.0)
+    master.mute = 2
+    result = ebb("events")
+    assert (result.code, len(result.out.splitlines())) == (0, 1)
 
 
 def test_interrupting_logs_detaches(master, home):

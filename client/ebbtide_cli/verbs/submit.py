@@ -54,12 +54,27 @@ NO_GPU: Final = GpuRange.exactly(0)
 )
 @click.option("--grace", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m).")
 @click.option("--time", "time_limit", metavar="TIME", type=DURATION, help="Limit of running time, e.g. 2h.")
-@click.option("--suspend", type=click.Choice([mode.value for mode in SuspendMode]), default="checkpoint")
-@click.option("--launch", type=click.Choice([mode.value for mode in LaunchMode]), default="single")
-@click.option("--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="After failures.")
+@click.option(
+    "--suspend",
+    type=click.Choice([mode.value for mode in SuspendMode]),
+    default="checkpoint",
+    help="How it steps aside: it checkpoints (default), or it never does and is not preempted.",
+)
+@click.option(
+    "--launch",
+    type=click.Choice([mode.value for mode in LaunchMode]),
+    default="single",
+    help="One process (default), or one per GPU with torch.distributed's environment.",
+)
+@click.option("--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="Starts again after failures.")
 @click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here.")
 @click.option("--workdir", metavar="DIR", help="Working directory (default: this one).")
-@click.option("--exit0", type=click.Choice([reading.value for reading in ExitZero]), default="suspended")
+@click.option(
+    "--exit0",
+    type=click.Choice([reading.value for reading in ExitZero]),
+    default="suspended",
+    help="What exit 0 after a stop signal means if nothing else tells (default: suspended).",
+)
 @click.option("--signal", metavar="NAME", default="SIGTERM", show_default=True, help="Sent to make it stop.")
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
