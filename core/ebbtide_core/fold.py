@@ -139,6 +139,8 @@ def _cancel(state: ClusterState, event: e.CancelRequested, now: float) -> None:
 
 def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> None:
     job = state.jobs[event.job]
+    if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
+        job.resizes += 1
     job.attempts.append(Attempt(event.attempt, event.allocation, now))
     job.reason = event.reason
     state.promise(job, event.allocation)
@@ -165,10 +167,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED:
-            job.resizes += 1
-            job.returns = True
-        case StopCause.QUIESCED:
+        case StopCause.RESIZED | StopCause.QUIESCED:
             job.returns = True
         case _:
             pass

@@ -1,0 +1,155 @@
+"""A real cluster for a test: daemons, sockets, processes; used through the `ebb` command as a person would."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+EBB = (sys.executable, "-m", "ebbtide_cli.main")
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Wait until ``condition`` is true and return it; fail with ``what`` if it is not in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    pytest.fail(f"not in {seconds:.0f} s: {what}")
+
+
+class Cluster:
+    """One EBB_HOME."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = dict(os.environ) | {"EBB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        self.environment.pop("EBB_MASTER", None)
+        # What a user's shell has: the interpreter with torch comes first.
+        self.environment["PATH"] = f"{Path(sys.executable).parent}:{self.environment['PATH']}"
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def ebb(self, *arguments: str, code: int | None = 0, seconds: float = 60.0) -> Result:
+        """Run `ebb`; ``code`` is the exit code that it must end with (None: any)."""
+        done = subprocess.run(
+            [*EBB, *arguments], env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds
+        )
+        assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def up(self, gpus: str = "4xA100-40GB", *options: str) -> None:
+        """Start master and agent."""
+        self.ebb("up", "--gpus", gpus, *options)
+
+    def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+        """Start one more agent, as a second machine would."""
+        options = ["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []
+        log = (self.home / f"agent-{name}.log").open("ab")
+        command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
+        with log:
+            agent = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+        self.agents.append(agent)
+        wait_for(f"node {name} is up", lambda: name in self.nodes_up())
+
+    def nodes_up(self) -> set[str]:
+        """Names of the connected nodes."""
+        return {node["name"] for node in self.facts("nodes") if node["state"] == "up"}
+
+    def facts(self, *arguments: str) -> Any:
+        """What `ebb … --json` prints."""
+        return json.loads(self.ebb(*arguments, "--json").out)
+
+    def submit(self, *arguments: str) -> str:
+        """Submit a job; its id."""
+        return self.ebb("submit", *arguments).out.strip()
+
+    def show(self, job: str) -> dict[str, Any]:
+        """Everything on one job."""
+        shown: dict[str, Any] = self.facts("show", job)
+        return shown
+
+    def wait_for_state(self, job: str, *states: str, seconds: float = 60.0) -> dict[str, Any]:
+        """Wait until the job is in one of ``states``."""
+
+        def reached() -> dict[str, Any] | None:
+            shown = self.show(job)
+            return shown if shown["state"] in states else None
+
+        found: dict[str, Any] = wait_for(f"job {job} is {' or '.join(states)}", reached, seconds)
+        return found
+
+    def wait_for_step(self, job: str, step: int, seconds: float = 60.0) -> int:
+        """Wait until the job reports at least ``step``; the step."""
+
+        def reached() -> int | None:
+            progress = self.show(job)["progress"]
+            return int(progress["step"]) if progress and progress["step"] and progress["step"] >= step else None
+
+        return int(wait_for(f"job {job} is at step {step}", reached, seconds))
+
+    def log(self, job: str) -> str:
+        """All that the job printed, over all attempts."""
+        return self.ebb("logs", job).out
+
+    def daemon(self, which: str) -> psutil.Process:
+        """The process of the master (``master``) or of a node's agent (its name)."""
+        path = self.home / "master.json" if which == "master" else self.home / "nodes" / which / "agent.json"
+        return psutil.Process(json.loads(path.read_text())["pid"])
+
+    def node_name(self) -> str:
+        """The node that `ebb up` started."""
+        return str(self.facts("nodes")[0]["name"])
+
+    def kill(self, process: psutil.Process) -> None:
+        """kill -9, and wait until it is gone."""
+        process.send_signal(signal.SIGKILL)
+        wait_for("the killed process is gone", lambda: not alive(process))
+
+    def close(self) -> None:
+        """Stop everything at once; whatever of it is left then is a failure."""
+        self.ebb("down", "--now", code=None)
+        for agent in self.agents:
+            agent.terminate()
+            agent.wait(20)
+        wait_for("nothing is left running", lambda: not self.leftovers(), 20)
+
+    def leftovers(self) -> list[str]:
+        """Processes that belong to this cluster, by their environment."""
+        return [f"{process.pid} {' '.join(process.cmdline())}" for process in _processes_of(self.home)]
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether the process has not ended (a zombie has)."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _processes_of(home: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = process.environ()
+            ours = environment.get("EBB_HOME") == str(home) or str(home) in environment.get("EBB_SOCKET", "")
+            if ours and process.pid != os.getpid() and alive(process):
+                yield process

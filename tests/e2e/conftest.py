@@ -1,0 +1,25 @@
+"""Clusters that come and go with a test, and leave nothing behind."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+
+
+@pytest.fixture
+def idle_cluster() -> Iterator[Cluster]:
+    """A home without daemons."""
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        cluster = Cluster(Path(folder))
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(idle_cluster: Cluster) -> Cluster:
+    """A cluster on this machine with four fake GPUs."""
+    idle_cluster.up("4xA100-40GB")
+    return idle_cluster

@@ -1,0 +1,70 @@
+"""Killing the agent, the master or both never touches a running job (promises P1, P2, P3 and P5)."""
+
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.e2e.cluster import Cluster, alive, wait_for
+
+WITNESS = Path(__file__).with_name("witness.py")
+KILLS = 10
+STEPS = 800
+
+
+def test_ten_kills_at_random_moments_leave_the_job_alone(cluster: Cluster, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    node = cluster.node_name()
+    job = cluster.submit("--", sys.executable, str(WITNESS), str(tmp_path), str(STEPS), "7")
+    pid = wait_for("the job runs", lambda: cluster.show(job)["pid"])
+    process = psutil.Process(pid)
+    for victims in dice.choices([["master"], [node], ["master", node]], k=KILLS):
+        time.sleep(dice.uniform(0.0, 0.4))  # the random moment itself
+        for victim in victims:
+            cluster.kill(cluster.daemon(victim))
+        cluster.up()
+        assert alive(process), f"killing {victims} ended the job"
+    shown = cluster.wait_for_state(job, "COMPLETED", "FAILED", "SUSPENDED", "CANCELLED")
+    assert (shown["state"], shown["exit_code"], shown["attempt"]) == ("FAILED", 7, 1)
+    assert shown["attempts"][0]["pid"] == pid
+    assert not (tmp_path / "overlap").exists()
+    log = cluster.log(job)
+    assert f"pid {pid} attempt 1" in log
+    assert [int(step) for step in re.findall(r"^step (\d+)$", log, re.MULTILINE)] == list(range(STEPS))
+
+
+def test_a_job_that_ends_while_nobody_watches_is_reported_with_its_exit_code(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.node_name()
+    job = cluster.submit("--", sys.executable, str(WITNESS), str(tmp_path), "20", "3")
+    pid = wait_for("the job runs", lambda: cluster.show(job)["pid"])
+    process = psutil.Process(pid)
+    for victim in ("master", node):
+        cluster.kill(cluster.daemon(victim))
+    wait_for("the job has ended", lambda: not alive(process))
+    cluster.up()
+    shown = cluster.wait_for_state(job, "FAILED")
+    assert shown["exit_code"] == 3
+
+
+def test_every_acknowledged_job_is_there_after_the_master_was_killed(cluster: Cluster) -> None:
+    acknowledged = [cluster.submit("--hold", "--", "true") for _ in range(5)]
+    cluster.kill(cluster.daemon("master"))
+    cluster.up()
+    assert {job["id"] for job in cluster.facts("ls")} == set(acknowledged)
+
+
+def test_down_suspends_and_up_resumes(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit("--grace", "5s", "--", sys.executable, str(WITNESS), str(tmp_path), "100", "0")
+    wait_for("the job runs", lambda: cluster.show(job)["pid"])
+    cluster.ebb("down")
+    assert cluster.leftovers() == []
+    cluster.up()
+    shown = cluster.wait_for_state(job, "COMPLETED")
+    assert shown["attempt"] == 2
+    assert [s["reason"] for s in shown["suspensions"]] == ["the cluster is going down"]
+    assert not (tmp_path / "overlap").exists()
