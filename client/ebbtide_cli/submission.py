@@ -42,7 +42,8 @@ def job_environment(environ: Mapping[str, str], wanted: Sequence[str]) -> dict[s
 def default_name(command: Sequence[str]) -> str:
     """Name a job after the script that it runs, else after its program."""
     script = next((word for word in command if SCRIPT.fullmatch(word)), command[0] if command else "")
-    return abbreviated(printable(PurePath(script).name), MAX_NAME_LENGTH // 4)
+    name = printable(PurePath(script).name).encode(errors="ignore")
+    return name[:MAX_NAME_LENGTH].decode(errors="ignore")
 
 
 def working_directory(given: str | None) -> str:

@@ -37,6 +37,12 @@ def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):
     assert (spec.retries, spec.exit_zero, spec.signal) == (0, job_pb2.EXIT_ZERO_SUSPENDED, "SIGTERM")
 
 
+def test_a_job_is_named_after_its_script_as_far_as_the_limit_goes(ebb, master):
+    for argv, name in (["/usr/bin/env", "env"], ["./訓" + "練" * 60 + ".py", "訓" + "練" * 41]):
+        ebb("submit", "--", argv)
+        assert master.sent("Submit")[-1].spec.name == name
+
+
 def test_every_option_reaches_the_master(ebb, master):
     options = (
         "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
