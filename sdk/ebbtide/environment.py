@@ -4,6 +4,7 @@ import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 
@@ -47,7 +48,7 @@ class Environment:
             attempt=_integer(variables, "EBB_ATTEMPT", 1),
             array_index=_integer(variables, "EBB_ARRAY_INDEX", 0) if variables.get("EBB_ARRAY_INDEX") else None,
             gpu_count=_integer(variables, "EBB_GPU_COUNT", 0),
-            gpu_share=_number(variables, "EBB_GPU_SHARE", 1.0),
+            gpu_share=_fraction(variables, "EBB_GPU_SHARE", 1.0),
             gpu_mem_bytes=_integer(variables, "EBB_GPU_MEM_BYTES", 0) or None,
             grace_s=_number(variables, "EBB_GRACE_S", 180.0),
             node_rank=_integer(variables, "EBB_NODE_RANK", 0),
@@ -79,6 +80,14 @@ def _number(variables: Mapping[str, str], name: str, default: float) -> float:
         return float(value)
     except ValueError:
         raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def _fraction(variables: Mapping[str, str], name: str, default: float) -> float:
+    value = variables.get(name) or str(default)
+    try:
+        return float(Fraction(value))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{name} must be a number or a fraction, got {value!r}") from None
 
 
 def _signal(variables: Mapping[str, str], name: str) -> signal.Signals:

@@ -12,7 +12,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received = False
-        self._pid = os.getpid()
+        self._held = threading.local()
         self._previous: signal._HANDLER = signal.SIG_DFL
 
     def listen(self, number: signal.Signals) -> None:
@@ -22,12 +22,25 @@ class StopRequest:
             warnings.warn(message, RuntimeWarning, stacklevel=4)
             return
         self._previous = signal.signal(number, self._receive)
+        # A forked child (a DataLoader worker, one of a process pool) is not the job: whoever signals it, its parent's
+        # terminate() for one, gets what would happen without us, and at once also where it is blocked outside Python.
+        # The signal is held back around the fork because Python drops what reaches a child that has just begun.
+        os.register_at_fork(
+            before=lambda: self._hold_back(number),
+            after_in_parent=self._let_through,
+            after_in_child=lambda: self._step_aside(number),
+        )
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == self._pid:
-            self.received = True
-            return
-        # A forked child (a DataLoader worker, a process pool) inherits this handler but is not the job: whoever
-        # signals it, its parent's terminate() for one, gets what would happen without us.
-        signal.signal(number, self._previous or signal.SIG_DFL)
-        signal.raise_signal(number)
+        self.received = True
+
+    def _hold_back(self, number: signal.Signals) -> None:
+        self._held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+
+    def _let_through(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._held.mask)
+
+    def _step_aside(self, number: signal.Signals) -> None:
+        if signal.getsignal(number) == self._receive:
+            signal.signal(number, self._previous or signal.SIG_DFL)
+        self._let_through()

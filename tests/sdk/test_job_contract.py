@@ -1,0 +1,357 @@
+"""What a script is told, what it tells, and how it leaves: against a real socket and real signals."""
+
+import errno
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import ebbtide
+import pytest
+from ebbtide import channel, checkpoints, jobs
+from ebbtide.environment import Environment
+
+from tests.sdk.listening import DEADLINE_S, Listener
+
+MakeJob = Callable[..., ebbtide.Job]
+HERE = Path(__file__).parent
+
+
+def writing(text: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / "state").write_text(text)
+
+
+def environment(tmp_path: Path, attempt: int, resume_dir: str = "") -> dict[str, str]:
+    return {
+        "EBB_JOB_ID": "7",
+        "EBB_ATTEMPT": str(attempt),
+        "EBB_CHECKPOINT_DIR": str(tmp_path / "7" / f"attempt-{attempt}"),
+        "EBB_RESUME_DIR": resume_dir,
+        "EBB_SOCKET": str(tmp_path / "job.sock"),
+    }
+
+
+def test_outside_ebbtide_nothing_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    job = jobs.Job(Environment.read({"PATH": "/bin"}))
+    assert job.id is None
+    assert job.load_checkpoint() is None
+    assert job.should_suspend() is False
+    job.report(step=1, total=2, loss=0.5)
+    job.checkpoint(writing("x"), 1)
+    job.suspend(writing("x"), 1)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_checkpoint_directory_set_by_hand_works_without_a_cluster(tmp_path: Path) -> None:
+    by_hand = {"EBB_CHECKPOINT_DIR": str(tmp_path)}
+    job = jobs.Job(Environment.read(by_hand))
+    assert job.load_checkpoint() is None
+    for step in (10, 20, 30):
+        job.checkpoint(writing(f"step {step}"), step)
+    state = jobs.Job(Environment.read(by_hand)).load_checkpoint()
+    assert state is not None
+    assert (state.step, (state.path / "state").read_text()) == (30, "step 30")
+    assert job.should_suspend() is False
+
+
+def test_the_environment_is_typed(tmp_path: Path) -> None:
+    variables = environment(tmp_path, 3) | {
+        "EBB_GPU_COUNT": "2",
+        "EBB_GPU_SHARE": "1/4",
+        "EBB_GPU_MEM_BYTES": "10737418240",
+        "EBB_GRACE_S": "90",
+        "EBB_NODE_RANK": "1",
+        "EBB_NUM_NODES": "2",
+        "EBB_ARRAY_INDEX": "0",
+        "RANK": "3",
+        "EBB_STOP_SIGNAL": "SIGUSR1",
+    }
+    given = Environment.read(variables)
+    assert (given.id, given.attempt, given.array_index, given.rank) == ("7", 3, 0, 3)
+    assert (given.gpu_count, given.gpu_share, given.gpu_mem_bytes, given.grace_s) == (2, 0.25, 10 * 2**30, 90.0)
+    assert (given.node_rank, given.num_nodes, given.stop_signal) == (1, 2, signal.SIGUSR1)
+    assert given.resume_dir is None
+    unset = Environment.read(environment(tmp_path, 1) | {"EBB_ARRAY_INDEX": "", "EBB_GPU_MEM_BYTES": ""})
+    assert (unset.array_index, unset.gpu_mem_bytes, unset.grace_s) == (None, None, 180.0)
+
+
+@pytest.mark.parametrize("name", ["EBB_ATTEMPT", "EBB_GRACE_S", "EBB_STOP_SIGNAL"])
+def test_a_malformed_variable_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must .* 'three'"):
+        Environment.read(environment(tmp_path, 1) | {name: "three"})
+
+
+def test_progress_is_sent_at_first_at_last_and_five_times_a_second_between(
+    make_job: MakeJob, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(jobs, "time", clock)
+    job = make_job()
+    messages = []
+    for step in range(1, 101):
+        job.report(step=step, total=100, loss=1 / step)
+        clock.now += 0.0625
+        messages += listener.arrived()
+    assert [message["step"] for message in messages] == [*range(1, 100, 4), 100]
+    assert messages[0] == {"kind": "progress", "rank": 0, "step": 1, "total": 100, "loss": 1.0}
+
+
+def test_a_loss_that_is_not_a_number_is_null(make_job: MakeJob, listener: Listener) -> None:
+    make_job().report(step=1, loss=math.nan)
+    assert listener.arrived() == [{"kind": "progress", "rank": 0, "step": 1, "total": None, "loss": None}]
+
+
+def test_only_rank_0_reports_progress(make_job: MakeJob, listener: Listener) -> None:
+    make_job(RANK="1").report(step=1)
+    make_job(RANK="0").report(step=2)
+    assert [message["step"] for message in listener.arrived()] == [2]
+
+
+def test_a_supervisor_that_does_not_listen_never_blocks_progress(tmp_path: Path, listener: Listener) -> None:
+    sent = 0
+    while channel.send(str(listener.path), {"kind": "progress"}, timeout_s=0):
+        sent += 1
+    assert len(listener.arrived()) == sent
+
+
+def test_a_missing_or_dead_socket_is_no_error(tmp_path: Path) -> None:
+    assert not channel.send(None, {"kind": "asked"})
+    assert not channel.send(str(tmp_path / "missing" / "job.sock"), {"kind": "asked"})
+    with Listener(tmp_path / "dead.sock"):
+        pass
+    assert not channel.send(str(tmp_path / "dead.sock"), {"kind": "asked"})
+
+
+def test_a_socket_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with Listener(deep / "job.sock") as listener:
+        assert channel.send(str(listener.path), {"kind": "asked"})
+        assert listener.arrived() == [{"kind": "asked"}]
+
+
+def test_a_job_that_is_asked_saves_acknowledges_and_leaves_with_85(
+    make_job: MakeJob, listener: Listener, tmp_path: Path
+) -> None:
+    job = make_job()
+    assert not job.should_suspend()
+    job.report(step=12, total=100)
+    signal.raise_signal(signal.SIGTERM)
+    assert job.should_suspend()
+    assert job.should_suspend()
+    with pytest.raises(SystemExit) as exit_info:
+        job.suspend(writing("twelve"))
+    assert exit_info.value.code == 85
+    progress, asked, checkpoint, acknowledge = listener.arrived()
+    assert progress["kind"] == "progress"
+    assert asked == {"kind": "asked", "rank": 0}
+    path = tmp_path / "7" / "attempt-1" / "step-000000000012"
+    assert checkpoint == {
+        "kind": "checkpoint",
+        "rank": 0,
+        "step": 12,
+        "bytes": 6,
+        "path": str(path),
+        "verified": True,
+    }
+    assert acknowledge == {"kind": "acknowledge", "rank": 0, "step": 12}
+    assert checkpoints.verify(path).step == 12
+
+
+def test_more_signals_do_not_disturb_the_save(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    signal.raise_signal(signal.SIGTERM)
+
+    def save(directory: Path) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        (directory / "state").write_text("whole")
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        job.suspend(save, 5)
+    newest = checkpoints.newest_valid(tmp_path / "7")
+    assert newest is not None
+    assert (newest.path / "state").read_text() == "whole"
+
+
+def test_a_save_that_fails_is_raised_and_not_acknowledged(
+    make_job: MakeJob, listener: Listener, tmp_path: Path
+) -> None:
+    job = make_job()
+    job.checkpoint(writing("old"), 1)
+    listener.arrived()
+
+    def full(directory: Path) -> None:
+        (directory / "state").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        job.suspend(full, 2)
+    assert listener.arrived() == []
+    newest = checkpoints.newest_valid(tmp_path / "7")
+    assert newest is not None
+    assert newest.step == 1
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.checkpoint(writing("x" * 100), 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
+    with pytest.raises(OSError, match="about 100 bytes, 99 are free") as error:
+        job.checkpoint(lambda directory: pytest.fail("the save was begun"), 2)
+    assert error.value.errno == errno.ENOSPC
+
+
+def test_a_script_that_saved_by_itself_only_acknowledges(make_job: MakeJob, listener: Listener, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        make_job().suspend(step=3)
+    assert listener.arrived() == [{"kind": "acknowledge", "rank": 0, "step": 3}]
+    assert not checkpoints.any_published(tmp_path / "7")
+
+
+def test_other_ranks_without_a_process_group_leave_the_saving_to_rank_0(
+    make_job: MakeJob, listener: Listener, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        make_job(RANK="1").suspend(writing("x"), 3)
+    assert listener.arrived() == [{"kind": "acknowledge", "rank": 1, "step": 3}]
+    assert not checkpoints.any_published(tmp_path / "7")
+
+
+def test_a_job_resumes_from_the_directory_that_it_is_given(make_job: MakeJob, tmp_path: Path) -> None:
+    make_job(attempt=1).checkpoint(writing("forty"), 40)
+    resume_dir = tmp_path / "7" / "attempt-1" / "step-000000000040"
+    job = make_job(attempt=2, EBB_RESUME_DIR=str(resume_dir))
+    state = job.load_checkpoint()
+    assert state == ebbtide.State(resume_dir, 40, 1)
+    with pytest.raises(SystemExit):
+        job.suspend(writing("forty, unchanged"))
+    assert (tmp_path / "7" / "attempt-2" / "step-000000000040" / "state").exists()
+
+
+def test_a_checkpoint_without_a_step_counts_as_step_0(make_job: MakeJob, tmp_path: Path) -> None:
+    attempt_dir = tmp_path / "7" / "attempt-1"
+    attempt_dir.mkdir(parents=True)
+    (attempt_dir / "own.ckpt").write_text("own")
+    checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=True)
+    state = make_job(attempt=2, EBB_RESUME_DIR=str(attempt_dir)).load_checkpoint()
+    assert state == ebbtide.State(attempt_dir, 0, 1)
+
+
+def test_a_damaged_checkpoint_is_an_error_and_not_a_fresh_start(make_job: MakeJob, tmp_path: Path) -> None:
+    make_job(attempt=1).checkpoint(writing("forty"), 40)
+    resume_dir = tmp_path / "7" / "attempt-1" / "step-000000000040"
+    (resume_dir / "state").write_text("for")
+    with pytest.raises(ebbtide.InvalidCheckpoint, match="3 bytes, 5 in MANIFEST"):
+        make_job(attempt=2, EBB_RESUME_DIR=str(resume_dir)).load_checkpoint()
+
+
+def test_a_script_started_twice_in_one_attempt_goes_on_from_its_own_checkpoint(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    make_job(attempt=1).checkpoint(writing("old"), 40)
+    resume_dir = tmp_path / "7" / "attempt-1" / "step-000000000040"
+    make_job(attempt=2, EBB_RESUME_DIR=str(resume_dir)).checkpoint(writing("new"), 50)
+    state = make_job(attempt=2, EBB_RESUME_DIR=str(resume_dir)).load_checkpoint()
+    assert state is not None
+    assert (state.step, state.attempt) == (50, 2)
+
+
+def test_two_checkpoints_are_kept_over_suspends_and_saves(make_job: MakeJob, tmp_path: Path) -> None:
+    resume_dir = ""
+    for attempt in (1, 2, 3):
+        job = make_job(attempt=attempt, EBB_RESUME_DIR=resume_dir)
+        job.load_checkpoint()
+        job.checkpoint(writing("saved"), attempt * 10)
+        with pytest.raises(SystemExit):
+            job.suspend(writing("suspended"), attempt * 10 + 5)
+        resume_dir = str(tmp_path / "7" / f"attempt-{attempt}" / f"step-{attempt * 10 + 5:012d}")
+    left = sorted(path.name for path in (tmp_path / "7").glob("*/step-*"))
+    assert left == ["step-000000000030", "step-000000000035"]
+
+
+def test_a_first_call_outside_the_main_thread_warns_that_nothing_will_be_caught(make_job: MakeJob) -> None:
+    caught: list[str] = []
+
+    def call() -> None:
+        with pytest.warns(RuntimeWarning, match="outside the main thread"):
+            caught.append(str(make_job().id))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert caught == ["7"]
+
+
+@contextmanager
+def run(program: str, *arguments: str, variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """One of the jobs beside this file; whatever of it is left at the end is killed."""
+    job = subprocess.Popen(
+        [sys.executable, HERE / program, *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with job:
+            try:
+                yield job
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
+    finally:
+        assert job.returncode is not None
+
+
+def test_no_step_is_lost_or_repeated_over_a_suspend(tmp_path: Path, listener: Listener) -> None:
+    journal = tmp_path / "journal"
+    total = "1000000"
+    with run("counting_job.py", total, str(journal), variables=environment(tmp_path, 1)) as first:
+        listener.wait_for("progress")
+        first.send_signal(signal.SIGTERM)
+        step = listener.wait_for("acknowledge")["step"]
+        assert first.wait(DEADLINE_S) == 85
+    newest = checkpoints.newest_valid(tmp_path / "7")
+    assert newest is not None
+    assert newest.step == step
+    more = str(step + 50)
+    with run("counting_job.py", more, str(journal), variables=environment(tmp_path, 2, str(newest.path))) as second:
+        assert second.stdout is not None
+        printed = int(second.stdout.read())
+        assert second.wait(DEADLINE_S) == 0
+    assert printed == sum(range(1, int(more) + 1))
+    assert [int(line) for line in journal.read_text().split()] == list(range(1, int(more) + 1))
+
+
+def test_a_job_asked_during_its_last_step_says_so_and_ends(tmp_path: Path, listener: Listener) -> None:
+    with run("counting_job.py", "3", str(tmp_path / "journal"), "stop", variables=environment(tmp_path, 1)) as job:
+        assert job.wait(DEADLINE_S) == 0
+    assert [message["kind"] for message in listener.arrived()] == ["progress", "progress", "asked"]
+
+
+def test_forked_children_are_not_the_job(tmp_path: Path, listener: Listener) -> None:
+    with run("forking_job.py", variables=environment(tmp_path, 1)) as job:
+        assert job.stdout is not None
+        lines = job.stdout.read().splitlines()
+        assert job.wait(DEADLINE_S) == 85
+    assert lines == [
+        "parent asked True",
+        "child asked False",
+        f"child told to terminate {-signal.SIGTERM}",
+        "pool terminated",
+    ]
+    kinds = [message["kind"] for message in listener.arrived()]
+    assert kinds == ["progress", "asked", "checkpoint", "acknowledge"]
