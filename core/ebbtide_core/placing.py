@@ -55,7 +55,7 @@ class Trial:
 
     def _on_node(self, job: Job, share: int, id: NodeId) -> NodeAllocation | None:
         node = self.nodes.get(id)
-        if node is None or not _reachable_checkpoint(job, node):
+        if node is None or not reads_checkpoint(job, node):
             return None
         use = self.use(id)
         slices = self._slices(job, share, node, use)
@@ -117,6 +117,6 @@ def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     return node.fits(piece, others)
 
 
-def _reachable_checkpoint(job: Job, node: Node) -> bool:
+def reads_checkpoint(job: Job, node: Node) -> bool:
     """Whether ``node`` can read what earlier attempts of ``job`` saved."""
     return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id

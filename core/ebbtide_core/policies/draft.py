@@ -2,7 +2,7 @@
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.placing import Trial
+from ebbtide_core.placing import Trial, reads_checkpoint
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 
@@ -72,13 +72,18 @@ class Draft:
             self.waits[job.id] = f"waiting for {need}: no node is connected"
         elif job.gpus_min > biggest * WHOLE:
             self.waits[job.id] = f"waiting for {need} on one node: the connected ones have {biggest} at most"
-        elif job.checkpoint_root_id and not self._reaches_checkpoint(job):
-            self.waits[job.id] = "waiting for a node that can read its checkpoint"
         else:
-            self.waits[job.id] = f"waiting for {need}"
+            self.waits[job.id] = f"waiting for {need}{self._pinned(job)}"
 
-    def _reaches_checkpoint(self, job: Job) -> bool:
-        return any(node.facts.checkpoint_root_id == job.checkpoint_root_id for node in self.snapshot.nodes.values())
+    def _pinned(self, job: Job) -> str:
+        """Which nodes are left to a job whose checkpoint only they can read, in words."""
+        nodes = self.snapshot.nodes.values()
+        reaching = sorted(node.id for node in nodes if reads_checkpoint(job, node))
+        if len(reaching) == len(nodes):
+            return ""
+        return (
+            f" of node {', '.join(reaching)}, where its checkpoint is" if reaching else ": no node has its checkpoint"
+        )
 
 
 def count_text(share: int) -> str:
