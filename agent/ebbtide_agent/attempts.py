@@ -156,7 +156,7 @@ class Attempts:
         # Before anything is awaited: the same order may come again at any time.
         attempt = self._add(place, intent)
         self._on_change(attempt.status)
-        running = await self._running_attempt(intent.job_id, besides=intent.attempt)
+        running = await self._running_attempt(attempt)
         if running is not None:
             log.error("event=second-copy-refused job=%s attempt=%d running=%d", *attempt.key, running)
             attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
@@ -191,21 +191,25 @@ class Attempts:
         attempt = self._add(place, intent)
         attempt.recover()
 
-    async def _running_attempt(self, job_id: str, besides: int) -> int | None:
+    async def _running_attempt(self, launching: Supervised) -> int | None:
         """The attempt of this job that has processes here, if one has, whatever became of its directory and lock."""
+        job_id = launching.intent.job_id
         for attempt in self._attempts.values():
-            if attempt.intent.job_id == job_id and attempt.intent.attempt != besides and not attempt.is_over:
+            if attempt.intent.job_id == job_id and attempt is not launching and not attempt.is_over:
                 return attempt.intent.attempt
-        if any(_job_of(name) == job_id for name in self._unaccounted):
-            await self._look_for_unaccounted()
-        return next((_attempt_of(name) for name in self._unaccounted if _job_of(name) == job_id), None)
+        if all(_job_of(name) != job_id for name in self._unaccounted):
+            return None
+        still_running = await self._look_for_unaccounted(launching.place.path.name)
+        return next((_attempt_of(name) for name in still_running if _job_of(name) == job_id), None)
 
-    async def _look_for_unaccounted(self) -> None:
+    async def _look_for_unaccounted(self, launching: str = "") -> frozenset[str]:
+        """Names of attempts that have processes here, while none that is known could have them."""
         running = await apart(partial(survivors.by_attempt, self._node_dir))
         accounted = {attempt.place.path.name for attempt in self._attempts.values() if not attempt.is_over}
-        self._unaccounted = frozenset(running.keys() - accounted)
+        self._unaccounted = frozenset(running.keys() - (accounted - {launching}))
         for name in self._unaccounted:
             log.error("event=unaccounted-processes attempt=%s pids=%s", name, [p.pid for p in running[name]])
+        return self._unaccounted
 
 
 def _read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
@@ -219,6 +223,7 @@ def _read_intent(place: AttemptDir) -> Intent | None:
     try:
         content = place.intent()
         intent = None if content is None else Intent.from_json(content)
+        recovery.recorded_supervisor(place)
     except (OSError, ValueError, LookupError, TypeError) as error:
         log.error("event=damaged-attempt directory=%s error=%r", place.path.name, str(error))
         return None

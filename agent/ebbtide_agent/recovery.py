@@ -50,7 +50,7 @@ def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> F
 
     Raises OSError, ValueError or LookupError if what is on disk cannot be read.
     """
-    supervisor = recorded_supervisor(place) or supervisor
+    supervisor = supervisor or recorded_supervisor(place)
     # A supervisor that lives has not released the job's lock yet, whatever it has written already.
     if supervisor is not None and supervisor.is_alive():
         return Alive(supervisor)

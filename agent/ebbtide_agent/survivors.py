@@ -11,6 +11,7 @@ from pathlib import Path
 from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import attempts_dir
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.processes import descendants, is_below
 
 # To read the environment of a process that sleeps deep in the kernel may hang as the process does, so it gets this long
 # to come out of there. One that never does is recognised by the lock that it holds, or not at all.
@@ -27,7 +28,8 @@ def of_attempt(attempt_dir: Path, lock: Path) -> list[Identity]:
     candidates = _own_processes()
     holders = [process for process in candidates if _holds(process.pid, lock)]
     rest = [process for process in candidates if process not in holders]
-    return holders + [process for process, _ in _launched_below(attempt_dir, rest)]
+    found = holders + [process for process, _ in _launched_below(attempt_dir, rest)]
+    return [*found, *(child for process in found for child in _descendants(process) if child not in found)]
 
 
 def by_attempt(node_dir: Path) -> dict[str, list[Identity]]:
@@ -36,6 +38,12 @@ def by_attempt(node_dir: Path) -> dict[str, list[Identity]]:
     for process, name in _launched_below(attempts_dir(node_dir), _own_processes()):
         found.setdefault(name, []).append(process)
     return found
+
+
+def _descendants(ancestor: Identity) -> list[Identity]:
+    """Whatever they may have got rid of, they have their ancestor."""
+    below = [process for pid in descendants(ancestor.pid) if (process := Identity.of(pid)) is not None]
+    return [process for process in below if is_below(process.pid, ancestor.pid)]
 
 
 def _launched_below(directory: Path, candidates: Iterable[Identity]) -> list[tuple[Identity, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ebbtide_agent.identity import Identity
@@ -27,7 +28,8 @@ def register(intent: Intent, local_rank: int, process: Identity) -> None:
 def unregister(intent: Intent, pid: int) -> None:
     """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
     if intent.gpus and intent.fake_gpu_dir:
-        _path(intent, pid).unlink(missing_ok=True)
+        with suppress(OSError):
+            _path(intent, pid).unlink()
 
 
 def _held_bytes(intent: Intent, gpu: Gpu) -> int:

@@ -61,7 +61,7 @@ def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:
     """Signal those of these processes that live below `root`; returns whom it reached."""
     processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
     # Identity first: what has the pid when the signal goes out is then what was proven to be below `root`.
-    return [process for process in processes if _is_below(process.pid, root) and process.signal(signum)]
+    return [process for process in processes if is_below(process.pid, root) and process.signal(signum)]
 
 
 def kill_below(root: int) -> bool:
@@ -72,7 +72,8 @@ def kill_below(root: int) -> bool:
     return bool(signal_below(root, descendants(root), signal.SIGKILL))
 
 
-def _is_below(pid: int, root: int) -> bool:
+def is_below(pid: int, root: int) -> bool:
+    """Whether the process that has this pid now descends from `root`."""
     stat = procfs.read_stat(pid)
     while stat is not None and stat.parent not in (root, 0):
         stat = procfs.read_stat(stat.parent)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 
+from ebbtide_agent.identity import boot_id
 from ebbtide_agent.supervisor import linux
 from ebbtide_agent.supervisor.supervise import supervise
 
@@ -21,6 +22,7 @@ def main(descriptor: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
     linux.renounce_new_privileges()
+    boot_id()  # read once, here
     gc.collect()
     gc.freeze()  # or a collection in a supervisor would copy all that it shares with this process
     agent.sendall(READY)

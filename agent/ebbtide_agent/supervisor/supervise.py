@@ -76,7 +76,7 @@ def _read_line(channel: socket.socket) -> tuple[bytes, bytes]:
     """The first line, empty if there is no whole one, and what came after it."""
     received = bytearray()
     while b"\n" not in received:
-        data = channel.recv(1 << 20)
+        data = channel.recv(64 * 1024)
         if not data:
             return b"", b""
         received += data

@@ -10,7 +10,7 @@ from typing import Any
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import processes
+from ebbtide_agent.supervisor import fake_gpus, processes
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
@@ -81,6 +81,7 @@ class Watch:
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
+        fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
         self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
 

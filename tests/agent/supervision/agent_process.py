@@ -1,0 +1,27 @@
+"""An agent's attempts in a process of its own: launches what it is told to, reports every status, stays until killed.
+
+python agent_process.py DISK [ORDER in hexadecimal]...
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from ebbtide_agent.attempts import Attempts
+from ebbtide_protos.v1 import agent_pb2
+
+
+def report(status: agent_pb2.AttemptStatus) -> None:
+    print(status.SerializeToString().hex(), flush=True)
+
+
+async def main(disk: Path, orders: list[str]) -> None:
+    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report)
+    await attempts.start()
+    for order in orders:
+        await attempts.launch(agent_pb2.Launch.FromString(bytes.fromhex(order)))
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

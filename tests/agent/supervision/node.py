@@ -1,0 +1,151 @@
+"""What the tests see of a node: its attempts, its processes and its disk."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ebbtide_agent import recovery, survivors
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.attempts import Attempts
+from ebbtide_agent.identity import Identity
+from ebbtide_protos.v1 import agent_pb2, job_pb2
+
+DEADLINE_S = 20.0
+GIB = 1 << 30
+
+LAUNCHING = agent_pb2.ATTEMPT_PHASE_LAUNCHING
+RUNNING = agent_pb2.ATTEMPT_PHASE_RUNNING
+EXITED = agent_pb2.ATTEMPT_PHASE_EXITED
+FREED = agent_pb2.ATTEMPT_PHASE_FREED
+REFUSED = agent_pb2.ATTEMPT_PHASE_REFUSED
+OVER = (EXITED, FREED, REFUSED)
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    """The command that runs this code in an interpreter that starts fast."""
+    return [sys.executable, "-S", "-c", code, *arguments]
+
+
+def order(
+    command: list[str],
+    job_id: str = "1",
+    attempt: int = 1,
+    gpus: tuple[job_pb2.GpuAllocation, ...] = (),
+    needs_checkpoint: bool = False,
+    **spec: object,
+) -> agent_pb2.Launch:
+    """A launch order as the master sends it."""
+    defaults = {"workdir": "/", "env": {"PATH": os.environ["PATH"]}, "grace_s": 30.0}
+    return agent_pb2.Launch(
+        job_id=job_id,
+        attempt=attempt,
+        gpus=gpus,
+        needs_checkpoint=needs_checkpoint,
+        spec=job_pb2.JobSpec(command=command, **(defaults | spec)),
+    )
+
+
+def gpus(count: int, share: tuple[int, int] = (1, 1), mem_bytes: int = 4 * GIB) -> tuple[job_pb2.GpuAllocation, ...]:
+    part = job_pb2.Share(numerator=share[0], denominator=share[1])
+    return tuple(job_pb2.GpuAllocation(uuid=f"GPU-{i}", share=part, mem_bytes=mem_bytes) for i in range(count))
+
+
+class Node:
+    """One node's attempts, and everything they reported."""
+
+    def __init__(self, disk: Path, fake_gpus: bool = False) -> None:
+        self.dir = disk / "node"
+        self.checkpoints = disk / "checkpoints" / "c1"
+        self.changes: list[agent_pb2.AttemptStatus] = []
+        self._changed = asyncio.Event()
+        self.attempts = Attempts(
+            self.dir,
+            disk / "checkpoints",
+            cluster_id="c1",
+            on_change=self._note,
+            fake_gpu_dir=disk / "gpus" if fake_gpus else None,
+        )
+
+    def _note(self, status: agent_pb2.AttemptStatus) -> None:
+        self.changes.append(status)
+        self._changed.set()
+
+    def place(self, job_id: str = "1", attempt: int = 1) -> AttemptDir:
+        return AttemptDir.of(self.dir, job_id, attempt)
+
+    def log(self, job_id: str = "1", attempt: int = 1) -> str:
+        path = self.place(job_id, attempt).output
+        return path.read_text() if path.exists() else ""
+
+    def status(self, job_id: str = "1", attempt: int = 1) -> agent_pb2.AttemptStatus:
+        return next(s for s in self.attempts.statuses() if (s.job_id, s.attempt) == (job_id, attempt))
+
+    def phases(self, job_id: str = "1", attempt: int = 1) -> list[int]:
+        """Those that were reported, in their order, each once."""
+        mine = [s.phase for s in self.changes if (s.job_id, s.attempt) == (job_id, attempt)]
+        return list(dict.fromkeys(mine))
+
+    async def launch(self, command: list[str], **options: object) -> None:
+        await self.attempts.launch(order(command, **options))
+
+    async def run(self, command: list[str], **options: object) -> agent_pb2.AttemptStatus:
+        """Launch and wait for the end; returns the last status."""
+        await self.launch(command, **options)
+        return await self.end(options.get("job_id", "1"), options.get("attempt", 1))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds, looking whenever a status changed and now and then besides."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():
+                self._changed.clear()
+                waiter = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait([waiter], timeout=0.01)
+                waiter.cancel()
+
+    async def running(self, job_id: str = "1", attempt: int = 1, line: str = "") -> agent_pb2.AttemptStatus:
+        """Wait until the attempt runs, and until its log has this line if one is given."""
+
+        def runs() -> bool:
+            status = self.status(job_id, attempt)
+            assert status.phase in (LAUNCHING, RUNNING), status
+            return status.phase == RUNNING and line in self.log(job_id, attempt)
+
+        await self.until(runs)
+        return self.status(job_id, attempt)
+
+    async def end(self, job_id: str = "1", attempt: int = 1) -> agent_pb2.AttemptStatus:
+        """Wait until the attempt is over; returns its status."""
+        await self.until(lambda: self.status(job_id, attempt).phase in OVER)
+        return self.status(job_id, attempt)
+
+    async def stop(self, grace_s: float = 30.0, job_id: str = "1", attempt: int = 1) -> agent_pb2.AttemptStatus:
+        """Stop the attempt and wait for its end; returns its status."""
+        await self.attempts.stop(job_id, attempt, grace_s)
+        return await self.end(job_id, attempt)
+
+    async def end_all(self) -> None:
+        for status in self.attempts.statuses():
+            await self.stop(0.0, status.job_id, status.attempt)
+        await self.until(lambda: not self.processes())
+
+    def supervisor(self, job_id: str = "1", attempt: int = 1) -> Identity:
+        return Identity.from_json(self.place(job_id, attempt).supervisor())
+
+    def jobs(self) -> list[Identity]:
+        """Every process that was launched on this node and lives."""
+        return [process for found in survivors.by_attempt(self.dir.resolve()).values() for process in found]
+
+    def processes(self) -> list[Identity]:
+        """The same, and the supervisors that live."""
+        places = [AttemptDir(path) for path in self.dir.glob("attempts/*")]
+        supervisors = [process for place in places if (process := _supervisor(place)) and process.is_alive()]
+        return self.jobs() + supervisors
+
+
+def _supervisor(place: AttemptDir) -> Identity | None:
+    try:
+        return recovery.recorded_supervisor(place)
+    except (OSError, ValueError, LookupError):  # a test damaged it
+        return None

@@ -1,0 +1,286 @@
+"""Stopping: whom the signal reaches, how long the grace period is, and what is recorded of it."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+from ebbtide import checkpoints
+from ebbtide_protos.v1 import job_pb2
+
+from tests.agent.supervision.node import EXITED, python
+
+CHECKPOINTED_YES = job_pb2.CHECKPOINTED_YES
+CHECKPOINTED_NO = job_pb2.CHECKPOINTED_NO
+CHECKPOINTED_UNKNOWN = job_pb2.CHECKPOINTED_UNKNOWN
+
+SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
+STUBBORN = python("""
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(600)
+""")
+# Ends with the code that is its first argument, after what is its second.
+YIELDING = """
+import os, signal, sys, time
+def end(signum, frame):
+    print("got", signum, os.getpid(), flush=True)
+    exec(sys.argv[2] if len(sys.argv) > 2 else "")
+    os._exit(int(sys.argv[1]))
+signal.signal(signal.SIGTERM, end)
+print("up", os.getpid(), flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+async def test_a_job_that_handles_the_signal_ends_as_it_likes(agent):
+    async with agent() as node:
+        await node.launch(python(YIELDING, "85"))
+        await node.running(line="up")
+        before = time.time()
+        status = await node.stop()
+        assert (status.exit.exit_code, status.exit.signal) == (85, 0)
+        assert (status.exit.stop_requested, status.exit.delivered, status.exit.caught) == (True, True, True)
+        assert not status.exit.killed
+        assert before <= status.exit.stop_requested_at <= status.exit.ended_at
+
+
+async def test_a_job_without_a_handler_dies_by_the_signal(agent):
+    async with agent() as node:
+        await node.launch(SLEEP)
+        await node.running(line="up")
+        status = await node.stop()
+        assert status.exit.signal == signal.SIGTERM
+        assert (status.exit.delivered, status.exit.caught, status.exit.killed) == (True, False, False)
+        assert status.exit.checkpointed == CHECKPOINTED_NO
+
+
+async def test_a_job_that_ignores_sigterm_dies_at_the_end_of_its_grace_period(agent):
+    async with agent() as node:
+        await node.launch(STUBBORN)
+        await node.running(line="up")
+        started = time.monotonic()
+        status = await node.stop(grace_s=0.5)
+        assert time.monotonic() - started >= 0.5
+        assert status.exit.signal == signal.SIGKILL
+        assert (status.exit.killed, status.exit.delivered, status.exit.caught) == (True, True, True)
+        assert "no" in node.log()
+
+
+async def test_a_grace_period_of_nothing_kills_at_once_and_without_the_signal(agent):
+    async with agent() as node:
+        await node.launch(STUBBORN)
+        await node.running(line="up")
+        status = await node.stop(grace_s=0.0)
+        assert status.exit.signal == signal.SIGKILL
+        assert (status.exit.killed, status.exit.delivered) == (True, False)
+        assert "no" not in node.log()
+
+
+async def test_a_second_stop_shortens_the_grace_period_and_does_not_signal_again(agent):
+    async with agent() as node:
+        await node.launch(STUBBORN)
+        await node.running(line="up")
+        await node.attempts.stop("1", 1, 600.0)
+        await node.running(line="no")
+        started = time.monotonic()
+        status = await node.stop(grace_s=0.3)
+        assert 0.3 <= time.monotonic() - started < 10
+        assert status.exit.killed
+        assert node.log().count("no") == 1
+
+
+async def test_a_second_stop_cannot_lengthen_the_grace_period(agent):
+    async with agent() as node:
+        await node.launch(STUBBORN)
+        await node.running(line="up")
+        await node.attempts.stop("1", 1, 0.3)
+        assert (await node.stop(grace_s=600.0)).exit.killed
+
+
+async def test_the_signal_is_the_one_that_the_job_chose(agent):
+    async with agent() as node:
+        await node.launch(python(YIELDING.replace("SIGTERM", "SIGUSR1"), "0"), signal="SIGUSR1")
+        await node.running(line="up")
+        await node.stop()
+        assert f"got {signal.SIGUSR1:d}" in node.log()
+
+
+async def test_a_stopped_process_is_continued_so_that_it_sees_the_signal(agent):
+    async with agent() as node:
+        await node.launch(python(YIELDING, "85"))
+        pid = (await node.running(line="up")).pid
+        os.kill(pid, signal.SIGSTOP)
+        assert (await node.stop()).exit.exit_code == 85
+
+
+async def test_behind_a_shell_it_is_the_script_that_gets_the_signal(agent):
+    async with agent() as node:
+        script = python(YIELDING, "75")
+        await node.launch(["bash", "-c", '"$@"; exit $?', "bash", *script])
+        leader = (await node.running(line="up")).pid
+        status = await node.stop()
+        assert (status.exit.exit_code, status.exit.signal) == (75, 0)
+        assert (status.exit.delivered, status.exit.caught) == (True, True)
+        assert f"got 15 {leader}" not in node.log()
+
+
+async def test_below_a_process_that_handles_the_signal_nobody_else_gets_it(agent):
+    loader = f"import subprocess, sys; subprocess.Popen([{sys.executable!r}, '-S', '-c', {YIELDING!r}, '1'])"
+    code = loader + "\n" + YIELDING.replace('print("up"', 'print("parent"')
+    async with agent() as node:
+        await node.launch(python(code, "85", "import time; time.sleep(0.2)"))
+        leader = (await node.running(line="up")).pid
+        await node.running(line="parent")
+        assert (await node.stop()).exit.exit_code == 85
+        assert node.log().count("got") == 1
+        assert f"got 15 {leader}" in node.log()
+
+
+async def test_a_saving_child_has_its_grace_when_the_wrapper_above_it_is_gone(agent):
+    """The wrapper ends at once; what matters is still writing."""
+    async with agent() as node:
+        saving = python(YIELDING, "0", "import time; time.sleep(0.3); print('saved', flush=True)")
+        await node.launch(["bash", "-c", '"$@" & read', "bash", *saving], env={"PATH": os.environ["PATH"]})
+        # Its stdin is empty, so the wrapper ends by itself, and with it the attempt.
+        status = await node.end()
+        assert status.exit.exit_code == 1
+        await node.launch(
+            ["bash", "-c", 'trap "exit 3" USR1; "$@" & wait', "bash", *saving], attempt=2, signal="SIGTERM"
+        )
+        await node.running(attempt=2, line="up")
+        leader = node.status(attempt=2).pid
+        await node.attempts.stop("1", 2, 30.0)
+        await node.until(lambda: "got" in node.log(attempt=2))
+        os.kill(leader, signal.SIGUSR1)
+        status = await node.end(attempt=2)
+        assert status.exit.exit_code == 3
+        assert "saved" in node.log(attempt=2)
+
+
+async def test_a_stop_that_comes_while_the_attempt_starts_is_honoured_once_it_runs(agent):
+    async with agent() as node:
+        await node.launch(SLEEP)
+        status = await node.stop()
+        assert status.phase == EXITED
+        assert status.exit.stop_requested
+        # A fresh interpreter has no handler yet, or has one already.
+        assert status.exit.signal == signal.SIGTERM
+
+
+async def test_stopping_what_is_over_or_unknown_does_nothing(agent):
+    async with agent() as node:
+        ended = await node.run(python("pass"))
+        assert await node.stop() == ended
+        await node.attempts.stop("99", 1, 1.0)
+
+
+async def test_stops_that_race_with_exits_always_end_in_one_recorded_exit(agent):
+    async with agent() as node:
+        jobs = [str(n) for n in range(20)]
+        for job_id in jobs:
+            await node.launch(["sh", "-c", "exit 3"], job_id=job_id)
+        for job_id in jobs:
+            await node.attempts.stop(job_id, 1, 10.0)
+        for job_id in jobs:
+            status = await node.end(job_id)
+            assert status.phase == EXITED
+            assert not status.lost
+            ended_by_itself = (status.exit.exit_code, status.exit.signal) == (3, 0)
+            ended_by_signal = (status.exit.signal, status.exit.delivered) == (signal.SIGTERM, True)
+            assert ended_by_itself or ended_by_signal
+
+
+async def test_an_exit_before_the_stop_is_not_taken_for_its_answer(agent):
+    """The leader is gone but its orphan still runs when the stop arrives."""
+    async with agent() as node:
+        await node.launch(["sh", "-c", "exit 0"])
+        status = await node.end()
+        assert not status.exit.stop_requested
+        assert not status.exit.delivered
+
+
+async def test_a_job_on_the_sdk_suspends_and_all_of_it_is_recorded(agent):
+    code = """
+import ebbtide, time
+job = ebbtide.job()
+for step in range(1, 100000):
+    job.report(step=step, total=100000, loss=1 / step)
+    if job.should_suspend():
+        job.suspend(step=step, save=lambda directory: (directory / "state").write_text(str(step)))
+    time.sleep(0.01)
+"""
+    async with agent() as node:
+        await node.launch([sys.executable, "-c", code])
+        await node.until(lambda: node.status().progress.step > 3)
+        status = await node.stop()
+        assert status.exit.exit_code == 85
+        assert (status.exit.asked, status.exit.acknowledged, status.exit.caught) == (True, True, True)
+        assert status.exit.checkpointed == CHECKPOINTED_YES
+        assert 0 < status.exit.checkpoint_s < 10
+        assert status.checkpoint.verified
+        assert status.checkpoint.step >= status.progress.step > 3
+        saved = checkpoints.verify(node.checkpoints / "1" / "attempt-1" / f"step-{status.checkpoint.step:012d}")
+        assert str(saved.path.resolve()) == status.checkpoint.path
+        assert saved.bytes == status.checkpoint.bytes
+
+
+async def test_a_script_that_saves_by_itself_has_its_directory_sealed(agent):
+    save = "import pathlib; pathlib.Path(os.environ['EBB_CHECKPOINT_DIR'], 'state').write_text('x' * 100)"
+    async with agent() as node:
+        await node.launch(python(YIELDING, "0", save))
+        await node.running(line="up")
+        status = await node.stop()
+        assert status.exit.checkpointed == CHECKPOINTED_YES
+        assert (status.checkpoint.bytes, status.checkpoint.verified) == (100, True)
+        assert checkpoints.verify(node.checkpoints / "1" / "attempt-1").complete
+
+
+async def test_a_script_that_is_killed_while_it_saves_is_sealed_as_perhaps_incomplete(agent):
+    save = "import pathlib; pathlib.Path(os.environ['EBB_CHECKPOINT_DIR'], 'state').write_text('x'); time.sleep(600)"
+    async with agent() as node:
+        await node.launch(python(YIELDING, "0", save))
+        await node.running(line="up")
+        status = await node.stop(grace_s=0.5)
+        assert status.exit.killed
+        assert status.exit.checkpointed == CHECKPOINTED_UNKNOWN
+        assert not checkpoints.verify(node.checkpoints / "1" / "attempt-1").complete
+
+
+async def test_what_was_saved_before_the_stop_is_no_answer_to_it(agent):
+    code = "import os, pathlib; pathlib.Path(os.environ['EBB_CHECKPOINT_DIR'], 'state').write_text('x')\n"
+    async with agent() as node:
+        await node.launch(python(code + "print('up', flush=True); import time; time.sleep(600)"))
+        await node.running(line="up")
+        status = await node.stop()
+        assert status.exit.checkpointed == CHECKPOINTED_NO
+        assert status.checkpoint.bytes == 1
+
+
+async def test_nobody_knows_what_a_script_with_a_checkpoint_path_of_its_own_saved(agent):
+    async with agent() as node:
+        await node.launch(python(YIELDING, "0"))
+        await node.running(line="up")
+        assert (await node.stop()).exit.checkpointed == CHECKPOINTED_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "order", [b"not json\n", b"[]\n", b'{"do": "stop", "grace_s": "soon"}\n', b'{"do": "dance"}\n']
+)
+async def test_nonsense_on_the_control_socket_is_ignored(agent, order):
+    async with agent() as node:
+        await node.launch(SLEEP)
+        await node.running(line="up")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(node.place().control_socket))
+            connection.sendall(order + b"\n")
+            first = connection.makefile().readline()
+        assert json.loads(first)["pid"] == node.status().pid
+        assert (await node.stop()).exit.signal == signal.SIGTERM
