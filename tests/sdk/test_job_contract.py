@@ -214,6 +214,22 @@ def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(
     assert error.value.errno == errno.ENOSPC
 
 
+def test_steps_that_start_anew_are_refused_before_they_hide_a_newer_checkpoint(make_job: MakeJob) -> None:
+    job = make_job()
+    job.checkpoint(writing("first epoch"), 100)
+    job.checkpoint(writing("again"), 100)
+    with pytest.raises(ValueError, match="step 1 is below step 100"):
+        job.checkpoint(lambda directory: pytest.fail("the save was begun"), 1)
+
+
+def test_without_a_step_a_suspend_takes_the_one_last_saved(make_job: MakeJob, listener: Listener) -> None:
+    job = make_job()
+    job.checkpoint(writing("saved"), 100)
+    with pytest.raises(SystemExit):
+        job.suspend(writing("suspended"))
+    assert listener.arrived()[-1] == {"kind": "acknowledge", "rank": 0, "step": 100}
+
+
 def test_a_script_that_saved_by_itself_only_acknowledges(make_job: MakeJob, listener: Listener, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         make_job().suspend(step=3)
