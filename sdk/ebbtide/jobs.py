@@ -55,6 +55,7 @@ class Job:
         self._asked = False
         self._step = 0
         self._next_report_at = -math.inf
+        self._saved_step = -1
         self._last: Checkpoint | None = None
         self._trusted: set[Path] = set()
         if self.id is not None:
@@ -77,7 +78,9 @@ class Job:
         """Publish a checkpoint at `step` and go on training; raises what `save` raises, or OSError on a full disk.
 
         `save` gets an empty directory to fill. Under torch.distributed this is collective: `save` runs on rank 0,
-        or with `all_ranks` on each rank (on one file system), and a failure anywhere is raised everywhere.
+        or with `all_ranks` on each rank (on one file system), and a failure anywhere is raised everywhere. The
+        highest step counts as an attempt's newest checkpoint, so going below one that is saved is a ValueError:
+        count steps over the whole run, not from each epoch.
         """
         if self.checkpoint_dir is None:
             return
@@ -121,7 +124,7 @@ class Job:
     def suspend(self, save: Save | None = None, step: int | None = None, *, all_ranks: bool = False) -> None:
         """Publish a checkpoint, acknowledge, and leave by SystemExit(85) with all ranks; outside Ebbtide: nothing.
 
-        `step` is the one last reported unless given. Without `save` the script has saved by itself. If saving
+        `step` is the one last reported or saved unless given. Without `save` the script has saved by itself. If saving
         fails, that error is raised instead, nothing is acknowledged and the older checkpoints are untouched.
         """
         if self.id is None:
@@ -160,6 +163,8 @@ class Job:
         return checkpoints.verify(self.resume_dir) if self.id is None else checkpoints.inspect(self.resume_dir)
 
     def _publish(self, save: Save, step: int, all_ranks: bool) -> None:
+        if step < self._saved_step:
+            raise ValueError(f"step {step} is below step {self._saved_step}, which this attempt has already saved")
         group = distributed.current()
         if group is not None and group.rank != 0:
             group.follow(save)
@@ -167,6 +172,7 @@ class Job:
             self._announce(group.lead(lambda write: self._write(write, step), save, all_ranks))
         elif self._env_rank == 0:
             self._announce(self._write(save, step))
+        self._step = self._saved_step = step
 
     def _write(self, save: Save, step: int) -> Checkpoint:
         if self.checkpoint_dir is None:
