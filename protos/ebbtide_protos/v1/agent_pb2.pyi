@@ -548,7 +548,7 @@ class AttemptStatus(_message.Message):
     def exit(self) -> Global___ExitRecord: ...
     @_builtins.property
     def dirty_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """with EXITED: GPUs whose memory was not released in time (quarantined)"""
+        """with FREED: GPUs whose memory was not released in time (quarantined)"""
 
     def __init__(
         self,
@@ -597,9 +597,9 @@ class ExitRecord(_message.Message):
     FAILED_RANK_FIELD_NUMBER: _builtins.int
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
-    """of the leader (rank 0); meaningless if `signal` is set"""
+    """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
-    """that ended the leader; 0: none"""
+    """that ended that rank; 0: none"""
     ended_at: _builtins.float
     """Unix seconds"""
     stop_requested: _builtins.bool

@@ -1,0 +1,89 @@
+"""Whom a signal may reach, and who a process is."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor import processes
+from ebbtide_agent.supervisor.processes import Targets, stop_targets
+
+TREES = {
+    "the launched process handles it itself": ({1: [2]}, {1, 2}, Targets((1,), True)),
+    "a shell above the script": ({1: [2]}, {2}, Targets((2,), True)),
+    "two levels of shells": ({1: [2], 2: [3]}, {3}, Targets((3,), True)),
+    "the loaders below a handler are its own business": ({1: [2], 2: [3, 4]}, {2, 3, 4}, Targets((2,), True)),
+    "two branches that handle it": ({1: [2, 3], 2: [4]}, {3, 4}, Targets((3, 4), True)),
+    "a branch that does not handle it is spared": ({1: [2, 3]}, {3}, Targets((3,), True)),
+    "nobody handles it": ({1: [2, 3], 3: [4]}, set(), Targets((1, 2, 3, 4), False)),
+    "a single process": ({}, set(), Targets((1,), False)),
+}
+
+
+@pytest.mark.parametrize(("children", "catching", "targets"), TREES.values(), ids=TREES.keys())
+def test_the_signal_goes_to_the_topmost_processes_that_handle_it(children, catching, targets):
+    assert stop_targets(1, lambda pid: children.get(pid, []), catching.__contains__) == targets
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_signalled_if_it_is_the_one_that_is_meant(sleeper):
+    assert Identity.of(sleeper.pid).signal(signal.SIGTERM)
+    assert sleeper.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("changes", [{"starttime": 1}, {"boot_id": "another boot"}], ids=["pid", "boot"])
+def test_a_process_that_only_has_the_same_pid_is_not_signalled(sleeper, changes):
+    other = replace(Identity.of(sleeper.pid), **changes)
+    assert not other.is_alive()
+    assert not other.signal(signal.SIGKILL)
+    assert sleeper.poll() is None
+
+
+def test_the_dead_and_the_unburied_are_nobody(sleeper):
+    identity = Identity.of(sleeper.pid)
+    os.kill(sleeper.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not identity.is_alive()
+    assert Identity.of(sleeper.pid) is None
+    sleeper.wait()
+    assert not identity.signal(signal.SIGTERM)
+
+
+def test_nobody_is_never_alive():
+    assert not Identity.nobody().is_alive()
+
+
+def test_only_what_descends_from_the_root_is_signalled(sleeper):
+    """The test's child is not below its sibling."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as sibling:
+        assert processes.signal_below(sibling.pid, [sleeper.pid, 1, os.getpid()], signal.SIGKILL) == []
+        assert sleeper.poll() is None
+        assert processes.is_below(sleeper.pid, os.getpid())
+        sibling.kill()
+
+
+def test_a_handler_is_told_from_the_default_and_from_ignoring():
+    code = """
+import signal
+signal.signal(signal.SIGUSR1, print)
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+print("up", flush=True)
+input()
+"""
+    command = [sys.executable, "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert processes.catches(process.pid, signal.SIGUSR1)
+        assert not processes.catches(process.pid, signal.SIGUSR2)
+        assert not processes.catches(process.pid, signal.SIGTERM)
+        process.kill()
+    assert not processes.catches(process.pid, signal.SIGUSR1)

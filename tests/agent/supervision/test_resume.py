@@ -1,0 +1,95 @@
+"""Which checkpoint an attempt goes on from."""
+
+from pathlib import Path
+
+import pytest
+from ebbtide import checkpoints
+from ebbtide_protos.v1 import agent_pb2
+
+from tests.agent.supervision.node import EXITED, REFUSED, Node, python
+
+TELL = ["sh", "-c", 'echo "$EBB_RESUME_DIR"; echo "$EBB_CHECKPOINT_DIR"']
+
+
+def publish(node: Node, attempt: int, step: int) -> Path:
+    directory = node.checkpoints.resolve() / "1" / f"attempt-{attempt}"
+    saved = checkpoints.publish(
+        directory, step, lambda path: (path / "state").write_text(f"{attempt} {step}"), job_id="1", attempt=attempt
+    )
+    return saved.path
+
+
+async def test_a_first_attempt_has_nothing_to_resume_and_a_directory_to_write_to(agent):
+    async with agent() as node:
+        status = await node.run(TELL)
+        own = node.checkpoints.resolve() / "1" / "attempt-1"
+        assert node.log() == f"\n{own}\n"
+        assert own.is_dir()
+        assert not status.HasField("resumed_step")
+
+
+async def test_the_newest_checkpoint_of_the_attempts_before_is_resumed(agent):
+    async with agent() as node:
+        publish(node, 1, 900)
+        publish(node, 2, 100)
+        newest = publish(node, 2, 200)
+        publish(node, 4, 1)  # of an attempt that cannot have been
+        status = await node.run(TELL, attempt=3, needs_checkpoint=True)
+        assert node.log(attempt=3).splitlines()[0] == str(newest)
+        assert status.resumed_step == 200
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "shortened"])
+async def test_a_damaged_checkpoint_is_passed_over(agent, damage):
+    async with agent() as node:
+        older = publish(node, 1, 100)
+        state = publish(node, 1, 200) / "state"
+        match damage:
+            case "flipped":
+                state.write_text("1 201")
+            case "shortened":
+                state.write_text("1")
+            case "missing":
+                state.unlink()
+        status = await node.run(TELL, attempt=2)
+        assert node.log(attempt=2).splitlines()[0] == str(older)
+        assert status.resumed_step == 100
+
+
+async def test_a_sealed_directory_is_resumed_without_a_step(agent):
+    save = 'echo state > "$EBB_CHECKPOINT_DIR/state"'
+    async with agent() as node:
+        await node.run(["sh", "-c", save])
+        status = await node.run(TELL, attempt=2, needs_checkpoint=True)
+        assert node.log(attempt=2).splitlines()[0] == str(node.checkpoints.resolve() / "1" / "attempt-1")
+        assert not status.HasField("resumed_step")
+
+
+async def test_a_job_that_had_progress_does_not_start_without_a_valid_checkpoint(agent):
+    async with agent() as node:
+        (publish(node, 1, 100) / "state").unlink()
+        status = await node.run(TELL, attempt=2, needs_checkpoint=True)
+        assert (status.phase, status.refusal_cause) == (REFUSED, agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT)
+        assert "had progress" in status.refusal
+        assert node.log(attempt=2) == ""
+
+
+async def test_a_job_without_progress_starts_without_a_checkpoint(agent):
+    async with agent() as node:
+        status = await node.run(TELL, attempt=2)
+        assert status.phase == EXITED
+        assert node.log(attempt=2).splitlines()[0] == ""
+
+
+async def test_two_clusters_on_one_disk_do_not_see_each_others_checkpoints(agent):
+    async with agent() as node:
+        publish(node, 1, 100)
+        node.attempts.cluster_id = "c2"
+        status = await node.run(TELL, attempt=2, needs_checkpoint=True)
+        assert status.refusal_cause == agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT
+
+
+async def test_a_script_that_wrote_nothing_leaves_nothing_to_resume(agent):
+    async with agent() as node:
+        assert not (await node.run(python("pass"))).HasField("checkpoint")
+        assert not checkpoints.any_published(node.checkpoints / "1")
