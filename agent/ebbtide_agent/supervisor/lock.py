@@ -19,21 +19,33 @@ _WIDTH = 12
 def hold(path: Path, attempt: int) -> Iterator[int]:
     """Hold the lock for this attempt; yields the descriptor for its processes to inherit.
 
-    When the block ends the lock is let go for every process that inherited it, so none of them may live then. Raises
-    Refused if another attempt holds it, if this or a later one ever held it, or if the file cannot be used.
+    The attempt's number is not on disk yet, but outlives every process of this boot: call `make_durable` once the
+    attempt runs, for it may take longer than the start. When the block ends the lock is let go for every process that
+    inherited it, so none of them may live then. Raises Refused if another attempt holds it, if this or a later one
+    ever held it, or if the file cannot be used.
     """
     with refusing("cannot open the job's lock"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with refusing("cannot lock the job"):
-            _acquire(descriptor, attempt, path.parent)
+            _acquire(descriptor, attempt)
         yield descriptor
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, attempt: int, directory: Path) -> None:
+def make_durable(descriptor: int, path: Path) -> None:
+    """Have the fence outlive a crash of the machine, too. Raises OSError."""
+    os.fsync(descriptor)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _acquire(descriptor: int, attempt: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,21 +53,11 @@ def _acquire(descriptor: int, attempt: int, directory: Path) -> None:
     highest = _read(descriptor)
     if attempt <= highest:
         raise Refused(f"attempt {highest} of the job was already started here")
-    _write(descriptor, attempt, directory)
+    # Of fixed width and in place: no moment exists in which the file is empty.
+    os.pwrite(descriptor, b"%0*d\n" % (_WIDTH, attempt), 0)
 
 
 def _read(descriptor: int) -> int:
     content = os.pread(descriptor, _WIDTH, 0)
     # Damaged content fences nothing any more, but holding the lock still proves that no attempt lives.
     return int(content) if content.isdigit() else 0
-
-
-def _write(descriptor: int, attempt: int, directory: Path) -> None:
-    is_new = os.fstat(descriptor).st_size == 0
-    # Of fixed width and in place: no moment exists in which the file is empty.
-    os.pwrite(descriptor, b"%0*d\n" % (_WIDTH, attempt), 0)
-    os.fsync(descriptor)
-    if is_new:
-        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(parent)
-        os.close(parent)

@@ -55,10 +55,12 @@ def _supervise(
         if sockets is None:
             return  # it has, or had, a supervisor already; the agent finds what it left
         listener, job_socket = sockets
-        with lock.hold(lock_path(Path(intent.node_dir), intent.job_id), intent.attempt) as held:
+        fence = lock_path(Path(intent.node_dir), intent.job_id)
+        with lock.hold(fence, intent.attempt) as held:
             prepared = prepare(intent, place)
-            ranks = _start(intent, place, prepared, held)
-            _note_start(status, prepared, ranks)
+            started_at = time.time()
+            ranks = _start(intent, place, prepared, held, fence)
+            _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, leader_rank=intent.first_rank)
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener)
             watch.run(channel, received)
@@ -104,7 +106,7 @@ def _claim(
     return (listener, job_socket) if place.claim(supervisor.to_json()) else None
 
 
-def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int) -> list[Rank]:
+def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path) -> list[Rank]:
     """Start all processes, or none. Raises Refused."""
     ranks: list[Rank] = []
     try:
@@ -114,6 +116,7 @@ def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int) -> 
                 ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held))
                 fake_gpus.register(intent, local_rank, ranks[-1].identity)
             os.close(output)
+            lock.make_durable(held, fence)
     except Refused:
         _end_all(ranks)
         raise
@@ -136,10 +139,10 @@ def _end_all(ranks: list[Rank]) -> None:
             os.waitpid(-1, 0)
 
 
-def _note_start(status: Status, prepared: Prepared, ranks: list[Rank]) -> None:
+def _note_start(status: Status, prepared: Prepared, ranks: list[Rank], started_at: float) -> None:
     status.phase = Phase.RUNNING
     status.pid = ranks[0].identity.pid
-    status.started_at = time.time()
+    status.started_at = started_at
     status.resumed_step = prepared.resumed_step
 
 
