@@ -16,6 +16,7 @@ VERBS: Final = {
     "Cluster": {
         "up": "Start a whole cluster on this machine",
         "down": "Suspend all jobs and stop the cluster of this machine",
+        "demo": "Watch real training step aside, come back and change size",
         "master": "Run the master in the foreground",
         "agent": "Run a node's agent in the foreground",
         "nodes": "Show nodes and GPUs",

@@ -1,0 +1,179 @@
+"""The story that the demo tells, job by job.
+
+On N GPUs: a rigid best-effort run takes one, an elastic one all others. An urgent job comes and needs one GPU: the
+rigid run is the cheaper victim, steps aside, and comes back when the urgent job is done. When it has finished, the
+elastic run grows into the GPU that it leaves idle.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide_core.model import WHOLE, JobClass, LaunchMode
+from ebbtide_core.spec import JobSpec
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.demo.board import Board, Jobs
+from ebbtide_cli.errors import Failure
+from ebbtide_cli.jobs import finished
+from ebbtide_cli.submission import check, job_environment, user_name
+from ebbtide_cli.wire import spec_message
+
+THREADS = 1
+"""Of each process; the same everywhere, for sums in another order are other sums."""
+WARM_UP_STEPS = 200
+URGENT_STEPS = 60
+LONG_S = 8.0
+ELASTIC_S = 36.0
+"""How long the two runs would take if they had the machine to themselves."""
+LONG_WIDTH = 16
+ELASTIC_WIDTH = 8
+ENOUGH_TO_LOSE = 20
+"""Steps after which an interruption would hurt."""
+FASTEST_STEP_S = 1e-3
+RESIZE_AFTER_S = 3.0
+GRACE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One run of the demo: where, on how many GPUs, from which seed; ``tell`` is called with each chapter's title."""
+
+    folder: Path
+    examples: Path
+    gpu_count: int
+    seed: int
+    board: Board
+    tell: Callable[[str], None]
+
+    def run(self) -> Jobs:
+        """Tell all of it; the jobs as they are at the end."""
+        long_steps, elastic_steps = self._sizes()
+        self.tell("A long best-effort run takes one GPU, an elastic DDP run all others.")
+        self._submit(self._digits("long", long_steps))
+        self._submit(self._elastic("elastic", elastic_steps))
+        self.board.wait_until("both runs train", lambda jobs: all(_step(jobs, n) > ENOUGH_TO_LOSE for n in _RUNS))
+        self.tell("An urgent job comes. No GPU is free: somebody has to step aside.")
+        self._submit(self._urgent())
+        self.board.wait_until("the urgent job runs", lambda jobs: _started(jobs, "urgent"))
+        self.tell("The long run has checkpointed and stepped aside; the urgent job has its GPU.")
+        self.board.wait_until("the long run is back", lambda jobs: _attempts(jobs, "long") > 1)
+        self.tell("The urgent job is done, the long run comes back where it left off.")
+        self.board.wait_until("the long run is done", lambda jobs: _over(jobs, "long"))
+        self.tell("The long run is done, too: the elastic one grows into the idle GPU.")
+        self.board.wait_until("the elastic run is done", lambda jobs: _over(jobs, "elastic"))
+        self.tell("For the proof, both runs once more, without an interruption.")
+        self._submit(self._digits(again("long"), long_steps))
+        self._submit(self._elastic(again("elastic"), elastic_steps, gpus=1))
+        proof = [again(name) for name in _RUNS]
+        return self.board.wait_until("the runs of the proof are done", lambda jobs: all(_over(jobs, n) for n in proof))
+
+    def weights(self, name: str) -> Path:
+        """Where a run leaves its final weights."""
+        return self.folder / f"{name}.pt"
+
+    def _sizes(self) -> tuple[int, int]:
+        """How many steps make the story long enough on this machine, measured by a short run."""
+        self.tell("A short run warms up, and tells how fast this machine is.")
+        self._submit(self._digits("warm-up", WARM_UP_STEPS))
+        seen: list[tuple[float, int]] = []
+
+        def done(jobs: Jobs) -> bool:
+            seen.append((time.monotonic(), _step(jobs, "warm-up")))
+            return _over(jobs, "warm-up")
+
+        self.board.wait_until("the warm-up is done", done)
+        begin, first = next(sample for sample in seen if sample[1])
+        end, last = next(sample for sample in seen if sample[1] == seen[-1][1])
+        step_s = max((end - begin) / max(1, last - first), FASTEST_STEP_S)
+        crowd = max(1.0, self.gpu_count / (os.cpu_count() or 1))
+        return round(LONG_S / step_s), round(ELASTIC_S / (crowd * step_s))
+
+    # --- the jobs ---
+
+    def _digits(self, name: str, steps: int) -> JobSpec:
+        script = ["digits.py", "--steps", str(steps), "--width", str(LONG_WIDTH), "--out", str(self.weights(name))]
+        return self._spec(name, script, WHOLE, WHOLE)
+
+    def _elastic(self, name: str, steps: int, gpus: int | None = None) -> JobSpec:
+        script = [
+            "digits_ddp.py",
+            "--steps",
+            str(steps),
+            "--width",
+            str(ELASTIC_WIDTH),
+            "--out",
+            str(self.weights(name)),
+        ]
+        low, high = (gpus, gpus) if gpus else (self.gpu_count - 1, self.gpu_count)
+        return self._spec(name, script, low * WHOLE, high * WHOLE, launch=LaunchMode.DDP)
+
+    def _urgent(self) -> JobSpec:
+        script = ["digits.py", "--steps", str(URGENT_STEPS), "--width", str(ELASTIC_WIDTH)]
+        return self._spec("urgent", script, WHOLE, WHOLE, job_class=JobClass.TRIAL_AND_ERROR)
+
+    def _spec(
+        self,
+        name: str,
+        script: list[str],
+        low: int,
+        high: int,
+        launch: LaunchMode = LaunchMode.SINGLE,
+        job_class: JobClass = JobClass.BEST_EFFORT,
+    ) -> JobSpec:
+        program, *options = script
+        return check(
+            JobSpec(
+                name=name,
+                command=(sys.executable, str(self.examples / program), *options, "--seed", str(self.seed)),
+                workdir=str(self.folder),
+                env=job_environment(os.environ, [f"OMP_NUM_THREADS={THREADS}"]),
+                gpus_min=low,
+                gpus_max=high,
+                grace_s=GRACE_S,
+                launch=launch,
+                job_class=job_class,
+            )
+        )
+
+    def _submit(self, spec: JobSpec) -> None:
+        request = client_pb2.SubmitRequest(spec=spec_message(spec), operation_id=os.urandom(16).hex(), user=user_name())
+        with connected(None) as stub:
+            ask(stub.Submit, request)
+
+
+_RUNS = ("long", "elastic")
+
+
+def again(name: str) -> str:
+    """The name of a run's uninterrupted twin."""
+    return f"{name} again"
+
+
+def find_examples() -> Path:
+    """The training scripts: installed beside this package, or in the repository."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "examples", package.parents[1] / "examples"):
+        if (folder / "digits.py").is_file():
+            return folder
+    raise Failure("demo: the examples are not installed")
+
+
+def _step(jobs: Jobs, name: str) -> int:
+    return jobs[name].progress.step if name in jobs and jobs[name].HasField("progress") else 0
+
+
+def _attempts(jobs: Jobs, name: str) -> int:
+    return sum(attempt.HasField("start_time") for attempt in jobs[name].attempts) if name in jobs else 0
+
+
+def _started(jobs: Jobs, name: str) -> bool:
+    return _attempts(jobs, name) > 0
+
+
+def _over(jobs: Jobs, name: str) -> bool:
+    return name in jobs and finished(jobs[name])

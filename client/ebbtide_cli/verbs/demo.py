@@ -1,0 +1,123 @@
+"""``ebb demo``: the guided scenario on real training examples."""
+
+import os
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.connection import connected
+from ebbtide_cli.errors import FAILED, OK, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.verb import examples
+
+FAKE_PROFILE = "4xA100-40GB"
+NODE = "demo"
+FEWEST_GPUS = 3
+PIPE_WIDTH = 160
+LARGEST_SEED = 2**31 - 1
+
+
+@click.command(epilog=examples("ebb demo", "ebb demo --seed 7", "ebb demo --gpus 4xRTX4090"))
+@click.option("--gpus", metavar="PROFILE", help="Fake GPUs such as 4xRTX4090 (default: real ones if there are enough).")
+@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="Of the training (default: a random one, printed).")
+@click.option("--keep", is_flag=True, help="Leave logs, checkpoints and weights behind, and say where.")
+def command(gpus: str | None, seed: int | None, keep: bool) -> int:
+    """Watch real training step aside for an urgent job, come back and change size, and see the proof.
+
+    Runs a cluster of its own and leaves nothing behind. Exits with 1 if any claim does not hold.
+    """
+    missing = [name for name in ("torch", "sklearn", "numpy") if find_spec(name) is None]
+    if missing:
+        raise Failure(f"demo: the training examples need {', '.join(missing)}: pip install 'ebbtide[examples]'")
+    seed = random.randrange(LARGEST_SEED) if seed is None else seed
+    with _folder(keep) as folder, _cluster(folder, gpus) as node:
+        return _perform(folder, node, seed)
+
+
+def _perform(folder: Path, node: client_pb2.Node, seed: int) -> int:
+    from rich.console import Console
+
+    from ebbtide_cli.demo.proof import claims
+    from ebbtide_cli.demo.scenario import THREADS, Story, again, find_examples
+    from ebbtide_cli.demo.view import View
+
+    console = Console(highlight=False, width=None if os.isatty(1) else PIPE_WIDTH)
+    gpus = [gpu.info.uuid for gpu in sorted(node.gpus, key=lambda gpu: gpu.info.index)]
+    kind = "fake GPUs (training runs on the CPU)" if node.gpu_backend == "fake" else "GPUs"
+    console.print(f"{len(gpus)} {kind}, seed {seed}, {THREADS} thread per process.\n")
+    view = View(console, gpus)
+    story = Story(folder, find_examples(), len(gpus), seed, view.board, view.tell)
+    with view:
+        view.board.watch()
+        jobs = story.run()
+    weights = {name: story.weights(name) for name in ("long", again("long"))}
+    losses = {name: _final_loss(jobs[name].job_id) for name in ("elastic", again("elastic"))}
+    found = claims(jobs, weights, losses)
+    view.show_end(list(jobs.values()), found, seed)
+    return OK if all(claim.holds for claim in found) else FAILED
+
+
+def _final_loss(job_id: str) -> float:
+    """What a run printed as its final loss."""
+    with connected(None) as stub:
+        log = b"".join(chunk.data for chunk in stub.ReadLogs(client_pb2.ReadLogsRequest(job_id=job_id))).decode()
+    match = re.search(r"^final loss ([\d.e+-]+)", log, re.MULTILINE)
+    if match is None:
+        raise Failure(f"demo: job {job_id} printed no final loss")
+    return float(match[1])
+
+
+@contextmanager
+def _folder(keep: bool) -> Iterator[Path]:
+    """A fresh EBB_HOME for this process and all that it starts."""
+    folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
+    os.environ["EBB_HOME"] = str(folder)
+    os.environ.pop("EBB_MASTER", None)
+    try:
+        yield folder
+    finally:
+        if keep:
+            complain(f"everything is in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
+    """A cluster in ``folder``, gone at the end whatever happens; its node."""
+    from ebbtide_cli.demo.scenario import RESIZE_AFTER_S
+
+    home = Home(folder)
+    settings = Settings(NODE, gpus or _profile(), policy_options={"resize_after_s": str(RESIZE_AFTER_S)})
+    with StatusLine() as line:
+        try:
+            with exclusive(home, line):
+                ensure_master(home, settings, line)
+                ensure_agent(home, settings, line)
+            settings.remember(home)
+            node = find_node(home, NODE)
+            if node is None or len(node.gpus) < FEWEST_GPUS:
+                raise Failure(f"demo: --gpus {settings.gpus}: the story needs at least {FEWEST_GPUS} GPUs")
+            yield node
+        finally:
+            bring_down(home, kill=True, line=line)
+
+
+def _profile() -> str:
+    """Real GPUs if there are enough for the story, else fake ones."""
+    from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
+
+    try:
+        return "auto" if len(open_nvml().gpus()) >= FEWEST_GPUS else FAKE_PROFILE
+    except NvmlUnavailable:
+        return FAKE_PROFILE
