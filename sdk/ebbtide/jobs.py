@@ -2,6 +2,7 @@
 
 import atexit
 import errno
+import gc
 import math
 import os
 import shutil
@@ -98,13 +99,7 @@ class Job:
             return
         self._next_report_at = now + REPORT_EVERY_S
         if self._rank() == 0:
-            value = math.nan if loss is None else float(loss)
-            # JSON has no NaN and no infinity.
-            progress = {
-                "step": int(step),
-                "total": total and int(total),
-                "loss": value if math.isfinite(value) else None,
-            }
+            progress = {"step": int(step), "total": total and int(total), "loss": _finite(loss)}
             channel.send(self._socket, {"kind": "progress", "rank": 0, **progress}, timeout_s=0)
 
     def should_suspend(self) -> bool:
@@ -139,6 +134,8 @@ class Job:
         group = distributed.current()
         if group is not None:
             group.wait()
+        # Collecting the garbage of everything that torch has loaded, twice, holds the GPU for most of a second more.
+        gc.freeze()
         raise SystemExit(SUSPENDED)
 
     def _tell_asked(self, asked: bool = False) -> None:
@@ -212,6 +209,14 @@ class Job:
     def _rank(self) -> int:
         group = distributed.current()
         return self._env_rank if group is None else group.rank
+
+
+def _finite(loss: SupportsFloat | None) -> float | None:
+    """The number, None where there is none or JSON has none for it (NaN, infinity)."""
+    if loss is None:
+        return None
+    value = float(loss.item() if hasattr(loss, "item") else loss)  # float() of a tensor in training warns
+    return value if math.isfinite(value) else None
 
 
 _job: Job | None = None

@@ -61,7 +61,7 @@ def test_a_job_without_a_directory_has_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_process_killed_at_any_point_leaves_a_valid_checkpoint() -> None:
-    """Every C call of publish and retain is a crash point; the driver kills a child at each of them."""
+    """Every file operation of publish and retain is a crash point; the driver kills a child before each of them."""
     program = Path(__file__).with_name("crash_points.py")
     output = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True).stdout
     steps = [line.split()[0] for line in output.splitlines()]
