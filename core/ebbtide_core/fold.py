@@ -43,6 +43,8 @@ def is_news(state: ClusterState, event: Event) -> bool:
             return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
         case e.ProgressReported():
             return _current(state, event) is not None
+        case e.NodeLost() | e.GpuHealthChanged():
+            return event.node in state.books.nodes
         case _:
             return True
 
