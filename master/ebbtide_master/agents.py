@@ -132,6 +132,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         try:
             while (message := await session.outbox.get()) is not None:
                 yield message
+            if reader.done():
+                reader.result()  # raises what ended the conversation, if the agent has not just hung up
         finally:
             reader.cancel()
             await self._closed(registration.node, session)
@@ -177,6 +179,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     def _start_silence(self, node: NodeId, seconds: float) -> None:
         if node not in self._sessions:
+            if older := self._silences.pop(node, None):
+                older.cancel()
             self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds))
 
     async def _declare_lost(self, node: NodeId, seconds: float) -> None:
@@ -200,7 +204,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         match message.WhichOneof("body"):
             case "status":
                 status = message.status
-                await self.loop.tell(lambda cluster: facts_of_status(status, cluster), lambda _: None)
+                node = NodeId(session.hello.node)
+                await self.loop.tell(lambda cluster: facts_of_status(status, node, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
             case "log":
@@ -216,7 +221,9 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         changes: list[Event] = []
         for reading in heartbeat.gpus:
             gpu = GpuId(reading.uuid)
-            if session.healthy.get(gpu, reading.healthy) != reading.healthy:
+            if gpu not in session.healthy:  # it did not register with it
+                continue
+            if session.healthy[gpu] != reading.healthy:
                 changes.append(e.GpuHealthChanged(node, gpu, reading.healthy, reading.unhealthy_reason))
             session.healthy[gpu] = reading.healthy
             session.readings[gpu] = reading
@@ -228,7 +235,7 @@ def _registered(registration: e.NodeRegistered, hello: agent_pb2.Hello, cluster:
     """The registration, then what the node says of each of its attempts."""
     yield registration
     for status in hello.attempts:
-        yield from facts_of_status(status, cluster)
+        yield from facts_of_status(status, registration.node, cluster)
 
 
 def _rejection(reason: str) -> agent_pb2.MasterMessage:

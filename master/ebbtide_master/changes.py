@@ -34,6 +34,7 @@ class Changes:
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
         self._noted: set[JobId] = set()
+        self._news = False
 
     @contextmanager
     def watch(self) -> Iterator[Watcher]:
@@ -47,13 +48,19 @@ class Changes:
 
     def note(self, event: Event) -> None:
         """Remember that ``event`` was handled in this batch, durable or not."""
+        self._news = True
         if isinstance(job := getattr(event, "job", None), str):
             self._noted.add(JobId(job))
 
     def publish(self, records: Iterable[Event]) -> None:
-        """Tell the watchers about everything noted and recorded in this batch."""
+        """Tell the watchers about everything noted and recorded in this batch, if there was anything.
+
+        A batch of mere questions is no news: a watcher asks when it is told, and would be told because it asked.
+        """
         for event in records:
             self.note(event)
-        noted, self._noted = self._noted, set()
+        if not self._news:
+            return
+        noted, self._noted, self._news = self._noted, set(), False
         for watcher in self._watchers:
             watcher.add(noted)

@@ -1,11 +1,9 @@
 """The clients' side of the master: every verb of `ebb` ends in one of these methods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import wraps
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
 
-import grpc
 from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
@@ -26,30 +24,6 @@ from ebbtide_master.views import event_message, job_message, node_message
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
-
-_STATUS = {
-    RefusalKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    RefusalKind.UNKNOWN: grpc.StatusCode.NOT_FOUND,
-    RefusalKind.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
-    RefusalKind.LIMIT: grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
-
-Answer = TypeVar("Answer")
-
-
-def _answers_refusals(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a unary method answer a refusal with its status code and one line."""
-
-    @wraps(method)
-    async def call(self: "Clients", request: Any, context: Any) -> Any:
-        try:
-            return await method(self, request, context)
-        except RefusedError as error:
-            await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
-        except SpecError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-
-    return call
 
 
 class Clients(client_pb2_grpc.ClientServiceServicer):
@@ -73,12 +47,15 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
     # --- wishes ---
 
-    @_answers_refusals
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
         spec = spec_from_message(request.spec)
-        if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH or len(request.user) > MAX_USER_LENGTH:
+        if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
             raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
+        if len(request.user) > MAX_USER_LENGTH or not request.user.isprintable():
+            raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
+        if not self._store.has_room():
+            raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
         chosen: list[JobId] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -93,34 +70,28 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
             return client_pb2.SubmitReply()
         return await self._loop.tell(facts, lambda _: client_pb2.SubmitReply(job_id=chosen[0]))
 
-    @_answers_refusals
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""
         return await self._wish(request.job_id, e.SuspendRequested(JobId(request.job_id)))
 
-    @_answers_refusals
     async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Let a suspended job go on."""
         return await self._wish(request.job_id, e.ResumeRequested(JobId(request.job_id)))
 
-    @_answers_refusals
     async def Hold(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Keep a job from starting (again)."""
         return await self._wish(request.job_id, e.HoldRequested(JobId(request.job_id)))
 
-    @_answers_refusals
     async def Release(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """End a hold."""
         return await self._wish(request.job_id, e.ReleaseRequested(JobId(request.job_id)))
 
-    @_answers_refusals
     async def Resize(self, request: client_pb2.ResizeRequest, context: Any) -> client_pb2.Job:
         """Give a job another range of GPUs."""
         low = share_to_parts("--gpus", request.gpus_min)
         high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
         return await self._wish(request.job_id, e.ResizeRequested(JobId(request.job_id), low, high))
 
-    @_answers_refusals
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""
 
@@ -137,7 +108,6 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
     # --- jobs ---
 
-    @_answers_refusals
     async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
@@ -148,12 +118,10 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
         return client_pb2.ListJobsReply(jobs=await self._loop.ask(jobs))
 
-    @_answers_refusals
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job."""
         return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
 
-    @_answers_refusals
     async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
         """Every event that one job went through."""
         await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
@@ -164,27 +132,29 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
         wanted = list(dict.fromkeys(request.job_ids))
         with self._changes.watch() as watcher:
-            try:
-                shown = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, None))
-                while True:
-                    for message in shown:
-                        yield message
-                    over = await self._loop.ask(lambda cluster: _all_finished(cluster, wanted))
-                    if wanted and over:
-                        return
-                    changed = await watcher.wait_changed()
-                    shown = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, changed))  # noqa: B023
-            except RefusedError as error:
-                await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
+            shown, over = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, None))
+            while True:
+                for message in shown:
+                    yield message
+                if over:
+                    return
+                changed = await watcher.wait_changed()
+                shown, over = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, changed))  # noqa: B023
 
-    def _watched(self, cluster: Cluster, wanted: list[str], changed: set[JobId] | None) -> list[client_pb2.Job]:
-        """The jobs to show: the wanted ones, or all unfinished ones at first, of which something changed."""
+    def _watched(
+        self, cluster: Cluster, wanted: list[str], changed: set[JobId] | None
+    ) -> tuple[list[client_pb2.Job], bool]:
+        """The jobs to show: the wanted ones, or all unfinished ones at first, of which something changed.
+
+        And whether nothing can follow, because those that were named are finished.
+        """
         now = self._clock.now()
         if changed is None:
             jobs = [_found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
         else:
             jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
-        return [job_message(job, now) for job in jobs if not wanted or job.id in wanted]
+        over = bool(wanted) and all(_found(cluster, id).state.finished for id in wanted)
+        return [job_message(job, now) for job in jobs if not wanted or job.id in wanted], over
 
     def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
         return job_message(_found(cluster, id), self._clock.now())
@@ -211,23 +181,21 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         """The logs of one attempt, or of all in order; with ``follow``, until the job is finished."""
         number = request.attempt or 1
         with self._changes.watch() as watcher:
-            try:
-                while True:
-                    attempt = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
-                    if attempt is not None:
-                        async for data in self._attempt_log(request, attempt):
-                            yield client_pb2.LogChunk(attempt=number, data=data)
-                        if request.attempt:
-                            return
-                        number += 1
-                    elif not request.follow or await self._loop.ask(lambda c: _all_finished(c, [request.job_id])):
+            while True:
+                attempt, finished = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
+                if attempt is not None and (attempt.started is not None or attempt.exited is not None):
+                    async for data in self._attempt_log(request, attempt):
+                        yield client_pb2.LogChunk(attempt=number, data=data)
+                    if request.attempt:
                         return
-                    else:
-                        await watcher.wait_changed()
-            except RefusedError as error:
-                await context.abort(_STATUS[error.refusal.kind], error.refusal.message)
-            except LogUnavailableError as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, f"log of job {request.job_id}: {error}")
+                    number += 1
+                elif request.follow and not finished:
+                    await watcher.wait_changed()
+                elif request.attempt and attempt is None:
+                    message = f"job {request.job_id} has no attempt {request.attempt}"
+                    raise RefusedError(Refusal(RefusalKind.UNKNOWN, message))
+                else:
+                    return
 
     async def _attempt_log(self, request: client_pb2.ReadLogsRequest, attempt: Attempt) -> AsyncIterator[bytes]:
         node, offset = NodeId(attempt.allocation.node_ids[0]), 0
@@ -238,7 +206,7 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
             if window.error:
                 if attempt.started is None:  # it never ran, and so wrote nothing
                     return
-                raise LogUnavailableError(window.error)
+                raise LogUnavailableError(f"log of job {request.job_id}: {window.error}")
             if window.data:
                 yield window.data
             offset += len(window.data)
@@ -247,7 +215,6 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
     # --- the cluster ---
 
-    @_answers_refusals
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
         """Every node that ever registered."""
 
@@ -258,7 +225,6 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
         return client_pb2.ListNodesReply(nodes=await self._loop.ask(nodes))
 
-    @_answers_refusals
     async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
         """Which cluster this is, and how it is."""
 
@@ -304,13 +270,10 @@ def _found(cluster: Cluster, id: str) -> Job:
     return job
 
 
-def _attempt(cluster: Cluster, id: str, number: int) -> Attempt | None:
-    attempts = _found(cluster, id).attempts
-    return attempts[number - 1] if number <= len(attempts) else None
-
-
-def _all_finished(cluster: Cluster, ids: list[str]) -> bool:
-    return all(cluster.state.jobs[JobId(id)].state.finished for id in ids)
+def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
+    """The job's attempt of that number if there is one, and whether the job is finished."""
+    job = _found(cluster, id)
+    return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
 
 
 def _raise(refusal: Refusal | None) -> None:

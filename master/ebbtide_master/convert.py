@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
@@ -63,6 +63,8 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
 }
+MAX_SIGNAL: Final = 64
+MAX_FACT_LENGTH: Final = 256
 CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
     JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
@@ -179,11 +181,16 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
     """A node's facts; `SpecError` for what no node can have."""
     if not hello.node or len(hello.node) > limits.MAX_NODE_NAME_LENGTH or not hello.node.isprintable():
         raise SpecError("node", f"its name must be 1 to {limits.MAX_NODE_NAME_LENGTH} printable characters")
-    uuids = {gpu.uuid for gpu in hello.gpus}
+    uuids = {gpu.uuid for gpu in hello.gpus if 0 < len(gpu.uuid) <= MAX_FACT_LENGTH and gpu.uuid.isprintable()}
     if len(hello.gpus) > limits.MAX_GPUS_PER_NODE or len(uuids) != len(hello.gpus):
         raise SpecError("gpus", f"a node has at most {limits.MAX_GPUS_PER_NODE} GPUs, each with a UUID of its own")
     if not 0 < hello.cpus <= limits.MAX_CPUS or hello.mem_bytes > limits.MAX_MEM_BYTES:
         raise SpecError("cpus", f"{hello.cpus} CPUs and {hello.mem_bytes} bytes of memory cannot be")
+    if any(gpu.mem_bytes > limits.MAX_MEM_BYTES for gpu in hello.gpus):
+        raise SpecError("gpus", f"a GPU has at most {limits.MAX_MEM_BYTES} bytes of memory")
+    for field in ("hostname", "boot_id", "version", "address", "checkpoint_root_id", "gpu_backend"):
+        if len(getattr(hello, field)) > MAX_FACT_LENGTH:
+            raise SpecError(field, f"is over the limit of {MAX_FACT_LENGTH} characters")
     return e.NodeRegistered(
         node=NodeId(hello.node),
         hostname=hello.hostname,
@@ -205,10 +212,16 @@ def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
     return GpuFacts(GpuId(message.uuid), message.index, message.model, message.mem_bytes, message.healthy, reason)
 
 
-def facts_of_status(status: agent_pb2.AttemptStatus, cluster: Cluster) -> Iterator[Event]:
-    """All that an attempt's status implies, oldest first. The core drops what it knows already."""
+def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
+    """All that an attempt's status implies, oldest first. The core drops what it knows already.
+
+    A node is heard about its own attempts only.
+    """
     job, attempt = JobId(status.job_id), status.attempt
-    if cluster.job(job) is None:
+    known = cluster.job(job)
+    if known is None or not 0 < attempt <= len(known.attempts):
+        return
+    if node not in known.attempts[attempt - 1].allocation.node_ids:
         return
     if status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
         yield e.AttemptRefused(job, attempt, _REFUSALS.get(status.refusal_cause, RefusalCause.NODE), status.refusal)
@@ -228,12 +241,13 @@ def facts_of_status(status: agent_pb2.AttemptStatus, cluster: Cluster) -> Iterat
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
-    """What the supervisor saw of the end."""
+    """What the supervisor saw of the end. Without a record of it, or with an impossible one, nobody knows."""
     record = status.exit
+    possible = status.HasField("exit") and record.signal <= MAX_SIGNAL
     return ExitFacts(
         exit_code=record.exit_code,
-        signal=record.signal,
-        lost=status.lost,
+        signal=record.signal if possible else 0,
+        lost=status.lost or not possible,
         stop_requested=record.stop_requested,
         delivered=record.delivered,
         caught=record.caught,
@@ -241,8 +255,8 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         asked=record.asked,
         killed=record.killed,
         checkpointed=_CHECKPOINTED.get(record.checkpointed, Checkpointed.UNKNOWN),
-        checkpoint_s=record.checkpoint_s,
-        ended_at=record.ended_at,
+        checkpoint_s=_seconds(record.checkpoint_s),
+        ended_at=_seconds(record.ended_at),
     )
 
 
@@ -256,6 +270,11 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
     """A published checkpoint."""
     return Checkpoint(message.step, message.bytes, message.path, message.verified)
+
+
+def _seconds(value: float) -> float:
+    """A time or a duration; 0 (unknown) for what is none, which JSON could not carry."""
+    return value if 0.0 <= value < float("inf") else 0.0
 
 
 def _known(field: str, table: Mapping[Any, Value], value: int) -> Value:

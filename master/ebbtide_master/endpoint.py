@@ -3,33 +3,31 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-class Endpoint:
-    """``master.json`` in the home directory: there while the master serves."""
-
-    def __init__(self, home: Path) -> None:
-        self._path = home / "master.json"
-
-    def publish(self, host: str, port: int, cluster_id: str) -> None:
-        """Write it in one step, so that nobody reads half of it."""
-        content = {
-            "pid": os.getpid(),
-            "starttime": _own_start_time(),
-            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            "host": host,
-            "port": port,
-            "started_at": time.time(),
-            "cluster_id": cluster_id,
-        }
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(content))
-        draft.replace(self._path)
-
-    def withdraw(self) -> None:
-        """Remove it."""
-        self._path.unlink(missing_ok=True)
+@contextmanager
+def published(home: Path, host: str, port: int, cluster_id: str) -> Iterator[None]:
+    """``master.json`` in ``home``, for as long as the block lasts; written in one step, so that nobody reads half."""
+    content = {
+        "pid": os.getpid(),
+        "starttime": _own_start_time(),
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "host": host,
+        "port": port,
+        "started_at": time.time(),
+        "cluster_id": cluster_id,
+    }
+    path = home / "master.json"
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(json.dumps(content))
+    draft.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _own_start_time() -> int:

@@ -20,9 +20,17 @@ from ebbtide_master.store import Store
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
+WAKE_MARGIN_S: Final = 0.001
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
+
+
+class StoppedError(Exception):
+    """The master no longer works: whatever was asked for has not happened."""
+
+    def __init__(self) -> None:
+        super().__init__("the master is stopping")
 
 
 class RefusedError(Exception):
@@ -53,14 +61,19 @@ class MasterLoop:
         self._perform = perform
         self._queue: asyncio.Queue[_Work] = asyncio.Queue(MAX_QUEUE)
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     async def tell(self, facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]) -> Answer:
         """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
 
-        Raises `RefusedError` at the first fact that is refused.
+        Raises `RefusedError` at the first fact that is refused, and `StoppedError` if the master ended before that.
         """
+        if self._stopped:
+            raise StoppedError
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Work(facts, answer, done))
+        if self._stopped:  # while it waited for room in the queue
+            raise StoppedError
         return await done
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
@@ -69,11 +82,25 @@ class MasterLoop:
 
     async def run(self) -> None:
         """Work until cancelled. Raises `StoreError` or the core's own errors: the master must stop then."""
-        while True:
-            batch = [await self._queue.get()]
-            while len(batch) < MAX_BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            await self._handle(batch)
+        batch: list[_Work] = []
+        try:
+            while True:
+                batch = [await self._queue.get()]
+                while len(batch) < MAX_BATCH and not self._queue.empty():
+                    batch.append(self._queue.get_nowait())
+                await self._handle(batch)
+        finally:
+            self._stop(batch)
+
+    def _stop(self, batch: list[_Work]) -> None:
+        """Let nobody wait for an answer that will not come."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for work in batch:
+            _fail(work.done, StoppedError())
+        while not self._queue.empty():  # taking one out lets in the next who waits for room
+            _fail(self._queue.get_nowait().done, StoppedError())
 
     async def _handle(self, batch: list[_Work]) -> None:
         now = self._clock.now()
@@ -84,7 +111,7 @@ class MasterLoop:
         records = [command.event for command in commands if isinstance(command, Record)]
         if records:
             stamped = [(now, event) for event in records]
-            await asyncio.get_running_loop().run_in_executor(None, self._store.append, stamped)
+            await asyncio.wrap_future(self._store.append(stamped))
         for command in commands:
             self._carry_out(command)
         for reply in replies:
@@ -107,7 +134,7 @@ class MasterLoop:
             return
         try:
             work.done.set_result(work.answer(self._cluster))
-        except RefusedError as error:
+        except Exception as error:  # noqa: BLE001 (it is whoever asked that gets it; reading has changed nothing)
             work.done.set_exception(error)
 
     def _carry_out(self, command: Command) -> None:
@@ -121,7 +148,8 @@ class MasterLoop:
 
     def _wake_at(self, time: float) -> None:
         loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, time - self._clock.now())
+        # Woken a rounding error too early, the core would find nothing due, and not ask for the same time again.
+        when = loop.time() + max(0.0, time - self._clock.now()) + WAKE_MARGIN_S
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()

@@ -1,7 +1,7 @@
 """The journal: every durable event, in SQLite.
 
-One writer thread commits whole batches; readers use connections of their own. Any error of the store other than a full
-disk is fatal: SQLite may commit again after a failed fsync, so the caller has to stop (`StoreError`).
+One writer thread commits whole batches; readers use connections of their own. Any error of the store is fatal: SQLite
+may commit again after a failed fsync, so the caller has to stop (`StoreError`). A disk that fills up is noticed before.
 """
 
 import fcntl
@@ -10,16 +10,20 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.codec import decode_event, encode
+from ebbtide_core.codec import UnknownEventError, decode_event, encode
 from ebbtide_core.events import Event
+from ebbtide_core.limits import MIB
 
 SCHEMA_VERSION: Final = 1
+RESERVED_BYTES: Final = 64 * MIB
+"""Of the disk: with less than this left no job is accepted, so that those that were can still be told, and ended."""
+MAX_SEQUENCE: Final = 2**63 - 1
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE events (
@@ -55,20 +59,19 @@ class Store:
     """The journal at ``path``; created if there is none. One process at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _lock(path.with_suffix(".lock"))
+        self._path = path.absolute()
+        self._lock = _lock(path.with_name("master.lock"))
         self._writer = ThreadPoolExecutor(1, "journal")
         try:
             self._db = self._writer.submit(self._open_for_writing).result()
+            with _fatal_errors(), closing(self._read()) as db:
+                self.cluster_id: str = db.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()[0]
+                self.last_sequence: int = db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0]
+                self.last_time: float = db.execute("SELECT coalesce(max(time), 0.0) FROM events").fetchone()[0]
         except BaseException:
             self._writer.shutdown()
             os.close(self._lock)
             raise
-        with closing(self._read()) as db:
-            self.cluster_id: str = db.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()[0]
-            self.last_sequence: int = db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0]
-            self.last_time: float = db.execute("SELECT coalesce(max(time), 0.0) FROM events").fetchone()[0]
 
     def close(self) -> None:
         """Finish writing and let another master open it."""
@@ -78,9 +81,14 @@ class Store:
 
     # --- writing ---
 
-    def append(self, batch: Iterable[tuple[float, Event]]) -> None:
-        """Make ``batch`` durable in one transaction; blocks. `StoreError` if that failed."""
-        self._writer.submit(self._append, list(batch)).result()
+    def append(self, batch: Iterable[tuple[float, Event]]) -> Future[None]:
+        """Make ``batch`` durable in one transaction; the result is there once it is, or is `StoreError`."""
+        return self._writer.submit(self._append, list(batch))
+
+    def has_room(self) -> bool:
+        """Whether the disk has more than what is reserved for the jobs that were accepted already."""
+        disk = os.statvfs(self._path.parent)
+        return disk.f_bavail * disk.f_frsize > RESERVED_BYTES
 
     def next_epoch(self) -> int:
         """Count this start of a master, durably; the new number."""
@@ -119,9 +127,9 @@ class Store:
             if version > SCHEMA_VERSION:
                 raise StoreError(f"{self._path} was written by a newer version of Ebbtide (schema {version})")
             if version == 0:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
-                identity = {"cluster_id": secrets.token_hex(8), "epoch": "0"}
-                db.executemany("INSERT INTO meta VALUES (?, ?)", identity.items())
+                identity = f"INSERT INTO meta VALUES ('cluster_id', '{secrets.token_hex(8)}'), ('epoch', '0');"
+                script = f"BEGIN IMMEDIATE; {_SCHEMA} {identity} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"
+                db.executescript(script)
             return db
 
     # --- reading ---
@@ -129,16 +137,25 @@ class Store:
     def events(self, after: int = 0, job: str | None = None, limit: int = -1) -> Iterator[StoredEvent]:
         """The journal in order, from the line behind ``after``; of one job if named. A negative limit is none."""
         query = "SELECT sequence, time, kind, body FROM events WHERE sequence > ?"
-        arguments: list[object] = [after]
+        arguments: list[object] = [min(after, MAX_SEQUENCE)]
         if job is not None:
             query += " AND job = ? AND job <> ''"
             arguments.append(job)
-        with closing(self._read()) as db:
+        with _fatal_errors(), closing(self._read()) as db:
             for sequence, time, kind, body in db.execute(f"{query} ORDER BY sequence LIMIT ?", [*arguments, limit]):
-                yield StoredEvent(sequence, time, decode_event(kind, json.loads(body)))
+                yield StoredEvent(sequence, time, _decoded(sequence, kind, body))
 
     def _read(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, check_same_thread=False)
+        return sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+
+def _decoded(sequence: int, kind: str, body: str) -> Event:
+    try:
+        return decode_event(kind, json.loads(body))
+    except UnknownEventError:
+        raise StoreError(f"line {sequence} of the journal, {kind}, was written by a newer version of Ebbtide") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"line {sequence} of the journal, {kind}, is damaged: {error}") from error
 
 
 class _fatal_errors:
@@ -154,7 +171,9 @@ class _fatal_errors:
 
 def _lock(path: Path) -> int:
     """Take the exclusive lock that keeps a second master out; the kernel drops it when this process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with _fatal_errors():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
