@@ -38,6 +38,10 @@ class Snapshot:
         ids = self.nodes[node].planned
         return [self._state.jobs[id] for id in sorted(ids, key=lambda id: self._state.jobs[id].sequence)]
 
+    def elastic(self) -> list[Job]:
+        """The jobs with room promised to them whose GPU count may vary."""
+        return sorted(self._state.elastic.values(), key=lambda job: job.sequence)
+
     def out_of_range(self) -> list[Job]:
         """Running jobs with more or fewer GPUs than they may have, because a user changed that."""
         return list(self._state.resizing.values())

@@ -44,6 +44,7 @@ class ClusterState:
         self.queues = {job_class: Queue() for job_class in JobClass}
         self.claims: dict[JobId, Job] = {}
         self.resizing: dict[JobId, Job] = {}
+        self.elastic: dict[JobId, Job] = {}
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
         self.recovery_ends = 0.0
@@ -72,14 +73,9 @@ class ClusterState:
         self._index(job, now)
 
     def _index(self, job: Job, now: float) -> None:
-        if job.claiming:
-            self.claims[job.id] = job
-        else:
-            self.claims.pop(job.id, None)
-        if job.running and job.attempts and not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max:
-            self.resizing[job.id] = job
-        else:
-            self.resizing.pop(job.id, None)
+        _keep(self.claims, job, job.claiming)
+        _keep(self.elastic, job, job.elastic and job.planned is not None)
+        _keep(self.resizing, job, job.running and _out_of_range(job))
         wanted = job.queue_key if job.waiting and job.planned is None else None
         if wanted is not None and job.not_before > now:
             heapq.heappush(self._delayed, (job.not_before, job.id))
@@ -144,3 +140,16 @@ class ClusterState:
         if self.awaited:
             times.append(self.recovery_ends)
         return min(times, default=None)
+
+
+def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
+    """Have ``job`` in the index, or not."""
+    if wanted:
+        index[job.id] = job
+    else:
+        index.pop(job.id, None)
+
+
+def _out_of_range(job: Job) -> bool:
+    """Whether the newest attempt has a GPU count that the job may not have any more."""
+    return not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max

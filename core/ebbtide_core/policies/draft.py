@@ -64,6 +64,12 @@ class Draft:
                 here[id] = self.snapshot.job(id)
         return list(here.values())
 
+    def elastic(self) -> list[Job]:
+        """The jobs that would run and whose GPU count may vary."""
+        planned = {job.id: job for job in self.snapshot.elastic() if job.id not in self.evictions}
+        placed = {id: job for id in self.placements if (job := self.snapshot.job(id)).elastic}
+        return list((planned | placed).values())
+
     def wait(self, job: Job) -> None:
         """Say why ``job`` waits."""
         need = count_text(job.gpus_min)

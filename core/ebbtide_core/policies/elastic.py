@@ -5,8 +5,6 @@ before anybody is preempted. A resize costs a restart, so an attempt is resized 
 ``resize_after_s``, or ten times what a restart of the job has cost.
 """
 
-from collections.abc import Iterator
-
 from ebbtide_core.job import Job
 from ebbtide_core.model import NodeId
 from ebbtide_core.policies.draft import Draft, count_text
@@ -33,37 +31,50 @@ def fit_ranges(draft: Draft) -> None:
 
 def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float) -> bool:
     """Make room for ``job`` on the node where the fewest elastic jobs have to be restarted smaller."""
-    best: list[tuple[Job, int]] | None = None
-    for node in draft.snapshot.nodes:
-        shrinks = _shrinks_for(draft, job, node, resize_after_s)
+    best: list[Job] | None = None
+    for node, victims in _shrinkable(draft, resize_after_s).items():
+        shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best)):
             best = shrinks
     if best is None:
         return False
-    for victim, size in best:
-        _resize(draft, victim, size, f"making room for job {job.id}")
+    for victim in best:
+        _resize(draft, victim, victim.gpus_min, f"making room for job {job.id}")
     room = draft.trial.find(job, job.gpus_min)
     assert room is not None, f"shrinking made no room for job {job.id}"
     draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that smaller elastic jobs give back", claim=True)
     return True
 
 
-def _shrinks_for(draft: Draft, job: Job, node: NodeId, resize_after_s: float) -> list[tuple[Job, int]] | None:
-    """Which jobs of ``node`` to shrink to which size so that ``job`` fits there; None if that is not enough."""
-    shrinks: list[tuple[Job, int]] = []
+def _shrinkable(draft: Draft, resize_after_s: float) -> dict[NodeId, list[Job]]:
+    """The elastic jobs with a surplus on each node, those with the most first."""
+    found: dict[NodeId, list[Job]] = {}
+    for job in sorted(draft.elastic(), key=lambda job: (job.gpus_min - _share(draft, job), job.sequence)):
+        current = draft.allocation(job)
+        if current is None or not job.preemptible or current.share <= job.gpus_min:
+            continue
+        if job.running and not _may_resize(draft, job, resize_after_s):
+            continue
+        found.setdefault(current.nodes[0].node, []).append(job)
+    return found
+
+
+def _shrinks_for(draft: Draft, job: Job, node: NodeId, victims: list[Job]) -> list[Job] | None:
+    """Which of ``victims`` to shrink so that ``job`` fits on ``node``; None if all of them are not enough."""
+    shrinks: list[Job] = []
     undo = []
     room = None
-    for victim, size in _smaller_sizes(draft, node, resize_after_s):
+    for victim in victims:
         before = draft.allocation(victim)
         assert before is not None
         draft.trial.give(before)
-        smaller = draft.trial.find(victim, size, before.node_ids)
+        smaller = draft.trial.find(victim, victim.gpus_min, [node])
         if smaller is None:
             draft.trial.take(before)
             continue
         draft.trial.take(smaller)
         undo.append((before, smaller))
-        shrinks.append((victim, size))
+        shrinks.append(victim)
         room = draft.trial.find(job, job.gpus_min, [node])
         if room is not None:
             break
@@ -73,27 +84,12 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId, resize_after_s: float) ->
     return shrinks if room is not None else None
 
 
-def _smaller_sizes(draft: Draft, node: NodeId, resize_after_s: float) -> Iterator[tuple[Job, int]]:
-    """Elastic jobs of ``node``, those with the most surplus first, each with its smallest size."""
-    surplus = []
-    for job in draft.planned_on(node):
-        current = draft.allocation(job)
-        if current is None or not job.elastic or not job.preemptible or current.share <= job.gpus_min:
-            continue
-        if job.running and not _may_resize(draft, job, resize_after_s):
-            continue
-        surplus.append((current.share - job.gpus_min, job))
-    for _, job in sorted(surplus, key=lambda pair: (-pair[0], pair[1].sequence)):
-        yield job, job.gpus_min
-
-
 def grow(draft: Draft, resize_after_s: float) -> None:
     """Share out what is left, a step at a time to the elastic job with the fewest GPUs."""
     growing = {
         job.id: job
-        for node in draft.snapshot.nodes
-        for job in draft.planned_on(node)
-        if job.elastic and job.id not in draft.waits and _may_grow(draft, job, resize_after_s)
+        for job in draft.elastic()
+        if _share(draft, job) < job.gpus_max and job.id not in draft.waits and _may_grow(draft, job, resize_after_s)
     }
     while growing:
         job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))
