@@ -15,7 +15,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
 from ebbtide_cli.connection import connected
-from ebbtide_cli.errors import FAILED, OK, Failure
+from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.verb import examples
@@ -31,7 +31,8 @@ LARGEST_SEED = 2**31 - 1
 @click.option("--gpus", metavar="PROFILE", help="Fake GPUs such as 4xRTX4090 (default: real ones if there are enough).")
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="Of the training (default: a random one, printed).")
 @click.option("--keep", is_flag=True, help="Leave logs, checkpoints and weights behind, and say where.")
-def command(gpus: str | None, seed: int | None, keep: bool) -> int:
+@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write the final picture there, too.")
+def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None) -> int:
     """Watch real training step aside for an urgent job, come back and change size, and see the proof.
 
     Runs a cluster of its own and leaves nothing behind. Exits with 1 if any claim does not hold.
@@ -39,16 +40,19 @@ def command(gpus: str | None, seed: int | None, keep: bool) -> int:
     missing = [name for name in ("torch", "sklearn", "numpy") if find_spec(name) is None]
     if missing:
         raise Failure(f"demo: the training examples need {', '.join(missing)}: pip install 'ebbtide[examples]'")
+    if svg is not None and not svg.absolute().parent.is_dir():
+        raise Failure(f"demo: --svg {svg}: its directory does not exist", USAGE)
     seed = random.randrange(LARGEST_SEED) if seed is None else seed
     with _folder(keep) as folder, _cluster(folder, gpus) as node:
-        return _perform(folder, node, seed)
+        return _perform(folder, node, seed, svg)
 
 
-def _perform(folder: Path, node: client_pb2.Node, seed: int) -> int:
+def _perform(folder: Path, node: client_pb2.Node, seed: int, svg: Path | None) -> int:
     from rich.console import Console
 
     from ebbtide_cli.demo.proof import claims
     from ebbtide_cli.demo.scenario import THREADS, Story, again, find_examples
+    from ebbtide_cli.demo.svg import write_svg
     from ebbtide_cli.demo.view import View
 
     console = Console(highlight=False, width=None if os.isatty(1) else PIPE_WIDTH)
@@ -64,6 +68,8 @@ def _perform(folder: Path, node: client_pb2.Node, seed: int) -> int:
     losses = {name: _final_loss(jobs[name].job_id) for name in ("elastic", again("elastic"))}
     found = claims(jobs, weights, losses)
     view.show_end(list(jobs.values()), found, seed)
+    if svg is not None:
+        write_svg(svg, lambda canvas: View(canvas, gpus).show_end(list(jobs.values()), found, seed))
     return OK if all(claim.holds for claim in found) else FAILED
 
 
