@@ -46,9 +46,10 @@ class Changes:
         finally:
             self._watchers.discard(watcher)
 
-    def note(self, event: Event) -> None:
-        """Remember that ``event`` was handled in this batch, durable or not."""
+    def note(self, event: Event, jobs: Iterable[JobId] = ()) -> None:
+        """Remember that ``event`` was handled in this batch, durable or not; ``jobs`` it changed besides its own."""
         self._news = True
+        self._noted.update(jobs)
         if isinstance(job := getattr(event, "job", None), str):
             self._noted.add(JobId(job))
 

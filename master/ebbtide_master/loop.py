@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
-from ebbtide_core.events import Event, SchedulingDue
+from ebbtide_core.events import Event, NodeEvent, SchedulingDue
+from ebbtide_core.model import JobId
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
@@ -72,8 +73,8 @@ class MasterLoop:
             raise StoppedError
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Work(facts, answer, done))
-        if self._stopped:  # while it waited for room in the queue
-            raise StoppedError
+        if self._stopped:  # while this waited for room in the queue
+            self._fail_queued()
         return await done
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
@@ -99,7 +100,11 @@ class MasterLoop:
             self._timer.cancel()
         for work in batch:
             _fail(work.done, StoppedError())
-        while not self._queue.empty():  # taking one out lets in the next who waits for room
+        self._fail_queued()
+
+    def _fail_queued(self) -> None:
+        """Tell those in the queue; who waits for room in it gets in then, and does the same."""
+        while not self._queue.empty():
             _fail(self._queue.get_nowait().done, StoppedError())
 
     async def _handle(self, batch: list[_Work]) -> None:
@@ -126,8 +131,15 @@ class MasterLoop:
                 error = RefusedError(refusal)
                 return lambda: _fail(work.done, error)
             commands.extend(self._cluster.handle(fact, now))
-            self._changes.note(fact)
+            self._changes.note(fact, self._on_node(fact))
         return lambda: self._reply(work)
+
+    def _on_node(self, fact: Event) -> Iterable[JobId]:
+        """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
+        if not isinstance(fact, NodeEvent):
+            return ()
+        node = self._cluster.state.books.nodes.get(fact.node)
+        return node.attempts if node is not None else ()
 
     def _reply(self, work: _Work) -> None:
         if work.done.done():  # whoever asked is gone

@@ -1,0 +1,197 @@
+"""A master in this process, served on a loopback port, and agents that say and hear what a test wrote down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_master.main import _recover
+from ebbtide_master.service import Service, serving
+from ebbtide_master.store import Store
+from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
+
+DEADLINE_S = 10.0
+GIB = 2**30
+RUNNING = agent_pb2.ATTEMPT_PHASE_RUNNING
+EXITED = agent_pb2.ATTEMPT_PHASE_EXITED
+FREED = agent_pb2.ATTEMPT_PHASE_FREED
+REFUSED = agent_pb2.ATTEMPT_PHASE_REFUSED
+
+
+def share(numerator: int, denominator: int = 1) -> job_pb2.Share:
+    return job_pb2.Share(numerator=numerator, denominator=denominator)
+
+
+def make_spec(gpus: int = 1, **fields: Any) -> job_pb2.JobSpec:
+    return job_pb2.JobSpec(**({"command": ["train"], "workdir": "/", "gpus_min": share(gpus)} | fields))
+
+
+def make_hello(name: str, gpus: int = 2, **fields: Any) -> agent_pb2.Hello:
+    devices = [
+        agent_pb2.GpuInfo(uuid=f"{name}-{i}", index=i, model="A100", mem_bytes=40 * GIB, healthy=True)
+        for i in range(gpus)
+    ]
+    defaults: dict[str, Any] = {
+        "hostname": name, "boot_id": "boot-1", "incarnation": "first", "gpus": devices, "cpus": 8.0,
+        "mem_bytes": 64 * GIB, "checkpoint_root_id": "root", "gpu_backend": "fake", "version": "0",
+    }  # fmt: skip
+    return agent_pb2.Hello(node=name, **(defaults | fields))
+
+
+def make_status(job: str, attempt: int, phase: int, **fields: Any) -> agent_pb2.AttemptStatus:
+    """What a node says of an attempt; one that ended did so by itself, with exit code 0, unless ``exit`` says else."""
+    over = phase in (EXITED, FREED)
+    defaults: dict[str, Any] = {"pid": 100, "started_at": 1000.0} if phase != REFUSED else {}
+    if over:
+        defaults["exit"] = agent_pb2.ExitRecord(ended_at=1001.0)
+    return agent_pb2.AttemptStatus(job_id=job, attempt=attempt, phase=phase, **(defaults | fields))  # type: ignore[arg-type]
+
+
+STEPPED_ASIDE = agent_pb2.ExitRecord(
+    exit_code=85, stop_requested=True, delivered=True, caught=True, acknowledged=True, ended_at=1001.0,
+    checkpointed=job_pb2.CHECKPOINTED_YES,
+)  # fmt: skip
+
+
+class Agent:
+    """One stream from a node, as its agent sees it."""
+
+    def __init__(self, stub: agent_pb2_grpc.AgentServiceStub, hello: agent_pb2.Hello) -> None:
+        self.hello = hello
+        self.heard: list[str] = []
+        self.logs: dict[tuple[str, int], bytes] = {}
+        self._call: Any = stub.Attach()
+
+    async def receive(self, kind: str) -> Any:
+        """The next message of this kind; others are noted in ``heard`` and passed over."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                message = await self._call.read()
+                if message is grpc.aio.EOF:
+                    raise AssertionError(f"the stream ended without {kind}, after {self.heard}")
+                body = message.WhichOneof("body")
+                self.heard.append(body)
+                if body == kind:
+                    return getattr(message, body)
+
+    async def send(self, **body: Any) -> None:
+        await self._call.write(agent_pb2.AgentMessage(**body))
+
+    async def register(self) -> agent_pb2.Welcome:
+        await self.send(hello=self.hello)
+        welcome: agent_pb2.Welcome = await self.receive("welcome")
+        return welcome
+
+    async def report(self, job: str, attempt: int, phase: int, **fields: Any) -> None:
+        await self.send(status=make_status(job, attempt, phase, **fields))
+
+    async def ends(self) -> grpc.StatusCode:
+        """The status that the stream ended with, once it did; what else came is noted."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while (message := await self._call.read()) is not grpc.aio.EOF:
+                    self.heard.append(message.WhichOneof("body"))
+            except grpc.aio.AioRpcError:
+                pass
+            code: grpc.StatusCode = await self._call.code()
+            return code
+
+    async def details(self) -> str:
+        return str(await self._call.details())
+
+    async def hang_up(self) -> None:
+        await self._call.done_writing()
+        await self.ends()
+
+    def vanish(self) -> None:
+        """The stream breaks without a word."""
+        self._call.cancel()
+
+
+class Master:
+    """A serving master and a client's stub for it."""
+
+    def __init__(self, service: Service, cluster: Cluster, store: Store, channel: grpc.aio.Channel) -> None:
+        self.service, self.cluster, self.store, self.channel = service, cluster, store, channel
+        self.ask: Any = client_pb2_grpc.ClientServiceStub(channel)
+        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+
+    def connect(self, hello: agent_pb2.Hello) -> Agent:
+        """Open a stream; nothing is said on it yet."""
+        return Agent(self._agents, hello)
+
+    async def agent(self, name: str = "n1", gpus: int = 2, **fields: Any) -> Agent:
+        """A node that registered, and of which the master knows it."""
+        agent = self.connect(make_hello(name, gpus, **fields))
+        await agent.register()
+        await self.until_node(name, "up")
+        return agent
+
+    async def until_node(self, name: str, state: str) -> client_pb2.Node:
+        """The node once it is in ``state``."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                for node in (await self.ask.ListNodes(client_pb2.ListNodesRequest())).nodes:
+                    if node.name == name and node.state == state:
+                        return node  # type: ignore[no-any-return]
+                await asyncio.sleep(0.005)
+
+    async def submit(self, gpus: int = 1, operation: str = "", hold: bool = False, **spec: Any) -> str:
+        request = client_pb2.SubmitRequest(spec=make_spec(gpus, **spec), user="ann", operation_id=operation, hold=hold)
+        reply = await self.ask.Submit(request, timeout=DEADLINE_S)
+        return str(reply.job_id)
+
+    async def show(self, job: str) -> client_pb2.Job:
+        return await self.ask.ShowJob(client_pb2.JobRequest(job_id=job), timeout=DEADLINE_S)  # type: ignore[no-any-return]
+
+    async def becomes(self, job: str, state: str) -> client_pb2.Job:
+        """The job once it is in ``state``."""
+        number = job_pb2.JobState.Value(f"JOB_STATE_{state}")
+        async with asyncio.timeout(DEADLINE_S):
+            async for message in self.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job])):
+                if message.state == number:
+                    return message  # type: ignore[no-any-return]
+        raise AssertionError(f"job {job} ended as {job_pb2.JobState.Name(message.state)}: {message.reason}")
+
+    async def running(self, agent: Agent, gpus: int = 1, **spec: Any) -> str:
+        """A job that runs on ``agent``'s node."""
+        job = await self.submit(gpus, **spec)
+        launch = await agent.receive("launch")
+        assert launch.job_id == job
+        await agent.report(job, 1, RUNNING)
+        await self.becomes(job, "RUNNING")
+        return job
+
+    async def kinds(self, after: int = 0) -> list[str]:
+        """The journal's events by name."""
+        events = self.ask.WatchEvents(client_pb2.WatchEventsRequest(after_sequence=after))
+        return [event.kind async for event in events]
+
+
+@asynccontextmanager
+async def a_master(home: Path, policy: str = "fitgpp", store: Store | None = None) -> AsyncIterator[Master]:
+    """A master on the journal in ``home``, which it recovers first, as the process does."""
+    async with AsyncExitStack() as stack:
+        store = store or Store(home / "journal.db")
+        stack.callback(store.close)
+        cluster = Cluster(create_policy(policy, {}))
+        _recover(cluster, store)
+        service = await stack.enter_async_context(serving(cluster, store, "127.0.0.1", 0, policy))
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options)
+        await stack.enter_async_context(channel)
+        yield Master(service, cluster, store, channel)
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    """The status and words that a call fails with."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    raise AssertionError("it was not refused")
