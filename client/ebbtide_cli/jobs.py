@@ -17,9 +17,13 @@ def progress_words(job: client_pb2.Job) -> str:
     if not job.HasField("progress"):
         return "-"
     step = job.progress.step
-    if not job.progress.HasField("total") or job.progress.total <= 0:
-        return str(step)
-    return f"{step}/{job.progress.total} {100 * step // job.progress.total}%"
+    return str(step) if done(job) is None else f"{step}/{job.progress.total} {100 * step // job.progress.total}%"
+
+
+def done(job: client_pb2.Job) -> float | None:
+    """The share of its steps that a job has done, at most 1; None if it did not say of how many."""
+    progress = job.progress
+    return min(progress.step / progress.total, 1.0) if progress.HasField("total") and progress.total > 0 else None
 
 
 def gpus_words(job: client_pb2.Job) -> str:

@@ -8,9 +8,10 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import follow
 from ebbtide_cli.errors import INTERRUPTED, Failure, Unreachable
-from ebbtide_cli.jobs import progress_words, summary
+from ebbtide_cli.facts import state_of
+from ebbtide_cli.jobs import done as share_done
+from ebbtide_cli.jobs import progress_words
 from ebbtide_cli.output import StatusLine
-from ebbtide_cli.text import plural
 
 
 def watch_jobs(master: str | None, job_ids: Sequence[str]) -> Iterator[client_pb2.Job]:
@@ -28,14 +29,16 @@ def wait_for(
     job_ids: Sequence[str],
     done: Callable[[client_pb2.Job], bool],
     seen: Callable[[client_pb2.Job], None] = lambda job: None,
+    *,
+    drawn: bool = True,
 ) -> list[client_pb2.Job]:
     """Wait until ``done`` has become true of each job; return them as they were then, in the order asked for.
 
-    ``seen`` is called for each job as soon as it is done.
+    ``seen`` is called for each job as soon as it is done. Meanwhile, if ``drawn``, a terminal shows how they are.
     """
     ended: dict[str, client_pb2.Job] = {}
     wanted = set(job_ids)
-    with detaching(job_ids), StatusLine() as line:
+    with detaching(job_ids), StatusLine(wanted=drawn) as line:
         for job in watch_jobs(master, sorted(wanted)):
             if job.job_id in wanted - ended.keys():
                 if done(job):
@@ -43,7 +46,7 @@ def wait_for(
                     ended[job.job_id] = job
                     seen(job)
                 else:
-                    line.show(_status(job, len(ended), len(wanted)))
+                    line.show(*_status(job, len(ended), len(wanted)), done=share_done(job))
             if len(ended) == len(wanted):
                 break
     return [ended[job_id] for job_id in dict.fromkeys(job_ids)]
@@ -60,6 +63,15 @@ def detaching(job_ids: Sequence[str]) -> Iterator[None]:
         raise Failure(f"detached; {noun} {ids} not changed ('ebb cancel' would end it)", INTERRUPTED) from None
 
 
-def _status(job: client_pb2.Job, ended: int, wanted: int) -> str:
-    several = f"{ended} of {plural(wanted, 'job')} done; " if wanted > 1 else ""
-    return f"{several}{progress_words(job)} {summary(job)}"
+def _status(job: client_pb2.Job, ended: int, wanted: int) -> Iterator[str]:
+    """How the job is and, of several, how many are done."""
+    if wanted > 1:
+        yield f"{ended} of {wanted} done;"
+    yield f"job {job.job_id}"
+    yield state_of(job)
+    if job.HasField("progress"):
+        yield f"step {progress_words(job)}"
+    if job.progress.HasField("loss"):
+        yield f"loss {job.progress.loss:.4g}"
+    if job.reason:
+        yield f"({job.reason})"

@@ -41,19 +41,19 @@ def grant(
             code = max(code, failure.code)
     jobs = list(accepted.values())
     if wait and jobs:
-        jobs, waited_code = _wait(master, accepted, effective)
+        jobs, waited_code = _wait(master, accepted, effective, drawn=not as_json)
         code = max(code, waited_code)
     _report(jobs, as_json)
     return code
 
 
 def _wait(
-    master: str | None, accepted: dict[str, client_pb2.Job], effective: Effective
+    master: str | None, accepted: dict[str, client_pb2.Job], effective: Effective, *, drawn: bool
 ) -> tuple[list[client_pb2.Job], int]:
     def came_true(job: client_pb2.Job) -> bool:
         return effective(job, accepted[job.job_id])
 
-    jobs = wait_for(master, list(accepted), lambda job: came_true(job) or finished(job))
+    jobs = wait_for(master, list(accepted), lambda job: came_true(job) or finished(job), drawn=drawn)
     failed = [job for job in jobs if not came_true(job)]
     for job in failed:
         complain(f"{summary(job)} before it took effect")

@@ -1,13 +1,11 @@
 """The verbs that change jobs, `ebb wait` and `ebb logs`."""
 
-import os
-import pty
 import signal
 
 import grpc
 import pytest
 from ebbtide_cli import connection
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, share
@@ -186,25 +184,6 @@ def test_a_wish_that_comes_too_late_is_exit_1(ebb, master):
     master.refusals["Suspend"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
     result = ebb("suspend", "17")
     assert (result.code, result.complaint) == (1, "job 17 is COMPLETED already")
-
-
-def test_progress_is_shown_on_a_terminal_only(ebb, master):
-    def running_then_completed():
-        master.add(make_job(state="RUNNING", progress=job_pb2.Progress(step=1, total=2)))
-        master.changes["17"] = [make_job(state="COMPLETED")]
-
-    running_then_completed()
-    assert ebb("wait", "17").err == ""
-
-    running_then_completed()
-    outer, inner = pty.openpty()
-    with start_ebb("wait", "17", stderr=inner) as process:
-        os.close(inner)
-        assert process.stdout.read() == "job 17 COMPLETED\n"
-    shown = os.read(outer, 65536).decode()
-    os.close(outer)
-    assert "1/2 50% job 17 RUNNING" in shown
-    assert shown.endswith("\r\x1b[K")  # and nothing of it stays
 
 
 def test_interrupting_events_leaves_no_word(master, home):

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from ebbtide_cli import main as entry_point
 from ebbtide_cli.processes import Process
 from ebbtide_cli.verb import VERBS
 
-from tests.client.runs import start_ebb
+from tests.client.runs import modules_of, start_ebb
+from tests.client.scripted_master import make_job
 
 ALL_VERBS = [name for section in VERBS.values() for name in section]
 TALKING = {
@@ -52,19 +52,44 @@ def test_every_verb_has_help_with_an_example(ebb, verb):
 def test_help_names_every_verb_and_imports_none(ebb_process):
     listed = ebb_process("--help").out
     assert all(f"\n  {verb} " in listed for verb in ALL_VERBS)
-    script = "import sys; from ebbtide_cli.main import main; main(['--help']); print([*sys.modules], file=sys.stderr)"
-    modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
-    assert "'ebbtide_cli.verb'" in modules
-    for heavy in ("grpc", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos"):
-        assert f"'{heavy}'" not in modules
+    modules = modules_of("--help")
+    assert "ebbtide_cli.verb" in modules
+    assert not modules & {"grpc", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos"}
 
 
-def test_listing_jobs_imports_neither_rich_nor_a_daemon(master, home):
-    script = "import sys; from ebbtide_cli.main import main; main(['ls']); print([*sys.modules], file=sys.stderr)"
-    modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
-    assert "'grpc'" in modules
-    for needless in ("rich", "psutil", "subprocess32", "ebbtide_agent", "ebbtide_master", "ebbtide_core", "shutil"):
-        assert f"'{needless}'" not in modules
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", "--json"],
+        ["show", "17", "--json"],
+        ["nodes", "--json"],
+        ["story", "17", "--json"],
+        ["wait", "17", "--json"],
+        ["wait", "17"],
+        ["cancel", "--wait", "17"],
+        ["events"],
+        ["submit", "--", "true"],
+    ],
+    ids=" ".join,
+)
+def test_what_draws_nothing_does_not_load_rich(master, arguments):
+    master.add(make_job(state="CANCELLED"))
+    modules = modules_of(*arguments)
+    assert "grpc" in modules
+    assert not any(name.partition(".")[0] == "rich" for name in modules)
+
+
+def test_listing_jobs_loads_rich_but_no_daemon(master):
+    master.add(make_job())
+    modules = modules_of("ls")
+    assert "rich.table" in modules
+    assert not modules & {"psutil", "ebbtide_agent", "ebbtide_master", "ebbtide_core"}
+
+
+def test_up_looks_for_gpus_without_loading_the_agent(home):
+    modules = modules_of("up", "--gpus", "2xNONSENSE")
+    assert "ebbtide_agent.gpu.nvml" in modules
+    assert "ebbtide_agent.main" not in modules
 
 
 def test_ebb_alone_prints_its_help(ebb):

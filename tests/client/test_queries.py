@@ -1,8 +1,5 @@
 """`ebb ls`, `show`, `story`, `nodes` and `events` against a master that answers."""
 
-import os
-import pty
-
 import grpc
 import pytest
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -157,30 +154,6 @@ def test_a_name_cannot_write_to_the_terminal(ebb, master):
     for out in (ebb("ls").out, ebb("show", "17").out):
         assert not any(letter in out for letter in "\x1b\x07\u202e")
     assert len(ebb("ls").out.splitlines()) == 2
-
-
-def test_ls_fits_the_terminal(master, home):
-    job = make_job(reason="r" * 300, state="RUNNING")
-    master.add(job)
-    outer, inner = pty.openpty()
-    with start_ebb("ls", stdout=inner) as process:
-        os.close(inner)
-        out = b""
-        while chunk := read_terminal(outer):
-            out += chunk
-        assert process.wait(30) == 0
-    os.close(outer)
-    lines = out.decode().replace("\x1b[1m", "").replace("\x1b[32m", "").replace("\x1b[0m", "").splitlines()
-    assert b"\x1b[32mRUNNING" in out
-    assert all(len(line) <= 80 for line in lines)
-
-
-def read_terminal(descriptor: int) -> bytes:
-    """What the other side wrote; nothing once it has gone (Linux then fails the read)."""
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:
-        return b""
 
 
 def test_a_closed_pipe_ends_ls_without_a_word(master, home):

@@ -16,7 +16,7 @@ def command(now: bool, as_json: bool) -> None:
     """Let every job checkpoint and end, then stop agent and master. The next 'ebb up' resumes the jobs."""
     home = Home.current()
     try:
-        with StatusLine() as line, exclusive(home, line):
+        with StatusLine(wanted=not as_json) as line, exclusive(home, line):
             stopped = bring_down(home, kill=now, line=line)
     except KeyboardInterrupt:
         words = "interrupted: the cluster starts nothing until 'ebb down' has finished or 'ebb up' is run"

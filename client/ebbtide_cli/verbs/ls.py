@@ -1,15 +1,22 @@
 """``ebb ls``: the queue."""
 
+from typing import TYPE_CHECKING
+
 import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import CLASSES, job_facts, state_of
-from ebbtide_cli.jobs import gpus_words, node_words, progress_words, times_words
-from ebbtide_cli.output import print_json, print_table
+from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
+from ebbtide_cli.output import print_json
 from ebbtide_cli.verb import examples, json_option, master_option
 
+if TYPE_CHECKING:
+    from ebbtide_cli.drawing import Cell
+
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
+ELASTIC = ("NAME", "NODE", "REASON")
+SPARE = ("CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
 @click.command(epilog=examples("ebb ls", "ebb ls --all --json"))
@@ -23,19 +30,21 @@ def command(finished_too: bool, as_json: bool, master: str | None) -> None:
     if as_json:
         print_json([job_facts(job) for job in jobs])
     elif jobs:
-        print_table(TITLES, map(_row, jobs))
+        from ebbtide_cli.drawing import print_list
+
+        print_list(TITLES, map(_row, jobs), elastic=ELASTIC, spare=SPARE)
     else:
         print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
 
 
-def _row(job: client_pb2.Job) -> tuple[str, ...]:
+def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
     return (
         job.job_id,
         job.spec.name,
         job.user,
         state_of(job),
         gpus_words(job),
-        progress_words(job),
+        (progress_words(job), done(job)),
         CLASSES[job.spec.job_class],
         times_words(job),
         node_words(job),

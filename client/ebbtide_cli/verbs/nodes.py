@@ -5,8 +5,8 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import node_facts, share_of
-from ebbtide_cli.output import print_json, print_table
-from ebbtide_cli.text import format_count, printable
+from ebbtide_cli.output import print_json
+from ebbtide_cli.text import format_count
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 
@@ -32,10 +32,12 @@ def command(as_json: bool, master: str | None) -> None:
 
 
 def _print_node(node: client_pb2.Node) -> None:
+    from ebbtide_cli.drawing import print_table, print_words
+
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
-    reason = f" ({node.reason})" if node.reason else ""
-    print(printable(f"{node.name}  {node.state}{reason}  {cpus}, {memory}  GPUs: {node.gpu_backend or 'none'}"))
+    reason = [f"({node.reason})"] if node.reason else []
+    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}"))
     if node.gpus:
         print_table(TITLES, map(_gpu_row, node.gpus))
 

@@ -8,8 +8,8 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import CHECKPOINTED, CLASSES, LAUNCH_MODES, SUSPEND_MODES, job_facts, share_of, state_of
 from ebbtide_cli.jobs import gpus_words, progress_words, times_words
-from ebbtide_cli.output import print_json, print_table
-from ebbtide_cli.text import format_command, format_count, format_time, printable
+from ebbtide_cli.output import print_json
+from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
@@ -34,10 +34,12 @@ def command(job_id: str, as_json: bool, master: str | None) -> None:
 
 
 def _print_job(job: client_pb2.Job) -> None:
-    print(printable(f"Job {job.job_id}  {job.spec.name}  {state_of(job)}"))
-    _print_fields(_state(job))
+    from ebbtide_cli.drawing import print_columns, print_table, print_words
+
+    print_words((f"Job {job.job_id}", job.spec.name, state_of(job)))
+    print_columns(_present(_state(job)))
     print("\nRequest")
-    _print_fields(_request(job.spec))
+    print_columns(_present(_request(job.spec)))
     if job.attempts:
         print("\nAttempts")
         print_table(ATTEMPT_TITLES, map(_attempt_row, job.attempts))
@@ -78,10 +80,9 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "retries", str(spec.retries) if spec.retries else ""
 
 
-def _print_fields(fields: Fields) -> None:
-    for title, value in fields:
-        if value:
-            print(f"  {title:<12}{printable(value)}")
+def _present(fields: Fields) -> Fields:
+    """Those that have a value, set off to the right."""
+    return ((f"  {title}", value) for title, value in fields if value)
 
 
 def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:

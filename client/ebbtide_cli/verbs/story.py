@@ -6,7 +6,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import event_facts
 from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
@@ -22,6 +22,7 @@ def command(job_id: str, as_json: bool, master: str | None) -> None:
     if as_json:
         print_json([event_facts(event) for event in events])
         return
-    for event in events:
-        after = format_duration(event.time - events[0].time)
-        print(printable(f"{format_time(event.time)}  +{after:<10}  {event.text}"))
+    from ebbtide_cli.drawing import print_columns
+
+    start = events[0].time if events else 0.0
+    print_columns((format_time(event.time), f"+{format_duration(event.time - start)}", event.text) for event in events)

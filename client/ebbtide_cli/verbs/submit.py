@@ -176,7 +176,7 @@ def _send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.S
 
 def _wait(master: str | None, job_id: str, as_json: bool) -> int:
     """Follow the job to its end; return its exit code."""
-    job = wait_for(master, [job_id], finished)[0]
+    job = wait_for(master, [job_id], finished, drawn=not as_json)[0]
     if as_json:
         print_json(job_facts(job))
     status = exit_status(job, OURS)

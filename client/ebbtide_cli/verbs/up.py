@@ -50,7 +50,7 @@ def command(
         dead = _wait_for_death(home, settings, stop)
     if dead:
         raise dead
-    with StatusLine() as line, exclusive(home, line):
+    with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         bring_down(home, kill=False, line=line)
     return OK
 
@@ -59,7 +59,7 @@ def _start(
     home: Home, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str], as_json: bool
 ) -> Settings:
     """Bring up what is not up, and say what was found."""
-    with StatusLine() as line, exclusive(home, line):
+    with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         before = Settings.remembered(home)
         settings = _settings(before, gpus, node, policy, policy_options)
         _refuse_change(home, before, settings)
@@ -73,8 +73,8 @@ def _settings(
     before: Settings | None, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str]
 ) -> Settings:
     """What was asked for now, else what was used before, else the defaults."""
-    # Of the agent only `up` needs this much, and it needs no gRPC for it.
-    from ebbtide_agent.main import has_real_gpus
+    # Of the agent only `up` needs this much; the agent itself would be a lot to load.
+    from ebbtide_agent.gpu.nvml import has_real_gpus
     from ebbtide_agent.node import node_name
 
     try:

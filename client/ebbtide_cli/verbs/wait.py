@@ -22,7 +22,7 @@ def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
         if not as_json:
             print(summary(job), flush=True)
 
-    jobs = wait_for(master, job_ids, finished, report)
+    jobs = wait_for(master, job_ids, finished, report, drawn=not as_json)
     if as_json:
         print_json([job_facts(job) for job in jobs])
     return OK if all(job.state == job_pb2.JOB_STATE_COMPLETED for job in jobs) else FAILED
