@@ -214,8 +214,8 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Quiesce(self, request, context):
-        """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again or
-        Unquiesce. Streams how many are left; ends with 0.
+        """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
+        Streams how many are left; ends with 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,8 +55,8 @@ class ClientServiceStub:
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
-    """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again or
-    Unquiesce. Streams how many are left; ends with 0.
+    """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
+    Streams how many are left; ends with 0.
     """
 
 @_typing.type_check_only
@@ -82,8 +82,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
-    """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again or
-    Unquiesce. Streams how many are left; ends with 0.
+    """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
+    Streams how many are left; ends with 0.
     """
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -202,8 +202,8 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.QuiesceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.QuiesceProgress], _abc.AsyncIterator[_client_pb2.QuiesceProgress]]:
-        """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again or
-        Unquiesce. Streams how many are left; ends with 0.
+        """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
+        Streams how many are left; ends with 0.
         """
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
