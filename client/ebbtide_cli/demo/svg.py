@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-WIDTH = 116
+WIDTH = 124
 
 # Rich's own frame names a font on somebody's server; a picture should need nothing but itself.
 FRAME = """\
@@ -29,7 +29,7 @@ FRAME = """\
 {chrome}
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}
-<g class="{unique_id}-matrix">
+<g class="{unique_id}-matrix" xml:space="preserve">
 {matrix}
 </g>
 </g>

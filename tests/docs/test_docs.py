@@ -1,0 +1,220 @@
+"""What README and docs say is so: their commands run, their links lead somewhere, their tables are the code's."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from ebbtide_agent.environment import job_environment, rank_environment
+from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_cli.verb import VERBS
+from ebbtide_core.job import TRANSITIONS
+from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
+from ebbtide_core.outcome import Ending, read_exit
+from ebbtide_core.policies.registry import DEFAULT_POLICY, POLICIES
+from ebbtide_core.spec import JobSpec
+
+from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, table
+from tests.e2e.cluster import Cluster, wait_for
+
+DOCS = REPOSITORY / "docs"
+RUNNABLE = [page for page in PAGES if marked_blocks(page)]
+
+
+def named(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=named)
+def test_the_commands_of_a_page_do_what_it_says(page: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        place = Path(folder, "work")
+        place.mkdir()
+        (place / "examples").symlink_to(REPOSITORY / "examples")
+        cluster = Cluster(Path(folder, "home"))
+        try:
+            for block in marked_blocks(page):
+                perform(block, cluster, place)
+        finally:
+            cluster.close()
+
+
+def perform(block: Block, cluster: Cluster, place: Path) -> None:
+    """Do what a marked block says, in the directory ``place``."""
+    if block.action == "file":
+        (place / block.argument).write_text(block.text)
+        return
+    if block.argument:
+        wait_for(block.argument, lambda: shell(block.argument, cluster, place)[0] == 0)
+    for command, shown in block.commands():
+        status, output = shell(command, cluster, place)
+        assert status == 0, f"{command}\n{output}"
+        assert not shown or matches(shown, output), f"{command}\n--- shown\n{shown}\n--- printed\n{output}"
+
+
+def shell(command: str, cluster: Cluster, place: Path) -> tuple[int, str]:
+    """Run a command as a user's shell would; its status and what it printed."""
+    # Not through a pipe: a command may leave something behind that runs on, and holds its end open.
+    with tempfile.TemporaryFile("w+") as output:
+        status = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", command],
+            cwd=place,
+            env=cluster.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=60,
+        ).returncode
+        output.seek(0)
+        return status, output.read()
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether the output is the one that is shown, where ``…`` stands for anything."""
+    pattern = re.escape(shown.rstrip()).replace("…", ".*")
+    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
+
+
+def test_shown_output_is_compared_and_an_ellipsis_is_anything():
+    assert matches("job 1 RUNNING (…)\n", "job 1 RUNNING (running)\n")
+    assert not matches("job 1 RUNNING (…)\n", "job 1 SUSPENDED (…)\n")
+    assert not matches("1\n", "1\n2\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_verb_that_a_page_names_exists(page: Path):
+    verbs = {verb for section in VERBS.values() for verb in section}
+    words = {word for text in code(page) for word in re.findall(r"(?:^|[\s'(])ebb ([a-z]+)", text)}
+    assert words <= verbs
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page: Path):
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path} of {page.name}"
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor} of {page.name}"
+
+
+def test_every_promise_of_the_readme_has_a_test():
+    rows = table(REPOSITORY / "README.md", "What is promised, and where it is tested")
+    assert len(rows) > 10
+    for promise, tests in rows:
+        [path] = re.findall(r"\]\((.*?)\)", tests)
+        names = re.findall(r"`(\w+)`", tests)
+        source = (REPOSITORY / path).read_text()
+        assert names, promise
+        for name in names:
+            assert re.search(rf"^\s*(async def|def|class) {name}\b", source, re.MULTILINE), f"{path}: {name}"
+
+
+def test_the_picture_needs_nothing_but_itself_and_claims_what_held():
+    text = (DOCS / "demo.svg").read_text()
+    words = "".join(ET.fromstring(text).itertext()).replace("\xa0", " ")
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert words.count("✓ holds") > 5
+    assert "FAILS" not in words
+
+
+# --- tables and diagrams ---
+
+
+def test_the_state_diagrams_show_exactly_the_transitions_of_the_code():
+    drawn = [
+        edge
+        for diagram in fenced(DOCS / "architecture.md", "mermaid")
+        if diagram.startswith("stateDiagram-v2")
+        for edge in re.findall(r"^\s*([A-Z]+) --> ([A-Z]+)", diagram, re.MULTILINE)
+    ]
+    assert len(drawn) == len(set(drawn)), "an arrow is drawn twice"
+    assert set(drawn) == {(before.value, after.value) for before, after in TRANSITIONS}
+
+
+SPEC = JobSpec(command=("true",), workdir="/")
+SUSPEND = StopCause.SUSPENDED
+STOPPED = ExitFacts(stop_requested=True, delivered=True, caught=True)
+
+
+def asked(**changes: object) -> tuple[ExitFacts, StopCause]:
+    """An end after a request to step aside that reached a process with a handler."""
+    return dataclasses.replace(STOPPED, **changes), SUSPEND  # type: ignore[arg-type]
+
+
+EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
+    "not asked, exit 0": [(ExitFacts(), None)],
+    "not asked, exit 75, 85 or 99": [(ExitFacts(exit_code=code), None) for code in (75, 85, 99)],
+    "not asked, any other exit code": [(ExitFacts(exit_code=code), None) for code in (1, 2, 84, 143)],
+    "not asked, a signal": [(ExitFacts(signal=number), None) for number in (6, 9, 11, 15)],
+    "asked, but exit 0 before the signal was delivered": [asked(delivered=False, caught=False)],
+    "asked, acknowledged through the SDK": [asked(acknowledged=True, exit_code=code) for code in (0, 1, 85)],
+    "asked, killed at the end of the grace period": [asked(killed=True, signal=9)],
+    "asked, ended by a signal": [asked(signal=number) for number in (6, 9, 11, 15)],
+    "asked, exit 75, 85, 99 or 143": [asked(exit_code=code) for code in (75, 85, 99, 143)],
+    "asked, any other exit code but 0": [
+        asked(exit_code=1),
+        asked(exit_code=1, checkpointed=Checkpointed.YES),
+        asked(exit_code=2, caught=False),
+    ],
+    "asked, exit 0, and nothing catches the signal": [asked(caught=False)],
+    "asked, exit 0, and `should_suspend()` had said so": [asked(asked=True)],
+    "asked, exit 0, and neither of these": [asked()],
+    "cancelled, and not completed before": [
+        (dataclasses.replace(STOPPED, exit_code=code), StopCause.CANCELLED) for code in (0, 1, 85)
+    ],
+    "time limit, and not completed before": [
+        (dataclasses.replace(STOPPED, exit_code=code), StopCause.TIME_LIMIT) for code in (0, 1, 85)
+    ],
+    "the exit status is not known": [(ExitFacts(lost=True), cause) for cause in (None, SUSPEND)],
+}
+
+
+def test_exits_are_read_as_the_job_contract_says():
+    rows = {row[0]: row[1].strip("`") for row in table(DOCS / "job-contract.md", "How an exit is read")}
+    assert rows.keys() == EXITS.keys()
+    for words, exits in EXITS.items():
+        for exit, cause in exits:
+            assert read_exit(exit, SPEC, cause).ending is Ending[rows[words]], (words, exit)
+
+
+def test_exit0_completed_changes_the_reading_as_the_job_contract_says():
+    spec = dataclasses.replace(SPEC, exit_zero=ExitZero.COMPLETED)
+    assert read_exit(STOPPED, spec, SUSPEND).ending is Ending.COMPLETED
+    assert read_exit(dataclasses.replace(STOPPED, acknowledged=True), spec, SUSPEND).ending is Ending.SUSPENDED
+
+
+def test_the_job_contract_lists_every_variable_of_the_environment():
+    intent = Intent(
+        job_id="1", attempt=1, cluster_id="c", command=("true",), workdir="/", env={}, gpus=(Gpu("GPU-1", 1, 1, 1),),
+        gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", ddp=True, needs_checkpoint=False, node_rank=0, num_nodes=1,
+        world_size=0, master_addr="", node_dir="/n", job_checkpoint_dir="/c", fake_gpu_dir="",
+    )  # fmt: skip
+    given = job_environment(intent, checkpoint_dir="/c/1", resume_dir="", socket="/s") | rank_environment(intent, 0, 1)
+    rows = table(DOCS / "job-contract.md", "Environment")
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(listed) == sorted(given)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_options_of_each_policy_are_listed_with_their_defaults(name: str):
+    def text(value: object) -> str:
+        return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    listed = {row[0].strip("`"): row[1].strip("`") for row in table(DOCS / "policies.md", f"`{name}`")}
+    assert listed == {field.name: text(field.default) for field in dataclasses.fields(POLICIES[name])}
+
+
+def test_only_policies_that_exist_have_a_section():
+    sections = re.findall(r"^## `([\w-]+)`$", (DOCS / "policies.md").read_text(), re.MULTILINE)
+    assert set(sections) == set(POLICIES)
+    assert f"`{DEFAULT_POLICY}` is the default" in (DOCS / "policies.md").read_text()
