@@ -1,10 +1,8 @@
 """What README and docs say is so: their commands run, their links lead somewhere, their tables are the code's."""
 
 import dataclasses
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
