@@ -1,6 +1,5 @@
 """The job as its own script sees it: resume, report progress, checkpoint, suspend."""
 
-import atexit
 import errno
 import gc
 import math
@@ -61,7 +60,6 @@ class Job:
         self._trusted: set[Path] = set()
         if self.id is not None:
             self._stop.listen(environment.stop_signal)
-            atexit.register(self._tell_asked)
 
     def load_checkpoint(self) -> State | None:
         """The newest valid checkpoint, None at a fresh start; raises InvalidCheckpoint if it is damaged.
@@ -111,10 +109,10 @@ class Job:
         if self.id is None or os.getpid() != self._pid:
             return False
         group = distributed.current()
-        asked = self._stop.received if group is None else group.any(self._stop.received)
-        if asked:
-            self._tell_asked(asked)
-        return asked
+        if not self._asked:
+            self._asked = True
+            self._tell_asked()
+        return self._stop.received if group is None else group.any(self._stop.received)
 
     def suspend(self, save: Save | None = None, step: int | None = None, *, all_ranks: bool = False) -> None:
         """Publish a checkpoint, acknowledge, and leave by SystemExit(85) with all ranks; outside Ebbtide: nothing.
@@ -138,15 +136,13 @@ class Job:
         gc.freeze()
         raise SystemExit(SUSPENDED)
 
-    def _tell_asked(self, asked: bool = False) -> None:
-        """Tell once that the stop signal was seen, at the latest when the script ends.
+    def _tell_asked(self) -> None:
+        """Tell that this job would acknowledge a suspension, because it asks whether it should.
 
-        A job that is asked to stop during its last step exits with 0 and no acknowledgement. Without this it would
-        look like the many scripts that trap the signal, save and exit with 0, and be started once more.
+        Asked to stop during its last step, it ends with exit code 0 and no acknowledgement. Without this it would look
+        like the many scripts that trap the signal, save and exit with 0, and be started once more.
         """
-        if not self._asked and (asked or self._stop.received) and os.getpid() == self._pid:
-            self._asked = True
-            channel.send(self._socket, {"kind": "asked", "rank": self._env_rank})
+        channel.send(self._socket, {"kind": "asked", "rank": self._env_rank})
 
     def _find_checkpoint(self) -> Checkpoint | None:
         if self.checkpoint_dir is not None:

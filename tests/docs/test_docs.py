@@ -165,7 +165,7 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
         asked(exit_code=2, caught=False),
     ],
     "asked, exit 0, and nothing catches the signal": [asked(caught=False)],
-    "asked, exit 0, and `should_suspend()` had said so": [asked(asked=True)],
+    "asked, exit 0, and the job calls `should_suspend()`": [asked(asked=True)],
     "asked, exit 0, and neither of these": [asked()],
     "cancelled, and not completed before": [
         (dataclasses.replace(STOPPED, exit_code=code), StopCause.CANCELLED) for code in (0, 1, 85)

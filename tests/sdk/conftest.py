@@ -1,6 +1,5 @@
 """Jobs whose supervisor is the test."""
 
-import atexit
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,6 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 def make_job(tmp_path: Path) -> Iterator[MakeJob]:
     """Jobs in this process; afterwards the signal's handler is what it was."""
     before = signal.getsignal(signal.SIGTERM)
-    jobs: list[Job] = []
 
     def make(attempt: int = 1, **variables: str) -> Job:
         given = {
@@ -34,10 +32,7 @@ def make_job(tmp_path: Path) -> Iterator[MakeJob]:
             "EBB_RESUME_DIR": "",
             "EBB_SOCKET": str(tmp_path / "job.sock"),
         }
-        jobs.append(Job(Environment.read(given | variables)))
-        return jobs[-1]
+        return Job(Environment.read(given | variables))
 
     yield make
     signal.signal(signal.SIGTERM, before)
-    for job in jobs:
-        atexit.unregister(job._tell_asked)

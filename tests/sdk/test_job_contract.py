@@ -152,7 +152,7 @@ def test_a_job_that_is_asked_saves_acknowledges_and_leaves_with_85(
     with pytest.raises(SystemExit) as exit_info:
         job.suspend(writing("twelve"))
     assert exit_info.value.code == 85
-    progress, asked, checkpoint, acknowledge = listener.arrived()
+    asked, progress, checkpoint, acknowledge = listener.arrived()
     assert progress["kind"] == "progress"
     assert asked == {"kind": "asked", "rank": 0}
     path = tmp_path / "7" / "attempt-1" / "step-000000000012"
@@ -352,10 +352,10 @@ def test_no_step_is_lost_or_repeated_over_a_suspend(tmp_path: Path, listener: Li
     assert [int(line) for line in journal.read_text().split()] == list(range(1, int(more) + 1))
 
 
-def test_a_job_asked_during_its_last_step_says_so_and_ends(tmp_path: Path, listener: Listener) -> None:
+def test_a_job_that_would_acknowledge_says_so_at_the_first_opportunity(tmp_path: Path, listener: Listener) -> None:
     with run("counting_job.py", "3", str(tmp_path / "journal"), "stop", variables=environment(tmp_path, 1)) as job:
         assert job.wait(DEADLINE_S) == 0
-    assert [message["kind"] for message in listener.arrived()] == ["progress", "progress", "asked"]
+    assert [message["kind"] for message in listener.arrived()] == ["asked", "progress", "progress"]
 
 
 def test_forked_children_are_not_the_job(tmp_path: Path, listener: Listener) -> None:

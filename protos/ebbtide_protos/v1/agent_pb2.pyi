@@ -610,7 +610,7 @@ class ExitRecord(_message.Message):
     acknowledged: _builtins.bool
     """the job said through the SDK that it suspends"""
     asked: _builtins.bool
-    """the job called should_suspend() and got True"""
+    """the job calls should_suspend(), so it would acknowledge"""
     killed: _builtins.bool
     """the grace period ran out and SIGKILL was sent"""
     checkpointed: _job_pb2.Checkpointed.ValueType
