@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import tempfile
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from ebbtide_core.policies.registry import DEFAULT_POLICY, POLICIES
 from ebbtide_core.spec import JobSpec
 
 from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, table
-from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.cluster import Cluster
 
 DOCS = REPOSITORY / "docs"
+PATIENCE_S = 60.0
+PAUSE_S = 0.3
 RUNNABLE = [page for page in PAGES if marked_blocks(page)]
 
 
@@ -51,11 +54,19 @@ def perform(block: Block, cluster: Cluster, place: Path) -> None:
         (place / block.argument).write_text(block.text)
         return
     if block.argument:
-        wait_for(block.argument, lambda: shell(block.argument, cluster, place)[0] == 0)
+        wait_until(block.argument, cluster, place)
     for command, shown in block.commands():
         status, output = shell(command, cluster, place)
         assert status == 0, f"{command}\n{output}"
         assert not shown or matches(shown, output), f"{command}\n--- shown\n{shown}\n--- printed\n{output}"
+
+
+def wait_until(condition: str, cluster: Cluster, place: Path) -> None:
+    """Wait until a command succeeds. It is tried at leisure: what it waits for needs the same processors."""
+    give_up = time.monotonic() + PATIENCE_S
+    while shell(condition, cluster, place)[0]:
+        assert time.monotonic() < give_up, f"not in {PATIENCE_S:.0f} s: {condition}"
+        time.sleep(PAUSE_S)
 
 
 def shell(command: str, cluster: Cluster, place: Path) -> tuple[int, str]:
