@@ -11,12 +11,12 @@ from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.spec import SpecError
+from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
-from ebbtide_master.convert import share_to_parts, spec_from_message
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
 from ebbtide_master.views import event_message, job_message, node_message

@@ -1,8 +1,7 @@
 """Between the wire and the core: messages to nouns and back. Nothing is decided here."""
 
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
@@ -14,45 +13,18 @@ from ebbtide_core.model import (
     Checkpoint,
     Checkpointed,
     ExitFacts,
-    ExitZero,
     GpuFacts,
     GpuId,
     GpuSlice,
-    JobClass,
     JobId,
-    LaunchMode,
     NodeId,
     Progress,
     RefusalCause,
-    SuspendMode,
-    gpus,
-    parts,
 )
-from ebbtide_core.spec import JobSpec, SpecError
+from ebbtide_core.spec import SpecError
+from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-Value = TypeVar("Value")
-
-_CLASSES = {
-    job_pb2.JOB_CLASS_UNSPECIFIED: JobClass.BEST_EFFORT,
-    job_pb2.JOB_CLASS_BEST_EFFORT: JobClass.BEST_EFFORT,
-    job_pb2.JOB_CLASS_TRIAL_AND_ERROR: JobClass.TRIAL_AND_ERROR,
-}
-_SUSPEND_MODES = {
-    job_pb2.SUSPEND_MODE_UNSPECIFIED: SuspendMode.CHECKPOINT,
-    job_pb2.SUSPEND_MODE_CHECKPOINT: SuspendMode.CHECKPOINT,
-    job_pb2.SUSPEND_MODE_NONE: SuspendMode.NONE,
-}
-_LAUNCH_MODES = {
-    job_pb2.LAUNCH_MODE_UNSPECIFIED: LaunchMode.SINGLE,
-    job_pb2.LAUNCH_MODE_SINGLE: LaunchMode.SINGLE,
-    job_pb2.LAUNCH_MODE_DDP: LaunchMode.DDP,
-}
-_EXIT_ZEROS = {
-    job_pb2.EXIT_ZERO_UNSPECIFIED: ExitZero.SUSPENDED,
-    job_pb2.EXIT_ZERO_SUSPENDED: ExitZero.SUSPENDED,
-    job_pb2.EXIT_ZERO_COMPLETED: ExitZero.COMPLETED,
-}
 _CHECKPOINTED = {
     job_pb2.CHECKPOINTED_UNKNOWN: Checkpointed.UNKNOWN,
     job_pb2.CHECKPOINTED_YES: Checkpointed.YES,
@@ -65,87 +37,7 @@ _REFUSALS = {
 }
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = 256
-CLASS_MESSAGES = {
-    JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
-    JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
-}
-SUSPEND_MESSAGES = {
-    SuspendMode.CHECKPOINT: job_pb2.SUSPEND_MODE_CHECKPOINT,
-    SuspendMode.NONE: job_pb2.SUSPEND_MODE_NONE,
-}
-LAUNCH_MESSAGES = {LaunchMode.SINGLE: job_pb2.LAUNCH_MODE_SINGLE, LaunchMode.DDP: job_pb2.LAUNCH_MODE_DDP}
-EXIT_ZERO_MESSAGES = {
-    ExitZero.SUSPENDED: job_pb2.EXIT_ZERO_SUSPENDED,
-    ExitZero.COMPLETED: job_pb2.EXIT_ZERO_COMPLETED,
-}
 CHECKPOINTED_MESSAGES = {value: key for key, value in _CHECKPOINTED.items()}
-
-
-def share_to_parts(field: str, share: job_pb2.Share) -> int:
-    """A share of GPUs in parts; `SpecError` names ``field`` if it is not one."""
-    if share.denominator == 0:
-        raise SpecError(field, "is not a number of GPUs")
-    try:
-        return parts(Fraction(share.numerator, share.denominator))
-    except ValueError as error:
-        raise SpecError(field, f"{error} (1/n needs n of at most 16)") from None
-
-
-def parts_to_share(count: int) -> job_pb2.Share:
-    """Parts as a share of GPUs."""
-    share = gpus(count)
-    return job_pb2.Share(numerator=share.numerator, denominator=share.denominator)
-
-
-def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
-    """The job asked for; `SpecError` for what has no meaning at all. The core validates the rest."""
-    whole = job_pb2.Share(numerator=1, denominator=1)
-    low = share_to_parts("--gpus", message.gpus_min if message.HasField("gpus_min") else whole)
-    high = share_to_parts("--gpus", message.gpus_max) if message.HasField("gpus_max") else low
-    return JobSpec(
-        command=tuple(message.command),
-        workdir=message.workdir,
-        name=message.name,
-        env=dict(message.env),
-        gpus_min=low,
-        gpus_max=high,
-        gpu_mem_bytes=message.gpu_mem_bytes,
-        cpus=message.cpus,
-        mem_bytes=message.mem_bytes,
-        job_class=_known("--class", _CLASSES, message.job_class),
-        priority=message.priority or limits.DEFAULT_PRIORITY,
-        grace_s=message.grace_s if message.HasField("grace_s") else limits.DEFAULT_GRACE_S,
-        time_limit_s=message.time_limit_s if message.HasField("time_limit_s") else None,
-        suspend=_known("--suspend", _SUSPEND_MODES, message.suspend),
-        launch=_known("--launch", _LAUNCH_MODES, message.launch),
-        retries=message.retries,
-        exit_zero=_known("--exit0", _EXIT_ZEROS, message.exit_zero),
-        signal=message.signal or "SIGTERM",
-    )
-
-
-def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
-    """The job on the wire."""
-    return job_pb2.JobSpec(
-        name=spec.name,
-        command=spec.command,
-        workdir=spec.workdir,
-        env=spec.env,
-        gpus_min=parts_to_share(spec.gpus_min),
-        gpus_max=parts_to_share(spec.gpus_max),
-        gpu_mem_bytes=spec.gpu_mem_bytes,
-        cpus=spec.cpus,
-        mem_bytes=spec.mem_bytes,
-        job_class=CLASS_MESSAGES[spec.job_class],
-        priority=spec.priority,
-        grace_s=spec.grace_s,
-        time_limit_s=spec.time_limit_s,
-        suspend=SUSPEND_MESSAGES[spec.suspend],
-        launch=LAUNCH_MESSAGES[spec.launch],
-        retries=spec.retries,
-        exit_zero=EXIT_ZERO_MESSAGES[spec.exit_zero],
-        signal=spec.signal,
-    )
 
 
 def slices_to_messages(slices: tuple[GpuSlice, ...]) -> Iterator[job_pb2.GpuAllocation]:
@@ -275,9 +167,3 @@ def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
 def _seconds(value: float) -> float:
     """A time or a duration; 0 (unknown) for what is none, which JSON could not carry."""
     return value if 0.0 <= value < float("inf") else 0.0
-
-
-def _known(field: str, table: Mapping[Any, Value], value: int) -> Value:
-    if value not in table:
-        raise SpecError(field, f"{value} is not known to this version")
-    return table[value]

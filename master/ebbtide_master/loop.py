@@ -73,8 +73,7 @@ class MasterLoop:
             raise StoppedError
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Work(facts, answer, done))
-        if self._stopped:  # while this waited for room in the queue
-            self._fail_queued()
+        self._fail_queued_if_stopped()  # while this waited for room in the queue
         return await done
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
@@ -100,11 +99,11 @@ class MasterLoop:
             self._timer.cancel()
         for work in batch:
             _fail(work.done, StoppedError())
-        self._fail_queued()
+        self._fail_queued_if_stopped()
 
-    def _fail_queued(self) -> None:
+    def _fail_queued_if_stopped(self) -> None:
         """Tell those in the queue; who waits for room in it gets in then, and does the same."""
-        while not self._queue.empty():
+        while self._stopped and not self._queue.empty():
             _fail(self._queue.get_nowait().done, StoppedError())
 
     async def _handle(self, batch: list[_Work]) -> None:

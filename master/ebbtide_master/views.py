@@ -10,14 +10,10 @@ from ebbtide_core.codec import encode
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobState
 from ebbtide_core.narrate import narrate
+from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from ebbtide_master.convert import (
-    CHECKPOINTED_MESSAGES,
-    parts_to_share,
-    slices_to_messages,
-    spec_to_message,
-)
+from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store import StoredEvent
 
 _STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ebbtide_core.model import WHOLE, JobClass, LaunchMode
 from ebbtide_core.spec import JobSpec
+from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
@@ -21,7 +22,6 @@ from ebbtide_cli.demo.board import Board, Jobs
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.submission import check, job_environment, user_name
-from ebbtide_cli.wire import spec_message
 
 THREADS = 1
 """Of each process; the same everywhere, for sums in another order are other sums."""
@@ -141,7 +141,9 @@ class Story:
         )
 
     def _submit(self, spec: JobSpec) -> None:
-        request = client_pb2.SubmitRequest(spec=spec_message(spec), operation_id=os.urandom(16).hex(), user=user_name())
+        request = client_pb2.SubmitRequest(
+            spec=spec_to_message(spec), operation_id=os.urandom(16).hex(), user=user_name()
+        )
         with connected(None) as stub:
             ask(stub.Submit, request)
 

@@ -2,6 +2,7 @@
 
 import click
 from ebbtide_core.model import parts
+from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -9,7 +10,6 @@ from ebbtide_cli.connection import ask
 from ebbtide_cli.facts import share_of
 from ebbtide_cli.values import GpuRange
 from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
-from ebbtide_cli.wire import share_message
 from ebbtide_cli.wishes import grant, wait_option
 
 
@@ -21,7 +21,7 @@ from ebbtide_cli.wishes import grant, wait_option
 @master_option
 def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool, master: str | None) -> int:
     """Let jobs checkpoint and go on with another number of GPUs."""
-    low, high = share_message(parts(gpus.low)), share_message(parts(gpus.high))
+    low, high = parts_to_share(parts(gpus.low)), parts_to_share(parts(gpus.high))
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
         return ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))

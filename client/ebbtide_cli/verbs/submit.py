@@ -8,6 +8,7 @@ import click
 from ebbtide_core import limits
 from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SuspendMode, parts
 from ebbtide_core.spec import JobSpec
+from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import RETRY_S, ask, connected
@@ -19,7 +20,6 @@ from ebbtide_cli.submission import check, default_name, job_environment, stop_si
 from ebbtide_cli.values import GpuRange
 from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
-from ebbtide_cli.wire import spec_message
 
 RESUBMIT_S: Final = 10.0
 """How long the same submit is repeated when the master goes away before it answered."""
@@ -133,7 +133,7 @@ def command(
         )
     )
     request = client_pb2.SubmitRequest(
-        spec=spec_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
+        spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
     if not wait or dry_run:
         _submit(master, request, as_json)
