@@ -195,3 +195,12 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     except grpc.aio.AioRpcError as error:
         return error.code(), error.details() or ""
     raise AssertionError("it was not refused")
+
+
+async def rest(stream: Any) -> list[Any]:
+    """All that is left of a stream that was read from."""
+    messages = []
+    async with asyncio.timeout(DEADLINE_S):
+        while (message := await stream.read()) is not grpc.aio.EOF:
+            messages.append(message)
+    return messages

@@ -1,0 +1,475 @@
+"""What clients may ask for: each wish with its reply, each mistake with a status and one line."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from ebbtide_core import limits
+from ebbtide_master import store as stores
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+
+from tests.master.world import (
+    EXITED,
+    FREED,
+    GIB,
+    RUNNING,
+    STEPPED_ASIDE,
+    Agent,
+    Master,
+    a_master,
+    make_spec,
+    make_status,
+    refused,
+    rest,
+    share,
+)
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNKNOWN = grpc.StatusCode.NOT_FOUND
+CONFLICT = grpc.StatusCode.FAILED_PRECONDITION
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
+WISHES = ["Suspend", "Resume", "Hold", "Release", "Cancel", "Resize"]
+
+
+def wish(master: Master, verb: str, job: str) -> Any:
+    if verb == "Resize":
+        return master.ask.Resize(client_pb2.ResizeRequest(job_id=job, gpus_min=share(1)))
+    request = client_pb2.CancelRequest(job_id=job) if verb == "Cancel" else client_pb2.JobRequest(job_id=job)
+    return getattr(master.ask, verb)(request)
+
+
+class TestSubmit:
+    async def test_a_job_is_shown_as_it_was_submitted(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            spec = make_spec(
+                2, name="train", env={"A": "b"}, gpus_max=share(4), gpu_mem_bytes=GIB, cpus=2.5, mem_bytes=GIB,
+                job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR, priority=7, grace_s=12.5, time_limit_s=3600.0, retries=3,
+                suspend=job_pb2.SUSPEND_MODE_NONE, launch=job_pb2.LAUNCH_MODE_DDP, signal="SIGINT",
+                exit_zero=job_pb2.EXIT_ZERO_COMPLETED,
+            )  # fmt: skip
+            reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
+            shown = await master.show(reply.job_id)
+            assert shown.spec == spec
+            assert (shown.user, shown.held_by, shown.reason) == ("ann", "user", "held by user")
+            assert shown.state == job_pb2.JOB_STATE_PENDING
+
+    async def test_what_is_left_out_has_a_default(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            request = client_pb2.SubmitRequest(spec=job_pb2.JobSpec(command=["x"], workdir="/"))
+            spec = (await master.show((await master.ask.Submit(request)).job_id)).spec
+            assert (spec.gpus_min, spec.gpus_max) == (share(1), share(1))
+            assert (spec.priority, spec.grace_s, spec.signal) == (42, 180.0, "SIGTERM")
+            assert not spec.HasField("time_limit_s")
+
+    async def test_the_same_operation_is_the_same_job_also_for_the_next_master(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            first = await master.submit(operation="op-1")
+            assert await master.submit(operation="op-1") == first
+            together = await asyncio.gather(*(master.submit(operation="op-2") for _ in range(5)))
+            assert len(set(together)) == 1
+            assert await master.submit() != await master.submit()
+        async with a_master(tmp_path) as master:
+            assert await master.submit(operation="op-1") == first
+            assert await master.submit(operation="op-2") == together[0]
+            assert (await master.kinds()).count("JobSubmitted") == 4
+
+    async def test_a_dry_run_checks_and_leaves_nothing(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=make_spec(), dry_run=True))
+            assert reply.job_id == ""
+            bad = client_pb2.SubmitRequest(spec=make_spec(priority=100), dry_run=True)
+            assert (await refused(master.ask.Submit(bad)))[0] is INVALID
+            assert "JobSubmitted" not in await master.kinds()
+
+    async def test_more_than_any_node_has_is_refused_once_a_node_is_known(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            await master.submit(64)
+            await master.agent("n1", gpus=2)
+            for spec, field in [
+                (make_spec(3), "--gpus"),
+                (make_spec(gpu_mem_bytes=41 * GIB), "--gpu-mem"),
+                (make_spec(cpus=9.0), "--cpus"),
+                (make_spec(mem_bytes=65 * GIB), "--mem"),
+            ]:
+                code, words = await refused(master.ask.Submit(client_pb2.SubmitRequest(spec=spec)))
+                assert (code, words.split(":")[0]) == (INVALID, field)
+
+    async def test_with_a_full_disk_no_job_is_accepted_and_all_else_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            monkeypatch.setattr(stores, "RESERVED_BYTES", 2**62)
+            code, words = await refused(master.submit())
+            assert (code, "disk is full" in words) == (FULL, True)
+            assert (await master.show(job)).job_id == job
+            await wish(master, "Cancel", job)
+            assert (await master.show(job)).state == job_pb2.JOB_STATE_CANCELLED
+            monkeypatch.undo()
+            assert await master.submit() != job
+
+    async def test_there_is_a_limit_of_jobs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "MAX_UNFINISHED_JOBS", 2)
+        async with a_master(tmp_path) as master:
+            first = await master.submit()
+            await master.submit()
+            assert (await refused(master.submit()))[0] is FULL
+            await wish(master, "Cancel", first)
+            await master.submit()
+
+
+class TestWishes:
+    @pytest.mark.parametrize("verb", WISHES)
+    async def test_an_unknown_job_is_not_found(self, tmp_path: Path, verb: str) -> None:
+        async with a_master(tmp_path) as master:
+            for id in ("17", "", "-1", "1\0", "01", "x" * 100_000):
+                code, words = await refused(wish(master, verb, id))
+                assert code is UNKNOWN
+                assert "does not exist" in words or len(id) > 1000
+
+    @pytest.mark.parametrize("verb", WISHES)
+    async def test_a_finished_job_cannot_be_changed(self, tmp_path: Path, verb: str) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            await agent.report(job, 1, FREED)
+            await master.becomes(job, "COMPLETED")
+            code, words = await refused(wish(master, verb, job))
+            assert (code, words) == (CONFLICT, f"job {job} is COMPLETED already")
+
+    async def test_a_cancelled_job_may_be_cancelled_again(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            for _ in range(2):
+                assert (await wish(master, "Cancel", job)).state == job_pb2.JOB_STATE_CANCELLED
+            assert (await master.kinds()).count("CancelRequested") == 1
+
+    async def test_a_wish_that_is_true_already_succeeds(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit(hold=True)
+            for verb in ("Hold", "Suspend", "Release", "Release", "Resume", "Resume"):
+                await wish(master, verb, job)
+            assert (await master.show(job)).held_by == ""
+
+    async def test_suspend_stops_the_attempt_and_resume_starts_the_next(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent, grace_s=33.0)
+            assert (await wish(master, "Suspend", job)).state == job_pb2.JOB_STATE_SUSPENDING
+            stop = await agent.receive("stop")
+            assert (stop.job_id, stop.attempt, stop.grace_s) == (job, 1, 33.0)
+            await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+            assert (await master.becomes(job, "SUSPENDED")).held_by == "user"
+            await wish(master, "Resume", job)
+            assert (await agent.receive("launch")).attempt == 2
+            (suspension,) = (await master.show(job)).suspensions
+            assert suspension.checkpointed == job_pb2.CHECKPOINTED_YES
+            assert suspension.requested <= suspension.exited <= suspension.gpu_free
+
+    async def test_cancel_now_leaves_out_the_grace_period(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            await master.ask.Cancel(client_pb2.CancelRequest(job_id=job))
+            assert (await agent.receive("stop")).grace_s == 180.0
+            await master.ask.Cancel(client_pb2.CancelRequest(job_id=job, now=True))
+            assert (await agent.receive("stop")).grace_s == 0.0
+
+    @pytest.mark.parametrize(
+        ("low", "high"),
+        [
+            (job_pb2.Share(), None),
+            (share(0), None),
+            (share(2, 3), None),
+            (share(2), share(1)),
+            (share(1, 17), None),
+            (share(5000), None),
+            (share(2**32 - 1, 2**32 - 2), None),
+            (share(9), None),
+        ],
+    )
+    async def test_a_resize_to_what_cannot_be_is_refused(
+        self, tmp_path: Path, low: job_pb2.Share, high: job_pb2.Share | None
+    ) -> None:
+        async with a_master(tmp_path) as master:
+            await master.agent("n1")
+            job = await master.submit()
+            request = client_pb2.ResizeRequest(job_id=job, gpus_min=low, gpus_max=high)
+            code, words = await refused(master.ask.Resize(request))
+            assert (code, words.split(":")[0]) == (INVALID, "--gpus")
+            assert (await master.show(job)).spec.gpus_min == share(1)
+
+
+class TestWatchJobs:
+    async def test_a_watched_job_is_told_whenever_it_changes_until_it_is_finished(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.submit(hold=True)
+            states: list[int] = []
+            turns: list[Any] = [
+                lambda: wish(master, "Release", job),
+                lambda: agent.report(job, 1, RUNNING),
+                lambda: agent.report(job, 1, FREED),
+            ]
+            async for shown in master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job, job])):
+                if shown.state not in states:
+                    states.append(shown.state)
+                    if turns:
+                        await turns.pop(0)()
+            names = ("PENDING", "STARTING", "RUNNING", "COMPLETED")
+            assert states == [job_pb2.JobState.Value(f"JOB_STATE_{name}") for name in names]
+
+    async def test_without_names_all_unfinished_jobs_are_told_and_new_ones(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            over, first = await master.submit(), await master.submit()
+            await wish(master, "Cancel", over)
+            stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest())
+            assert (await stream.read()).job_id == first
+            second = await master.submit()
+            assert (await stream.read()).job_id == second
+            stream.cancel()
+
+    async def test_a_job_that_does_not_exist_is_not_found(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job, "99"]))
+            assert await refused(stream.read()) == (UNKNOWN, "job 99 does not exist")
+
+    async def test_watchers_with_nothing_to_tell_do_not_keep_the_master_busy(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            streams = [master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job])) for _ in range(3)]
+            for stream in streams:
+                await stream.read()
+            asked = 0
+            handle = master.service.loop._handle
+
+            async def counted(batch: Any) -> None:
+                nonlocal asked
+                asked += 1
+                await handle(batch)
+
+            master.service.loop._handle = counted  # type: ignore[method-assign]
+            await master.show(job)
+            await asyncio.sleep(0.05)
+            assert asked == 1
+            for stream in streams:
+                stream.cancel()
+
+
+class TestEvents:
+    async def test_the_journal_is_read_from_a_line_on(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            await wish(master, "Cancel", job)
+            request = client_pb2.WatchEventsRequest(after_sequence=1)
+            events = [event async for event in master.ask.WatchEvents(request)]
+            assert [event.sequence for event in events] == [2, 3]
+            assert [event.kind for event in events] == ["JobSubmitted", "CancelRequested"]
+            assert {event.job_id for event in events} == {job}
+            assert events[1].text == "user asked to cancel it"
+            assert await master.kinds(after=2**64 - 1) == []
+
+    async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            stream = master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True))
+            assert (await stream.read()).kind == "MasterStarted"
+            for number in range(3):
+                job = await master.submit(hold=True)
+                event = await stream.read()
+                assert (event.kind, event.job_id, event.sequence) == ("JobSubmitted", job, number + 2)
+            stream.cancel()
+
+    async def test_a_story_has_every_event_of_one_job(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            await master.submit()
+            await agent.report(job, 1, EXITED)
+            await master.becomes(job, "COMPLETED")
+            story = (await master.ask.ShowStory(client_pb2.JobRequest(job_id=job))).events
+            kinds = ["JobSubmitted", "AttemptPlaced", "AttemptStarted", "AttemptExited"]
+            assert [event.kind for event in story] == kinds
+            assert (await refused(master.ask.ShowStory(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
+
+
+class TestLogs:
+    async def serve(self, agent: Agent, logs: dict[int, bytes], over: set[int]) -> None:
+        """Answer the master's requests for logs, three bytes at a time, as a node does."""
+        while True:
+            read = await agent.receive("read_log")
+            data = logs.get(read.attempt, b"")[read.offset : read.offset + 3]
+            end = read.attempt in over and read.offset + len(data) >= len(logs.get(read.attempt, b""))
+            if not data and not end:
+                await asyncio.sleep(0.01)
+            await agent.send(log=agent_pb2.LogData(request_id=read.request_id, data=data, end=end))
+
+    def read(self, master: Master, job: str, **options: Any) -> Any:
+        return master.ask.ReadLogs(client_pb2.ReadLogsRequest(job_id=job, **options))
+
+    async def two_attempts(self, master: Master, agent: Agent) -> str:
+        """A job whose second attempt runs."""
+        job = await master.running(agent)
+        await wish(master, "Suspend", job)
+        await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+        await master.becomes(job, "SUSPENDED")
+        await wish(master, "Resume", job)
+        await agent.receive("launch")
+        await agent.report(job, 2, RUNNING)
+        await master.becomes(job, "RUNNING")
+        return job
+
+    async def test_the_logs_of_all_attempts_come_in_order(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await self.two_attempts(master, agent)
+            serving = asyncio.create_task(self.serve(agent, {1: b"first\n", 2: b"second\n"}, {1}))
+            chunks = [(chunk.attempt, chunk.data) async for chunk in self.read(master, job)]
+            assert b"".join(data for attempt, data in chunks if attempt == 1) == b"first\n"
+            assert b"".join(data for _, data in chunks) == b"first\nsecond\n"
+            only = [chunk.data async for chunk in self.read(master, job, attempt=2)]
+            assert b"".join(only) == b"second\n"
+            serving.cancel()
+
+    async def test_a_followed_log_goes_on_over_attempts_until_the_job_is_finished(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.submit(hold=True)
+            stream = self.read(master, job, follow=True)
+            reading = asyncio.create_task(self.collect(stream))
+            await wish(master, "Release", job)
+            await agent.receive("launch")
+            await agent.report(job, 1, RUNNING)
+            await master.becomes(job, "RUNNING")
+            await wish(master, "Suspend", job)
+            logs, over = {1: b"begin ", 2: b"end"}, set[int]()
+            serving = asyncio.create_task(self.serve(agent, logs, over))
+            logs[1] += b"more "
+            over.add(1)
+            await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+            await master.becomes(job, "SUSPENDED")
+            await wish(master, "Resume", job)
+            await agent.report(job, 2, RUNNING)
+            await master.becomes(job, "RUNNING")
+            over.add(2)
+            await agent.report(job, 2, FREED)
+            async with asyncio.timeout(10):
+                assert await reading == b"begin more end"
+            serving.cancel()
+
+    async def collect(self, stream: Any) -> bytes:
+        return b"".join([chunk.data async for chunk in stream])
+
+    async def test_a_node_that_goes_away_while_its_log_is_read_is_named(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            reading = asyncio.create_task(refused(self.collect(self.read(master, job, follow=True))))
+            await agent.receive("read_log")
+            agent.vanish()
+            code, words = await reading
+            assert (code, words) == (grpc.StatusCode.UNAVAILABLE, "node n1 went away")
+            await master.until_node("n1", "down")
+            code, words = await refused(self.collect(self.read(master, job)))
+            assert (code, words) == (grpc.StatusCode.UNAVAILABLE, "node n1 is not connected")
+
+    async def test_a_log_that_the_node_cannot_read_is_an_error_in_its_words(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            reading = asyncio.create_task(refused(self.collect(self.read(master, job))))
+            request = await agent.receive("read_log")
+            await agent.send(log=agent_pb2.LogData(request_id=request.request_id + 7, data=b"not asked for"))
+            await agent.send(log=agent_pb2.LogData(request_id=request.request_id, error="the log is gone"))
+            assert await reading == (grpc.StatusCode.UNAVAILABLE, f"log of job {job}: the log is gone")
+
+    async def test_a_job_that_never_ran_has_no_log_and_an_attempt_that_is_not_there_is_not_found(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            assert await self.collect(self.read(master, job)) == b""
+            assert await refused(self.collect(self.read(master, job, attempt=2**32 - 1))) == (
+                UNKNOWN,
+                f"job {job} has no attempt {2**32 - 1}",
+            )
+            assert (await refused(self.collect(self.read(master, "99"))))[0] is UNKNOWN
+
+
+class TestQuiesce:
+    async def test_everything_is_stopped_and_counted_until_nothing_is_left(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1", gpus=2)
+            jobs = [await master.running(agent) for _ in range(2)]
+            waiting = await master.submit()
+            stream = master.ask.Quiesce(client_pb2.QuiesceRequest())
+            assert (await stream.read()).attempts_left == 2
+            for job in jobs:
+                stop = await agent.receive("stop")
+                assert (stop.job_id, stop.grace_s) == (job, 180.0)
+                await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+            counts = [progress.attempts_left for progress in await rest(stream)]
+            assert counts[-1] == 0
+            assert "launch" not in agent.heard[3:]
+            assert (await master.show(waiting)).state == job_pb2.JOB_STATE_PENDING
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1", gpus=2)
+            assert {(await agent.receive("launch")).job_id for _ in range(2)} == set(jobs)
+
+    async def test_kill_leaves_out_the_grace_period(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            await master.running(agent)
+            stream = master.ask.Quiesce(client_pb2.QuiesceRequest(kill=True))
+            assert (await agent.receive("stop")).grace_s == 0.0
+            stream.cancel()
+
+    async def test_it_does_not_wait_for_nodes_that_are_silent(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            await master.running(agent)
+            stream = master.ask.Quiesce(client_pb2.QuiesceRequest())
+            assert (await stream.read()).attempts_left == 1
+            agent.vanish()
+            assert [progress.attempts_left for progress in await rest(stream)][-1] == 1
+
+
+async def test_a_cluster_and_its_nodes_are_shown(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1", gpus=2)
+        job = await master.running(agent, gpus=1)
+        info = await master.ask.ShowCluster(client_pb2.ShowClusterRequest())
+        assert (info.cluster_id, info.epoch, info.policy) == (master.store.cluster_id, 1, "fitgpp")
+        assert (info.recovering, info.jobs_unfinished) == (False, 1)
+        node = await master.until_node("n1", "up")
+        assert sorted(list(gpu.job_ids) for gpu in node.gpus) == [[], [job]]
+        agent.vanish()
+        assert (await master.until_node("n1", "down")).reason.startswith("silent for")
+
+
+async def test_unfinished_jobs_are_listed_and_all_on_request(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        jobs = [await master.submit() for _ in range(3)]
+        await wish(master, "Cancel", jobs[1])
+        listed = (await master.ask.ListJobs(client_pb2.ListJobsRequest())).jobs
+        assert [job.job_id for job in listed] == [jobs[0], jobs[2]]
+        listed = (await master.ask.ListJobs(client_pb2.ListJobsRequest(all=True))).jobs
+        assert [job.job_id for job in listed] == jobs
+
+
+async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.running(agent)
+        progress = job_pb2.Progress(step=3, total=9, loss=float("nan"))
+        checkpoint = job_pb2.Checkpoint(step=2, bytes=2**63, path="/c/step-2", verified=True)
+        status = make_status(job, 1, RUNNING, progress=progress, checkpoint=checkpoint)
+        stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job]))
+        await stream.read()
+        await agent.send(status=status)
+        shown = await stream.read()
+        assert (shown.progress.step, shown.progress.total, shown.progress.HasField("loss")) == (3, 9, False)
+        assert shown.checkpoint == checkpoint
+        stream.cancel()
