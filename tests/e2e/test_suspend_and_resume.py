@@ -129,3 +129,20 @@ def test_a_script_that_ignores_the_signal_dies_at_the_end_of_its_grace_period(cl
 def _reason_with(cluster: Cluster, job: str, words: str) -> str | None:
     reason: str = cluster.show(job)["reason"]
     return reason if words in reason else None
+
+
+def test_a_running_job_is_resized_by_its_user_without_losing_a_step(cluster: Cluster) -> None:
+    command = example("digits_ddp", "--steps", "100000", "--log-every", "1")
+    job = cluster.submit("--gpus", "1", "--launch", "ddp", "--", *command)
+    cluster.wait_for_step(job, 5)
+    cluster.ebb("resize", "--wait", job, "--gpus", "2")
+    wait_for("it goes on", lambda: resumed_at(cluster.log(job)))
+    log, shown = cluster.log(job), cluster.show(job)
+    assert (shown["attempt"], shown["resizes"], shown["preemptions"]) == (2, 1, 0)
+    assert shown["gpus"] == {"min": 2, "max": 2, "allocated": 2}
+    assert shown["suspensions"][0]["reason"] == "resized by user: 1 GPU to 2 GPUs"
+    assert re.findall(r"^world size (\d)", log, re.MULTILINE) == ["1", "2"]
+    [resume] = resumed_at(log)
+    before, after = log.split("resumed from")
+    assert steps_of(before)[-1] == resume
+    assert steps_of(after)[:3] == [resume + 1, resume + 2, resume + 3][: len(steps_of(after))]
