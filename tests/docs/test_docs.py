@@ -87,15 +87,19 @@ def shell(command: str, cluster: Cluster, place: Path) -> tuple[int, str]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether the output is the one that is shown, where ``…`` stands for anything."""
-    pattern = re.escape(shown.rstrip()).replace("…", ".*")
-    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
+    """Whether the output is the one that is shown: ``…`` stands for anything, alone on a line for any lines."""
+    lines = [line.rstrip() for line in shown.rstrip().splitlines()]
+    pattern = "".join(r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in lines)
+    return re.fullmatch(pattern, printed.rstrip() + "\n") is not None
 
 
 def test_shown_output_is_compared_and_an_ellipsis_is_anything():
     assert matches("job 1 RUNNING (…)\n", "job 1 RUNNING (running)\n")
     assert not matches("job 1 RUNNING (…)\n", "job 1 SUSPENDED (…)\n")
+    assert matches("…\n2\n…\n", "1\n2\n")
+    assert matches("…\n2\n…\n", "2\n3\n4\n")
     assert not matches("1\n", "1\n2\n")
+    assert not matches("1 …\n", "1 2\n3\n")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
