@@ -21,6 +21,10 @@ def _about_cluster(event: Event) -> str:
             return "jobs may start again"
         case e.NodeRegistered():
             return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
+        case e.SchedulingDue():
+            return "time to look at everything again"
+        case e.NodeDisconnected():
+            return "its connection broke; it may be back in a moment"
         case e.NodeLost():
             return f"has been silent for {event.silent_s:.0f} s; what runs there is not started elsewhere"
         case e.GpuHealthChanged():

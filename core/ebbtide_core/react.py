@@ -79,8 +79,8 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) in event.known:
             continue
-        if attempt.exited is None and attempt.started is None and attempt.stop is None:
-            continue  # the order to start it never arrived; it is repeated
+        if _never_arrived(attempt):
+            continue  # its launch is repeated
         if attempt.exited is None:
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True))
         yield e.AttemptFreed(job.id, attempt.number)
@@ -90,15 +90,19 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
     """Repeat every order that the node may not have received."""
     for job in state.jobs_on(state.books.nodes[event.node]):
         attempt = job.attempts[-1]
-        if attempt.exited is not None:
-            continue
         if AttemptRef(job.id, attempt.number) not in event.known:
-            yield from (launch for launch in _launches(job) if launch.node == event.node)
-        if attempt.stop is not None:
+            if _never_arrived(attempt):
+                yield from (launch for launch in _launches(job) if launch.node == event.node)
+        elif attempt.exited is None and attempt.stop is not None:
             yield Stop(event.node, job.id, attempt.number, attempt.stop.grace_s)
     for ref in event.known:
         if _is_over(state, ref):
             yield Forget(event.node, ref.job, ref.attempt)
+
+
+def _never_arrived(attempt: Attempt) -> bool:
+    """Whether the order to start an attempt that its node does not have may never have reached it. Else it is over."""
+    return attempt.exited is None and attempt.started is None and attempt.stop is None
 
 
 def _is_over(state: ClusterState, ref: AttemptRef) -> bool:

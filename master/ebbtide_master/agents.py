@@ -32,10 +32,14 @@ class LogUnavailableError(Exception):
 
 
 class Session:
-    """One agent's stream: what waits to be sent, and what it said last."""
+    """One agent's stream: what waits to be sent, and what it said last.
+
+    Orders are sent once the core has taken its registration in: those of before are decided on anew, given what it has.
+    """
 
     def __init__(self, hello: agent_pb2.Hello) -> None:
         self.hello = hello
+        self.registered = False
         self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.healthy = {GpuId(gpu.uuid): gpu.healthy for gpu in hello.gpus}
@@ -65,8 +69,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     def perform(self, order: c.Command) -> None:
         """Send an order to its node; if that is not connected, it is reminded when it registers."""
-        if isinstance(order, c.Launch | c.Stop | c.Forget) and (session := self._sessions.get(order.node)):
-            session.send(order_to_message(order))
+        if isinstance(order, c.Launch | c.Stop | c.Forget):
+            session = self._sessions.get(order.node)
+            if session is not None and session.registered:
+                session.send(order_to_message(order))
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
         """What the node's GPUs said last; empty if it is not connected."""
@@ -193,7 +199,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     ) -> None:
         """Take in the registration, then every message, until the agent hangs up."""
         try:
-            await self.loop.tell(lambda cluster: _registered(registration, session.hello, cluster), lambda _: None)
+            await self.loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
             log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
             async for message in stream:
                 await self._take(session, message)
@@ -231,10 +237,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             await self.loop.tell(lambda _: changes, lambda _: None)
 
 
-def _registered(registration: e.NodeRegistered, hello: agent_pb2.Hello, cluster: Cluster) -> Iterator[Event]:
+def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
+    session.registered = True
     yield registration
-    for status in hello.attempts:
+    for status in session.hello.attempts:
         yield from facts_of_status(status, registration.node, cluster)
 
 
