@@ -241,6 +241,14 @@ class World(RuleBasedStateMachine):
             self._tell_all(process.reports)
 
     @rule(node=st.sampled_from(NODES))
+    def reboot(self, node: str) -> None:
+        """Everything on it is gone, and its agent comes back knowing of nothing."""
+        self.processes = {ref: process for ref, process in self.processes.items() if process.node != node}
+        self.mail = [letter for letter in self.mail if letter[0].node != node]
+        self.connected[node] = False
+        self.connect(node)
+
+    @rule(node=st.sampled_from(NODES))
     def refuse_newest(self, node: str) -> None:
         """The node cannot start what it was just told to."""
         for ref, process in list(self.processes.items()):
