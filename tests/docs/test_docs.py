@@ -154,6 +154,21 @@ def test_the_state_diagrams_show_exactly_the_transitions_of_the_code():
     assert set(drawn) == {(before.value, after.value) for before, after in TRANSITIONS}
 
 
+def test_the_rings_show_exactly_who_imports_whom():
+    [drawing] = [text for text in fenced(DOCS / "architecture.md", "mermaid") if text.startswith("flowchart")]
+    drawn = set(re.findall(r"^\s*(\w+)\S*.*? --> (\w+)", drawing, re.MULTILINE))
+    rows = table(DOCS / "architecture.md", "Rings")
+    folders = {name.strip("`"): folder.strip("`/") for folder, name, _ in rows}
+    imported = {
+        (folder, other)
+        for name, folder in folders.items()
+        for path in (REPOSITORY / folder / name).rglob("*.py")
+        for found in re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        if (other := folders.get(found, folder)) != folder
+    }
+    assert drawn == imported
+
+
 SPEC = JobSpec(command=("true",), workdir="/")
 SUSPEND = StopCause.SUSPENDED
 STOPPED = ExitFacts(stop_requested=True, delivered=True, caught=True)
