@@ -1,0 +1,66 @@
+"""The end of a distributed job, with the backend's threads played by the test."""
+
+import atexit
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ebbtide import distributed
+from ebbtide.distributed import Group
+
+
+class Tensor:
+    """Stands for a tensor whose references are all that matters."""
+
+
+def group_without_ranks() -> Group:
+    dist = SimpleNamespace(
+        group=SimpleNamespace(WORLD=object()), get_rank=lambda: 0, get_world_size=lambda: 2, get_backend=lambda: "gloo"
+    )
+    torch = SimpleNamespace(
+        inference_mode=lambda on: nullcontext(), zeros=lambda *size, **kind: Tensor(), int32=None, uint8=None
+    )
+    group = Group(dist, torch)
+    atexit.unregister(group._settle)
+    return group
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, sleeping: Any) -> SimpleNamespace:
+    """A clock that only sleeping moves on; `sleeping` is called each time, with how often that was."""
+    time = SimpleNamespace(now=0.0, slept=0)
+
+    def sleep(seconds: float) -> None:
+        time.now += seconds
+        time.slept += 1
+        sleeping(time.slept)
+
+    time.monotonic = lambda: time.now
+    time.sleep = sleep
+    monkeypatch.setattr(distributed, "time", time)
+    return time
+
+
+def test_the_interpreter_does_not_shut_down_under_the_backends_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_without_ranks()
+    held = [group._votes, group._text]
+    time = clock(monkeypatch, lambda times: held.pop() if times in (2, 4) else None)
+    group._settle()
+    assert held == []
+    assert time.slept == 4
+
+
+def test_an_idle_backend_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_without_ranks()
+    time = clock(monkeypatch, lambda times: None)
+    group._settle()
+    assert time.slept == 0
+
+
+def test_a_backend_that_never_lets_go_does_not_hold_the_process_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_without_ranks()
+    held = group._votes
+    time = clock(monkeypatch, lambda times: None)
+    group._settle()
+    assert 4.0 < time.now < 6.0
+    assert held is group._votes
