@@ -65,6 +65,7 @@ class Agent:
         self.heard: list[str] = []
         self.logs: dict[tuple[str, int], bytes] = {}
         self._call: Any = stub.Attach()
+        self._writing = asyncio.Lock()
 
     async def receive(self, kind: str) -> Any:
         """The next message of this kind; others are noted in ``heard`` and passed over."""
@@ -79,7 +80,8 @@ class Agent:
                     return getattr(message, body)
 
     async def send(self, **body: Any) -> None:
-        await self._call.write(agent_pb2.AgentMessage(**body))
+        async with self._writing:  # a stream takes one message at a time
+            await self._call.write(agent_pb2.AgentMessage(**body))
 
     async def register(self) -> agent_pb2.Welcome:
         await self.send(hello=self.hello)
