@@ -10,7 +10,7 @@ An attempt may start where its allocation fits both.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, JobId, NodeAllocation, NodeId
@@ -46,6 +46,7 @@ class Node:
     """One node: what it has, what of it is in use, and whether it can be reached.
 
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
+    ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     """
 
     id: NodeId
@@ -58,6 +59,7 @@ class Node:
     promised: Use = field(default_factory=Use)
     attempts: set[JobId] = field(default_factory=set)
     planned: set[JobId] = field(default_factory=set)
+    quarantine: dict[GpuId, str] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -105,6 +107,10 @@ class Books:
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.shares.get(gpu, 0) > 0:
                 gpus[gpu] = GpuFacts(gpu, facts.index, facts.model, facts.mem_bytes, False, "its node lost it")
+        if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
+            node.quarantine.clear()
+        for gpu in node.quarantine.keys() & gpus.keys():
+            gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
         node.facts, node.gpus, node.last_seen = event, gpus, now
         return node
 

@@ -271,6 +271,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             _back_off(job, job.requeues_in_row, now)
         case Ending.INTERRUPTED:
             job.restarts += 1
+            job.returns = True
             _count_fruitless(job, attempt, outcome)
         case Ending.SUSPENDED:
             _count_fruitless(job, attempt, outcome)
@@ -284,7 +285,7 @@ def _back_off(job: Job, times: int, now: float) -> None:
 def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
     job.fruitless_suspensions = 0 if saved or outcome.clean else job.fruitless_suspensions + 1
-    job.suspended = job.returns = True
+    job.suspended = True
 
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
@@ -303,7 +304,7 @@ def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> No
     for piece in attempt.allocation:
         node = state.books.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
-            reason = f"job {job.id} ended, but its memory was not released"
+            reason = node.quarantine[gpu] = f"job {job.id} ended, but its memory was not released"
             node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
 
 
@@ -364,6 +365,8 @@ def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
 
 def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
     node = state.books.nodes[event.node]
+    if event.healthy:
+        node.quarantine.pop(event.gpu, None)
     if event.gpu in node.gpus:
         facts = node.gpus[event.gpu]
         node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)

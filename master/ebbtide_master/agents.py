@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
+from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import GpuId, NodeId
@@ -22,6 +23,8 @@ HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
 """How long a node may be disconnected before it counts as lost."""
+IDLE_GPU_BYTES: Final = 512 * limits.MIB
+"""What a driver and a display may keep on a GPU that nobody computes on."""
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
 
 log = logging.getLogger(__name__)
@@ -222,19 +225,27 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
     async def _take_readings(self, session: Session, heartbeat: agent_pb2.Heartbeat) -> None:
-        """Keep the readings; a GPU whose health the agent sees differently than before is a fact."""
+        """Keep the readings; that a GPU became unusable, or usable again, is a fact."""
         node = NodeId(session.hello.node)
-        changes: list[Event] = []
-        for reading in heartbeat.gpus:
-            gpu = GpuId(reading.uuid)
-            if gpu not in session.healthy:  # it did not register with it
-                continue
-            if session.healthy[gpu] != reading.healthy:
-                changes.append(e.GpuHealthChanged(node, gpu, reading.healthy, reading.unhealthy_reason))
-            session.healthy[gpu] = reading.healthy
-            session.readings[gpu] = reading
-        if changes:
-            await self.loop.tell(lambda _: changes, lambda _: None)
+        known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.healthy}
+        changed = [gpu for gpu, reading in known.items() if session.healthy[gpu] != reading.healthy]
+        session.readings |= known
+        session.healthy |= {gpu: reading.healthy for gpu, reading in known.items()}
+
+        def facts(cluster: Cluster) -> Iterator[Event]:
+            for gpu in changed:
+                yield e.GpuHealthChanged(node, gpu, known[gpu].healthy, known[gpu].unhealthy_reason)
+            for gpu in list(cluster.state.books.nodes[node].quarantine):
+                if gpu in known and _released(known[gpu]):
+                    yield e.GpuHealthChanged(node, gpu, True)
+
+        await self.loop.tell(facts, lambda _: None)
+
+
+def _released(reading: agent_pb2.GpuReading) -> bool:
+    """Whether nothing is left on a GPU that was quarantined for memory that a job had not released."""
+    idle = reading.HasField("mem_used_bytes") and reading.mem_used_bytes <= IDLE_GPU_BYTES
+    return reading.healthy and idle and not reading.processes
 
 
 def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:

@@ -177,6 +177,17 @@ def test_a_preemptor_that_is_cancelled_gives_its_room_back() -> None:
     assert victim.state is JobState.STARTING
 
 
+def test_nobody_grows_into_what_a_waiting_trial_will_need() -> None:
+    lab = Lab(gpus=4, resize_after_s="0")
+    ending, _ = (lab.running(1, suspend=SuspendMode.NONE) for _ in range(2))
+    elastic = lab.running(1, 4)
+    trial = lab.submit(4, te=True)
+    lab.end(ending, DONE)
+    assert (trial.state, elastic.state) == (JobState.PENDING, JobState.RUNNING)
+    lab.tell(CancelRequested(trial.id))
+    assert stopped(lab.last) == {elastic.id}  # now it grows
+
+
 def test_jobs_that_must_not_be_suspended_and_trials_are_no_victims() -> None:
     lab = Lab(gpus=2)
     lab.running(1, te=True)

@@ -102,6 +102,20 @@ class TestSuspendAndResume:
             lab.start(job)
         assert job.held_by is None
 
+    def test_a_job_with_suspend_none_is_not_resized_while_it_runs(self, lab: Lab) -> None:
+        job = lab.running(suspend=SuspendMode.NONE)
+        refusal = lab.cluster.refusal(e.ResizeRequested(job.id, 2 * WHOLE, 2 * WHOLE))
+        assert refusal is not None
+        assert refusal.kind is RefusalKind.CONFLICT
+
+    def test_who_was_suspended_by_their_user_does_not_jump_the_queue(self, lab: Lab) -> None:
+        lab.running(2, suspend=SuspendMode.NONE)
+        first, second = lab.submit(2), lab.submit(2)
+        assert not first.returns
+        lab.tell(e.SuspendRequested(first.id))
+        lab.tell(e.ResumeRequested(first.id))
+        assert [job.id for job in lab.cluster.state.waiting()] == [first.id, second.id]
+
 
 class TestHoldAndRelease:
     def test_a_held_job_waits_for_its_user(self, lab: Lab) -> None:
@@ -311,7 +325,19 @@ class TestNodes:
         job = lab.running()
         lab.exit(job, DONE)
         lab.tell(e.AttemptFreed(job.id, 1, (GpuId("a0"),)))
-        assert lab.submit().state is JobState.PENDING
+        waiting = lab.submit()
+        lab.tell(registration("a", 1))
+        assert waiting.state is JobState.PENDING
+        lab.tell(e.GpuHealthChanged(NodeId("a"), GpuId("a0"), True))
+        assert waiting.state is JobState.STARTING
+
+    def test_a_reboot_ends_a_quarantine(self) -> None:
+        lab = Lab(gpus=1)
+        job = lab.running()
+        lab.exit(job, DONE)
+        lab.tell(e.AttemptFreed(job.id, 1, (GpuId("a0"),)))
+        lab.tell(registration("a", 1, boot_id="boot-2"))
+        assert lab.submit().state is JobState.STARTING
 
     def test_a_job_resumes_only_where_its_checkpoint_can_be_read(self) -> None:
         lab = Lab(nodes="ab", gpus=1)

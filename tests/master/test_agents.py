@@ -219,6 +219,22 @@ async def test_a_gpu_that_becomes_unhealthy_is_told_once_and_not_used(tmp_path: 
         assert (await agent.receive("launch")).job_id == job
 
 
+async def test_a_quarantined_gpu_is_used_again_once_a_reading_shows_it_empty(tmp_path: Path) -> None:
+    def beat(used: int) -> agent_pb2.Heartbeat:
+        return agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n1-0", mem_used_bytes=used, healthy=True)])
+
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.running(agent)
+        await agent.report(job, 1, FREED, dirty_gpus=["n1-0"])
+        await agent.receive("forget")
+        waiting = await master.submit()
+        await agent.send(heartbeat=beat(20 * 2**30))
+        await agent.send(heartbeat=beat(2**20))
+        assert (await agent.receive("launch")).job_id == waiting
+        assert (await master.kinds()).count("GpuHealthChanged") == 1
+
+
 async def test_a_node_is_heard_about_its_own_attempts_only(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")

@@ -7,7 +7,7 @@ smallest score that alone makes enough room on its node and was preempted fewer 
 Where the paper is silent: room is checked per GPU, not by node sums. If no single job makes room, ``fallback`` says
 whether to wait (Eq. 2 as written) or to preempt the cheapest set on one node of which every member is needed.
 Best-effort jobs that only wait for room are displaced before any running one. Trial-and-error jobs wait in line
-before all best-effort jobs.
+before all best-effort jobs, and while one waits, nobody grows into what it will need.
 """
 
 import math
@@ -46,7 +46,7 @@ class FitGpp:
         fit_ranges(draft)
         if self._admit_trials(draft):
             self._admit_best_effort(draft)
-        grow(draft, self.resize_after_s)
+            grow(draft, self.resize_after_s)
         return draft.plan()
 
     def _admit_trials(self, draft: Draft) -> bool:
