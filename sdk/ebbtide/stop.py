@@ -1,5 +1,6 @@
 """The stop signal, turned into a flag that the training loop asks for between two steps."""
 
+import atexit
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ class StopRequest:
             warnings.warn(message, RuntimeWarning, stacklevel=4)
             return
         self._previous = signal.signal(number, self._receive)
+        atexit.register(self._finish, number)
         # A forked child (a DataLoader worker, one of a process pool) is not the job: whoever signals it, its parent's
         # terminate() for one, gets what would happen without us, and at once also where it is blocked outside Python.
         # The signal is held back around the fork because Python drops what reaches a child that has just begun.
@@ -33,6 +35,14 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = True
+
+    def _finish(self, number: signal.Signals) -> None:
+        """Ignore the signal: Python puts the default action back while it shuts down, which takes torch a second.
+
+        Killed then, a job that has done everything would look like one that was interrupted, and be started once more.
+        """
+        if signal.getsignal(number) == self._receive:
+            signal.signal(number, signal.SIG_IGN)
 
     def _hold_back(self, number: signal.Signals) -> None:
         self._held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number})

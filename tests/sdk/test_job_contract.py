@@ -317,6 +317,7 @@ def run(program: str, *arguments: str, variables: dict[str, str]) -> Iterator[su
     job = subprocess.Popen(
         [sys.executable, HERE / program, *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **variables},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -356,6 +357,15 @@ def test_a_job_that_would_acknowledge_says_so_at_the_first_opportunity(tmp_path:
     with run("counting_job.py", "3", str(tmp_path / "journal"), "stop", variables=environment(tmp_path, 1)) as job:
         assert job.wait(DEADLINE_S) == 0
     assert [message["kind"] for message in listener.arrived()] == ["asked", "progress", "progress"]
+
+
+def test_a_job_that_is_done_is_not_killed_while_it_shuts_down(tmp_path: Path, listener: Listener) -> None:
+    with run("finishing_job.py", variables=environment(tmp_path, 1)) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "leaving\n"
+        job.send_signal(signal.SIGTERM)
+        job.communicate("\n", timeout=DEADLINE_S)
+    assert job.returncode == 0
 
 
 def test_forked_children_are_not_the_job(tmp_path: Path, listener: Listener) -> None:

@@ -27,8 +27,8 @@ THREADS = 1
 """Of each process; the same everywhere, for sums in another order are other sums."""
 WARM_UP_STEPS = 200
 URGENT_STEPS = 60
-LONG_S = 8.0
-ELASTIC_S = 36.0
+LONG_S = 16.0
+ELASTIC_S = 40.0
 """How long the two runs would take if they had the machine to themselves."""
 LONG_WIDTH = 16
 ELASTIC_WIDTH = 8
