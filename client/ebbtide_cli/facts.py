@@ -158,8 +158,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
 
 def _checkpoint_facts(checkpoint: job_pb2.Checkpoint) -> Facts:
     return {
-        # A directory that the script filled without the SDK was sealed by us and has no step: -1 on the wire.
-        "step": checkpoint.step if checkpoint.step >= 0 else None,
+        "step": _optional(checkpoint, "step"),
         "bytes": checkpoint.bytes,
         "path": checkpoint.path,
         "verified": checkpoint.verified,

@@ -193,9 +193,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A published checkpoint."""
+    """A published checkpoint; ``step`` is None if the script that wrote it counts none."""
 
-    step: int
+    step: int | None
     bytes: int
     path: str
     verified: bool

@@ -66,7 +66,8 @@ def _about_attempt(event: Event) -> str:
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.CheckpointPublished():
-            return f"checkpoint of step {event.checkpoint.step} published ({event.checkpoint.bytes} bytes)"
+            step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
+            return f"checkpoint{step} published ({event.checkpoint.bytes} bytes)"
         case e.ProgressReported():
             return f"at step {event.progress.step}"
         case e.AttemptExited():

@@ -161,7 +161,8 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
 
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
     """A published checkpoint."""
-    return Checkpoint(message.step, message.bytes, message.path, message.verified)
+    step = message.step if message.HasField("step") else None
+    return Checkpoint(step, message.bytes, message.path, message.verified)
 
 
 def _seconds(value: float) -> float:

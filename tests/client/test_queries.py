@@ -82,7 +82,7 @@ def test_show_gives_shares_of_a_gpu_as_numbers(ebb, master):
 
 
 def test_a_checkpoint_that_the_supervisor_sealed_has_no_step(ebb, master):
-    master.add(make_job(checkpoint=job_pb2.Checkpoint(step=-1, bytes=1, path="/ck/attempt-1")))
+    master.add(make_job(checkpoint=job_pb2.Checkpoint(bytes=1, path="/ck/attempt-1")))
     assert ebb("show", "17", "--json").json["checkpoint"]["step"] is None
 
 

@@ -21,7 +21,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
     status.phase = Phase.EXITED
     status.progress, status.checkpoint = reports.progress, reports.checkpoint
     if sealed is not None:
-        status.checkpoint = PublishedCheckpoint(sealed.step or 0, sealed.bytes, str(sealed.path), True)
+        status.checkpoint = PublishedCheckpoint(sealed.step, sealed.bytes, str(sealed.path), True)
     status.exit = _complete(watch, intent)
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged

@@ -85,9 +85,9 @@ class Progress:
 
 @dataclass(slots=True)
 class PublishedCheckpoint:
-    """The fields of the wire's Checkpoint; step 0 also stands for a script that counts none."""
+    """The fields of the wire's Checkpoint; no step if the script counts none."""
 
-    step: int
+    step: int | None
     bytes: int
     path: str
     verified: bool

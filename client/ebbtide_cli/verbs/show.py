@@ -86,7 +86,7 @@ def _present(fields: Fields) -> Fields:
 
 
 def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
-    step = f"step {checkpoint.step}" if checkpoint.step >= 0 else "no step known"
+    step = f"step {checkpoint.step}" if checkpoint.HasField("step") else "no step known"
     verified = "verified" if checkpoint.verified else "not verified"
     return f"{step}, {format_size(checkpoint.bytes)}, {verified}: {checkpoint.path}"
 

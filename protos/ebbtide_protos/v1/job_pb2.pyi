@@ -365,21 +365,24 @@ class Checkpoint(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
+    """unset: written by a script that counts none"""
     bytes: _builtins.int
     path: _builtins.str
     verified: _builtins.bool
     def __init__(
         self,
         *,
-        step: _builtins.int = ...,
+        step: _builtins.int | None = ...,
         bytes: _builtins.int = ...,
         path: _builtins.str = ...,
         verified: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "path", b"path", "step", b"step", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "bytes", b"bytes", "path", b"path", "step", b"step", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___Checkpoint: _TypeAlias = Checkpoint  # noqa: Y015
