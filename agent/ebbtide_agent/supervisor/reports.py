@@ -3,7 +3,7 @@
 import json
 import math
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint
@@ -65,6 +65,9 @@ class Reports:
         if step is not None and size is not None and size >= 0 and isinstance(path, str) and path.isprintable():
             self.checkpoint = PublishedCheckpoint(step, size, path, report.get("verified") is True)
             self.checkpoints += 1
+            # Progress comes a few times a second only: of the steps just before a suspension, only this tells.
+            if self.progress is not None and step > self.progress.step:
+                self.progress = replace(self.progress, step=step)
 
 
 def _progress(report: dict[str, Any]) -> Progress | None:

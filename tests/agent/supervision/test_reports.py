@@ -53,6 +53,11 @@ def test_checkpoints_are_counted_and_the_newest_is_known(job):
     assert (reports.checkpoints, reports.checkpoint) == (2, PublishedCheckpoint(13, 5, "/c/step", True))
 
 
+def test_a_checkpoint_tells_of_steps_that_progress_left_out(job):
+    assert hear(job, PROGRESS, CHECKPOINT | {"step": 15}).progress == Progress(15, 100, 0.5)
+    assert hear(job, CHECKPOINT | {"step": 14}).progress == Progress(15, 100, 0.5)
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
