@@ -145,13 +145,6 @@ class Books:
             for piece in allocation
         )
 
-    def unpromised(self, allocation: Allocation) -> bool:
-        """Whether nobody has a promise on any of it, whoever may still be leaving it."""
-        return all(
-            (node := self.nodes.get(piece.node)) is not None and node.usable and node.fits(piece, node.promised)
-            for piece in allocation
-        )
-
     def violations(self, nodes: Iterable[NodeId]) -> list[str]:
         """What is double-booked on the given nodes, in words."""
         found = (

@@ -4,7 +4,6 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
 
 MAX_NAME_LENGTH: Final = 128
 MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
@@ -28,7 +27,6 @@ MAX_PRIORITY: Final = 99
 DEFAULT_PRIORITY: Final = 42
 DEFAULT_GRACE_S: Final = 180.0
 
-MAX_NODES: Final = 10_000
 MAX_GPUS_PER_NODE: Final = 1024
 MAX_NODE_NAME_LENGTH: Final = 64
 

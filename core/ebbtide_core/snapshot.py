@@ -46,10 +46,6 @@ class Snapshot:
         """Running jobs with more or fewer GPUs than they may have, because a user changed that."""
         return list(self._state.resizing.values())
 
-    def waiting_count(self) -> int:
-        """How many jobs wait."""
-        return sum(len(queue) for queue in self._state.queues.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:
