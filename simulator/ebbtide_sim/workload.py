@@ -1,0 +1,109 @@
+"""What a workload is: jobs with arrival times and lengths, and the changes that experiments make to all of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ebbtide_core import limits
+from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.spec import SpecError, check_gpu_range
+
+from ebbtide_sim.speedup import Speedup
+
+
+class WorkloadError(ValueError):
+    """Something that cannot be read or made; one line, ``FILE:LINE: field: what is wrong and the limit``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimJob:
+    """One job of a workload; times in seconds from the workload's start, GPU counts in parts.
+
+    ``runtime_s`` is at one GPU for elastic jobs and at the requested count (``gpus_max``) for rigid ones. ``bag`` is
+    the bag of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0
+    meaning its share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is how long it really takes to step aside,
+    and what it declares. Lower ``priority`` is more urgent.
+    """
+
+    id: str
+    submit_s: float
+    runtime_s: float
+    job_class: JobClass = JobClass.BEST_EFFORT
+    user: str = ""
+    bag: str = ""
+    gpus_min: int = WHOLE
+    gpus_max: int = WHOLE
+    gpu_mem_bytes: int = 0
+    cpus: float = 0.0
+    mem_bytes: int = 0
+    grace_s: float = 0.0
+    priority: int = limits.DEFAULT_PRIORITY
+    weight: float = 1.0
+    preemptible: bool = True
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the GPU count may vary."""
+        return self.gpus_max > self.gpus_min
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs sorted by submission, ties in the order of their source.
+
+    ``skipped`` says why jobs of the source were left out, and how many; ``notes`` what had to be assumed, in words.
+    Both are to be shown to the user.
+    """
+
+    name: str
+    jobs: Sequence[SimJob]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for earlier, later in pairwise(self.jobs):
+            if later.submit_s < earlier.submit_s:
+                raise WorkloadError(f"{self.name}: jobs: {later.id!r} is listed after {earlier.id!r}, but came earlier")
+
+
+def elastic(workload: Workload, low_parts: int, high_parts: int, speedup: Speedup) -> Workload:
+    """Let every job that uses GPUs have from ``low_parts`` to ``high_parts`` of them.
+
+    A rigid job's run time at the count it asked for becomes its work at one GPU: run time x ``speedup`` of that count.
+    `WorkloadError` if the bounds are none that a job may have. Jobs without GPUs stay as they are, with a note.
+    """
+    try:
+        check_gpu_range(low_parts, high_parts)
+    except SpecError as error:
+        raise WorkloadError(f"--elastic: {error}") from None
+    if low_parts == 0:
+        raise WorkloadError("--elastic: needs more than 0 GPUs at least")
+    final = 1.0 if high_parts > low_parts else speedup(high_parts)
+    jobs = [_with_bounds(job, low_parts, high_parts, speedup, final) for job in workload.jobs]
+    untouched = sum(job.gpus_max == 0 for job in jobs)
+    notes = (f"{untouched} jobs without GPUs stay as they are",) if untouched else ()
+    return replace(workload, jobs=jobs, notes=workload.notes + notes)
+
+
+def _with_bounds(job: SimJob, low: int, high: int, speedup: Speedup, final: float) -> SimJob:
+    if job.gpus_max == 0:
+        return job
+    work = job.runtime_s if job.elastic else job.runtime_s * speedup(job.gpus_max)
+    return replace(job, gpus_min=low, gpus_max=high, runtime_s=work / final)
+
+
+def offline(workload: Workload) -> Workload:
+    """The same jobs in the same order, all submitted at 0."""
+    return replace(workload, jobs=[replace(job, submit_s=0.0) for job in workload.jobs])
+
+
+def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, arrival: str = "submit") -> Workload:
+    """Make a workload by the name of its generator (``fitgpp``, ``hybrid``, ``bags``), or read it from a file.
+
+    Files are recognised by their name or header: SWF (``.swf``, ``.swf.gz``), our CSV, Philly, openb and Pollux CSV,
+    Google 2011 task events. ``jobs`` is how many to make, or how many of a file's first ones to keep. ``arrival``
+    (``submit`` or ``start``) is when a job of an SWF arrives. `WorkloadError` for what cannot be read.
+    """
+    from ebbtide_sim.workloads.loading import load  # it imports this module
+
+    return load(name_or_path, seed, jobs, arrival)

@@ -1,0 +1,1 @@
+"""Where workloads come from: one reader per file format, one generator per paper."""
