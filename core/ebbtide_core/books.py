@@ -6,14 +6,14 @@ Two sums are kept for everything that can be allocated:
 - *promised*: by every attempt that is to go on, and by claims. It is what a policy plans with: an attempt that was
   asked to stop no longer counts, and the room kept for its preemptor does.
 
-An attempt may start where its allocation fits both.
+An attempt may start where its allocation fits both. Nothing here is computed by going over all GPUs or all nodes: a
+change costs what it changes, and what it must never do (use a GPU twice) is checked while it is made.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ebbtide_core.events import NodeRegistered
-from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, JobId, NodeAllocation, NodeId
+from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, JobId, NodeAllocation, NodeId
 
 CPU_DIGITS = 6
 """CPU counts are floats; their sums are rounded to this many digits, so that what was added goes away again."""
@@ -21,24 +21,72 @@ CPU_DIGITS = 6
 
 @dataclass(slots=True)
 class Use:
-    """Amounts in use on one node: per GPU shares in parts and memory in bytes; CPUs; host memory in bytes."""
+    """Amounts in use on one node: GPUs in whole use; share in parts and memory in bytes of the others; CPUs; memory.
 
+    GPUs that nobody uses are in none of them.
+    """
+
+    whole: set[GpuId] = field(default_factory=set)
     shares: dict[GpuId, int] = field(default_factory=dict)
     gpu_mem: dict[GpuId, int] = field(default_factory=dict)
     cpus: float = 0.0
     mem_bytes: int = 0
 
-    def add(self, piece: NodeAllocation, sign: int = 1) -> None:
-        """Add (or with ``sign`` -1, take away) what ``piece`` holds."""
-        for gpu in piece.gpus:
-            self.shares[gpu.gpu] = self.shares.get(gpu.gpu, 0) + sign * gpu.share
-            self.gpu_mem[gpu.gpu] = self.gpu_mem.get(gpu.gpu, 0) + sign * gpu.mem_bytes
-        self.cpus = round(self.cpus + sign * piece.cpus, CPU_DIGITS)
-        self.mem_bytes += sign * piece.mem_bytes
+    def share(self, gpu: GpuId) -> int:
+        """How much of ``gpu`` is in use, in parts."""
+        return WHOLE if gpu in self.whole else self.shares.get(gpu, 0)
+
+    def add(self, piece: NodeAllocation) -> bool:
+        """Add what ``piece`` holds; False if a GPU is now used twice."""
+        fine = True
+        if piece.gpus:
+            if piece.gpus[0].share == WHOLE:
+                fine = self._add_whole([gpu.gpu for gpu in piece.gpus])
+            else:
+                fine = False not in [self._add_share(gpu) for gpu in piece.gpus]
+        if piece.cpus:
+            self.cpus = round(self.cpus + piece.cpus, CPU_DIGITS)
+        self.mem_bytes += piece.mem_bytes
+        return fine
+
+    def remove(self, piece: NodeAllocation) -> bool:
+        """Take away what ``piece`` holds; False if it was not in use."""
+        fine = True
+        if piece.gpus:
+            if piece.gpus[0].share == WHOLE:
+                ids = [gpu.gpu for gpu in piece.gpus]
+                fine = self.whole.issuperset(ids)
+                self.whole.difference_update(ids)
+            else:
+                fine = False not in [self._remove_share(gpu) for gpu in piece.gpus]
+        if piece.cpus:
+            self.cpus = round(self.cpus - piece.cpus, CPU_DIGITS)
+        self.mem_bytes -= piece.mem_bytes
+        return fine and self.cpus >= 0 and self.mem_bytes >= 0
+
+    def _add_whole(self, ids: list[GpuId]) -> bool:
+        fine = self.whole.isdisjoint(ids) and (not self.shares or self.shares.keys().isdisjoint(ids))
+        self.whole.update(ids)
+        return fine
+
+    def _add_share(self, piece: GpuSlice) -> bool:
+        share = self.shares[piece.gpu] = self.shares.get(piece.gpu, 0) + piece.share
+        self.gpu_mem[piece.gpu] = self.gpu_mem.get(piece.gpu, 0) + piece.mem_bytes
+        return share <= WHOLE and piece.gpu not in self.whole
+
+    def _remove_share(self, piece: GpuSlice) -> bool:
+        share = self.shares.get(piece.gpu, 0) - piece.share
+        memory = self.gpu_mem.get(piece.gpu, 0) - piece.mem_bytes
+        if share > 0:
+            self.shares[piece.gpu], self.gpu_mem[piece.gpu] = share, memory
+        else:
+            self.shares.pop(piece.gpu, None)
+            self.gpu_mem.pop(piece.gpu, None)
+        return share >= 0 and memory >= 0
 
     def copy(self) -> "Use":
         """An independent copy."""
-        return Use(dict(self.shares), dict(self.gpu_mem), self.cpus, self.mem_bytes)
+        return Use(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
 
 
 @dataclass(slots=True)
@@ -47,6 +95,7 @@ class Node:
 
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
+    ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one.
     """
 
     id: NodeId
@@ -60,43 +109,97 @@ class Node:
     attempts: set[JobId] = field(default_factory=set)
     planned: set[JobId] = field(default_factory=set)
     quarantine: dict[GpuId, str] = field(default_factory=dict)
+    slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
         """Whether something may be placed here."""
         return self.connected and not self.lost
 
+    def idle(self, use: Use) -> int:
+        """How many healthy GPUs nobody uses, if ``use`` is what is in use."""
+        used = len(use.whole) + len(use.shares)
+        if len(self.slices) == len(self.gpus):
+            return len(self.slices) - used
+        return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
+
     def fits(self, piece: NodeAllocation, use: Use) -> bool:
         """Whether ``piece`` fits beside ``use``."""
-        return (
-            use.cpus + piece.cpus <= self.facts.cpus
-            and use.mem_bytes + piece.mem_bytes <= self.facts.mem_bytes
-            and all(
-                (facts := self.gpus.get(gpu.gpu)) is not None
-                and facts.healthy
-                and use.shares.get(gpu.gpu, 0) + gpu.share <= WHOLE
-                and use.gpu_mem.get(gpu.gpu, 0) + gpu.mem_bytes <= facts.mem_bytes
-                for gpu in piece.gpus
-            )
-        )
+        if piece.cpus and use.cpus + piece.cpus > self.facts.cpus:
+            return False
+        if piece.mem_bytes and use.mem_bytes + piece.mem_bytes > self.facts.mem_bytes:
+            return False
+        whole, shares, slices = use.whole, use.shares, self.slices
+        for gpu in piece.gpus:
+            id = gpu.gpu
+            if id in whole or id not in slices:
+                return False
+            if id in shares and (
+                shares[id] + gpu.share > WHOLE or use.gpu_mem[id] + gpu.mem_bytes > slices[id].mem_bytes
+            ):
+                return False
+        return True
 
-    def overbooked(self, use: Use) -> str | None:
-        """What of the node is used beyond its capacity, in words."""
-        for gpu, share in use.shares.items():
-            if share < 0 or share > WHOLE or use.gpu_mem[gpu] < 0:
-                return f"GPU {gpu} of {self.id}: {share / WHOLE:g} of it is in use"
-            if gpu in self.gpus and use.gpu_mem[gpu] > self.gpus[gpu].mem_bytes:
-                return f"GPU {gpu} of {self.id}: {use.gpu_mem[gpu]} bytes are in use"
-        if use.mem_bytes < 0 or use.cpus < 0:
-            return f"node {self.id}: negative use"
-        return None
+    def list_slices(self) -> None:
+        """Take note of which GPUs are healthy now."""
+        healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
+        self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in healthy}
+
+
+class Room:
+    """The usable nodes by how many GPUs nobody is promised, so that room is found without a look at every node.
+
+    ``idle[n]`` has the nodes with n such GPUs; ``shared`` those where parts of a GPU are in use.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[dict[NodeId, None]] = [{}]
+        self.shared: dict[NodeId, None] = {}
+        self.total = 0
+        self._count: dict[NodeId, int] = {}
+
+    def update(self, node: Node, use: Use) -> None:
+        """Put ``node`` where it belongs if ``use`` of it is promised."""
+        id = node.id
+        count = node.idle(use) if node.connected and not node.lost else -1
+        before = self._count.get(id, -1)
+        if count != before:
+            if before >= 0:
+                del self.idle[before][id]
+                self.total -= before
+            if count >= 0:
+                while count >= len(self.idle):
+                    self.idle.append({})
+                self.idle[count][id] = None
+                self.total += count
+            self._count[id] = count
+        if use.shares and count >= 0:
+            self.shared[id] = None
+        elif id in self.shared:
+            del self.shared[id]
+
+    def copy(self) -> "Room":
+        """An independent copy."""
+        other = Room()
+        other.idle = [nodes.copy() for nodes in self.idle]
+        other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
+        return other
 
 
 class Books:
-    """The books of all nodes."""
+    """The books of all nodes.
+
+    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
+    roots that the usable nodes see, ``largest`` is the most GPUs that one of them has.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, Node] = {}
+        self.usable: dict[NodeId, Node] = {}
+        self.room = Room()
+        self.problems: list[str] = []
+        self.roots: set[str] = set()
+        self.largest = 0
 
     def register(self, event: NodeRegistered, now: float) -> Node:
         """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable."""
@@ -105,49 +208,66 @@ class Books:
         if node is None:
             node = self.nodes[event.node] = Node(event.node, event, gpus)
         for gpu, facts in node.gpus.items():
-            if gpu not in gpus and node.held.shares.get(gpu, 0) > 0:
+            if gpu not in gpus and node.held.share(gpu) > 0:
                 gpus[gpu] = GpuFacts(gpu, facts.index, facts.model, facts.mem_bytes, False, "its node lost it")
         if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
             node.quarantine.clear()
         for gpu in node.quarantine.keys() & gpus.keys():
             gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
         node.facts, node.gpus, node.last_seen = event, gpus, now
+        node.connected, node.lost = True, False
+        self.refresh(node)
         return node
+
+    def refresh(self, node: Node) -> None:
+        """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        node.list_slices()
+        if node.usable:
+            self.usable[node.id] = node
+        else:
+            self.usable.pop(node.id, None)
+        self.room.update(node, node.promised)
+        self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
+        self.largest = max((len(other.gpus) for other in self.usable.values()), default=0)
 
     def hold(self, job: JobId, allocation: Allocation) -> None:
         """Note that an attempt of ``job`` holds ``allocation``."""
-        for piece in allocation:
-            self.nodes[piece.node].held.add(piece)
-            self.nodes[piece.node].attempts.add(job)
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            if not node.held.add(piece):
+                self.problems.append(f"job {job} holds GPUs of node {node.id} that are held already")
+            node.attempts.add(job)
 
     def free(self, job: JobId, allocation: Allocation) -> None:
         """Note that it is proven free."""
-        for piece in allocation:
-            self.nodes[piece.node].held.add(piece, -1)
-            self.nodes[piece.node].attempts.discard(job)
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            if not node.held.remove(piece):
+                self.problems.append(f"job {job} frees what it did not hold on node {node.id}")
+            node.attempts.discard(job)
 
     def promise(self, job: JobId, allocation: Allocation) -> None:
         """Note that ``allocation`` is planned for ``job``."""
-        for piece in allocation:
-            self.nodes[piece.node].promised.add(piece)
-            self.nodes[piece.node].planned.add(job)
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            if not node.promised.add(piece):
+                self.problems.append(f"job {job} is promised GPUs of node {node.id} that are promised already")
+            node.planned.add(job)
+            self.room.update(node, node.promised)
 
     def release(self, job: JobId, allocation: Allocation) -> None:
         """Note that it no longer is."""
-        for piece in allocation:
-            self.nodes[piece.node].promised.add(piece, -1)
-            self.nodes[piece.node].planned.discard(job)
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            if not node.promised.remove(piece):
+                self.problems.append(f"job {job} gives up what it was not promised on node {node.id}")
+            node.planned.discard(job)
+            self.room.update(node, node.promised)
 
     def free_now(self, allocation: Allocation) -> bool:
         """Whether nothing holds any of it, whoever it is promised to."""
-        return all(
-            (node := self.nodes.get(piece.node)) is not None and node.usable and node.fits(piece, node.held)
-            for piece in allocation
-        )
-
-    def violations(self, nodes: Iterable[NodeId]) -> list[str]:
-        """What is double-booked on the given nodes, in words."""
-        found = (
-            node.overbooked(use) for id in nodes if (node := self.nodes.get(id)) for use in (node.held, node.promised)
-        )
-        return [text for text in found if text]
+        for piece in allocation.nodes:
+            node = self.usable.get(piece.node)
+            if node is None or not node.fits(piece, node.held):
+                return False
+        return True

@@ -15,12 +15,13 @@ from ebbtide_core.events import Event
 from ebbtide_core.fold import apply, is_news
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, gpus
-from ebbtide_core.policies.registry import Policy
+from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import commands, decisions
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.work import LINEAR, Speedup
 
 
 class InvariantError(AssertionError):
@@ -47,9 +48,10 @@ class Refusal:
 class Cluster:
     """Jobs, nodes and a policy; see the module."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, speedup: Speedup = LINEAR) -> None:
         self.policy = policy
-        self.state = ClusterState()
+        self.state = ClusterState(policy.queue(), speedup)
+        self.state.ranking = policy.ranking(self.state)
         self._wake_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -57,11 +59,13 @@ class Cluster:
 
         Raises `InvariantError` or `InvalidTransitionError` if the books went wrong.
         """
-        out = list(self._take(event, now))
-        if isinstance(event, e.SchedulingDue):
-            out.extend(self._schedule(now))
-        out.extend(self._wake(now))
-        self._check()
+        out: list[Command] = []
+        self._take(event, now, out)
+        if type(event) is e.SchedulingDue:
+            self._schedule(now, out)
+        self._wake(now, out)
+        if self.state.books.problems:
+            raise InvariantError("; ".join(self.state.books.problems))
         return out
 
     def replay(self, event: Event, now: float) -> None:
@@ -105,21 +109,22 @@ class Cluster:
 
     # --- the parts of handle ---
 
-    def _take(self, event: Event, now: float) -> Iterator[Command]:
+    def _take(self, event: Event, now: float, out: list[Command]) -> None:
         """Apply ``event`` and all that follows from it."""
-        if not is_news(self.state, event):
-            yield from self._forget_old(event)
+        state = self.state
+        if not is_news(state, event):
+            out.extend(self._forget_old(event))
             return
-        apply(self.state, event, now)
+        apply(state, event, now)
         if event.durable:
-            yield Record(event)
-        yield from commands(self.state, event)
-        for decision in decisions(self.state, event):
-            yield from self._take(decision, now)
+            out.append(Record(event))
+        out.extend(commands(state, event))
+        for decision in decisions(state, event):
+            self._take(decision, now, out)
 
-    def _decide(self, events: Iterable[Event], now: float) -> Iterator[Command]:
+    def _decide(self, events: Iterable[Event], now: float, out: list[Command]) -> None:
         for event in events:
-            yield from self._take(event, now)
+            self._take(event, now, out)
 
     def _forget_old(self, event: Event) -> Iterator[Command]:
         """A node that reports the end of an attempt once more has not heard that it may forget it."""
@@ -130,7 +135,7 @@ class Cluster:
                 if attempt.freed is not None:
                     yield from (Forget(node, job.id, attempt.number) for node in attempt.allocation.node_ids)
 
-    def _schedule(self, now: float) -> Iterator[Command]:
+    def _schedule(self, now: float, out: list[Command]) -> None:
         """One scheduling pass.
 
         1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
@@ -141,34 +146,28 @@ class Cluster:
         for job in state.due_deadlines(now):
             if job.spec.time_limit_s is not None and job.running_s(now) >= job.spec.time_limit_s:
                 reason = f"time limit of {job.spec.time_limit_s:g} s reached"
-                yield from self._take(stop(job, StopCause.TIME_LIMIT, reason), now)
+                self._take(stop(job, StopCause.TIME_LIMIT, reason), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
         if state.quiesced or state.awaited:
             return
-        yield from self._decide(settle_claims(state, now), now)
+        self._decide(settle_claims(state, now), now, out)
         plan = self.policy.plan(Snapshot(state, now))
-        yield from self._decide(reconcile(state, plan), now)
+        self._decide(reconcile(state, plan), now, out)
         for id, reason in plan.waits.items():
             state.jobs[id].reason = reason
         if plan.recheck_at is not None:
-            yield from self._wake_by(plan.recheck_at, now)
+            self._wake_by(plan.recheck_at, now, out)
 
-    def _wake(self, now: float) -> Iterator[Command]:
+    def _wake(self, now: float, out: list[Command]) -> None:
         if (time := self.state.next_time()) is not None:
-            yield from self._wake_by(time, now)
+            self._wake_by(time, now, out)
 
-    def _wake_by(self, time: float, now: float) -> Iterator[Command]:
+    def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
         """Ask to be woken at ``time`` unless that was asked for already."""
         if self._wake_at is None or self._wake_at <= now or time < self._wake_at:
             self._wake_at = time
-            yield WakeAt(time)
-
-    def _check(self) -> None:
-        """No GPU is held or promised beyond what it has: asserted after every event, in production too."""
-        touched, self.state.touched = self.state.touched, set()
-        if violations := self.state.books.violations(touched):
-            raise InvariantError("; ".join(violations))
+            out.append(WakeAt(time))
 
     # --- refusals ---
 
@@ -195,9 +194,10 @@ class Cluster:
         nodes = list(self.state.books.nodes.values())
         if not nodes:
             return None
-        most = max(len(node.gpus) for node in nodes)
+        most = sum(sorted((len(node.gpus) for node in nodes), reverse=True)[: spec.max_nodes])
         if share > most * WHOLE:
-            return Refusal(RefusalKind.INVALID, f"--gpus: {gpus(share)} is more than the {most} of the largest node")
+            where = "the largest node" if spec.max_nodes == 1 else f"the {spec.max_nodes} largest nodes"
+            return Refusal(RefusalKind.INVALID, f"--gpus: {gpus(share)} is more than the {most} of {where}")
         memory = max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0)
         if share and spec.gpu_mem_bytes > memory:
             return Refusal(

@@ -120,6 +120,13 @@ class ReleaseRequested(Event):
     job: JobId
 
 
+@dataclass(frozen=True, slots=True)
+class JobRetired(Event):
+    """A finished job is forgotten; the journal keeps its story."""
+
+    job: JobId
+
+
 # --- reports of nodes ------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +290,7 @@ JobEvent = (
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
+    | JobRetired
     | AttemptStarted
     | ProgressReported
     | CheckpointPublished

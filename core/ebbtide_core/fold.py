@@ -11,7 +11,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
-from ebbtide_core.model import Checkpointed, HeldBy, JobState, RefusalCause, StopCause
+from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
 from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.state import ClusterState
 
@@ -29,39 +29,62 @@ def apply(state: ClusterState, event: Event, now: float) -> None:
 
 def is_news(state: ClusterState, event: Event) -> bool:
     """Whether ``event`` changes anything: a report about an older attempt, or one heard before, does not."""
-    match event:
-        case e.AttemptStarted():
-            attempt = _current(state, event)
-            return attempt is not None and attempt.started is None and attempt.exited is None
-        case e.AttemptExited() | e.AttemptRefused():
-            attempt = _current(state, event)
-            return attempt is not None and attempt.exited is None
-        case e.AttemptFreed():
-            attempt = _current(state, event)
-            return attempt is not None and attempt.exited is not None and attempt.freed is None
-        case e.CheckpointPublished():
-            return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
-        case e.ProgressReported():
-            return _current(state, event) is not None
-        case e.NodeLost() | e.GpuHealthChanged():
-            return event.node in state.books.nodes
-        case _:
-            return True
+    fence = FENCES.get(type(event))
+    return fence is None or fence(state, event)
 
 
-def _current(
-    state: ClusterState,
-    event: e.AttemptStarted
-    | e.AttemptExited
-    | e.AttemptFreed
-    | e.AttemptRefused
-    | e.CheckpointPublished
-    | e.ProgressReported,
-) -> Attempt | None:
+def _current(state: ClusterState, event: Any) -> Attempt | None:
     """The attempt that a report is about, if it is its job's newest."""
     job = state.jobs.get(event.job)
-    attempt = job.attempt if job is not None else None
-    return attempt if attempt is not None and attempt.number == event.attempt else None
+    if job is None or not job.attempts:
+        return None
+    newest = job.attempts[-1]
+    return newest if newest.number == event.attempt else None
+
+
+def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
+    attempt = _current(state, event)
+    return attempt is not None and attempt.started is None and attempt.exited is None
+
+
+def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
+    attempt = _current(state, event)
+    return attempt is not None and attempt.exited is None
+
+
+def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
+    attempt = _current(state, event)
+    return attempt is not None and attempt.exited is not None and attempt.freed is None
+
+
+def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> bool:
+    return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
+
+
+def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
+    return _current(state, event) is not None
+
+
+def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
+    return event.node in state.books.nodes
+
+
+def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is not None and job.holding is None
+
+
+FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
+    e.AttemptStarted: _may_start,
+    e.AttemptExited: _may_end,
+    e.AttemptRefused: _may_end,
+    e.AttemptFreed: _may_be_freed,
+    e.CheckpointPublished: _is_new_checkpoint,
+    e.ProgressReported: _is_current,
+    e.NodeLost: _node_is_known,
+    e.GpuHealthChanged: _node_is_known,
+    e.JobRetired: _is_over,
+}
 
 
 # --- the master's own life ---
@@ -73,6 +96,7 @@ def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> 
     state.awaited = {id for id, node in state.books.nodes.items() if node.attempts}
     for node in state.books.nodes.values():
         node.connected = False
+        state.books.refresh(node)
 
 
 def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
@@ -88,7 +112,7 @@ def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
 
 def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
-    job = Job(event.job, spec, event.user, now, len(state.jobs), spec.gpus_min, spec.gpus_max)
+    job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
     job.story.append((now, event))
@@ -134,6 +158,10 @@ def _cancel(state: ClusterState, event: e.CancelRequested, now: float) -> None:
     job = state.jobs[event.job]
     if job.live is None:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+
+
+def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
+    del state.jobs[event.job]
 
 
 # --- decisions ---
@@ -212,7 +240,8 @@ def _resumed(job: Job, attempt: Attempt, now: float) -> None:
 
 
 def _progress_reported(state: ClusterState, event: e.ProgressReported, now: float) -> None:
-    state.jobs[event.job].progress = event.progress
+    job = state.jobs[event.job]
+    job.progress, job.progress_at = event.progress, now
 
 
 def _checkpoint_published(state: ClusterState, event: e.CheckpointPublished, now: float) -> None:
@@ -226,15 +255,24 @@ def _attempt_exited(state: ClusterState, event: e.AttemptExited, now: float) -> 
     attempt = job.attempts[-1]
     attempt.exited, attempt.exit = now, event.exit
     if attempt.started is not None:
-        job.ran_s += max(0.0, now - attempt.started)
+        _count_run(state, job, attempt, event.exit, now)
     if event.progress is not None:
-        job.progress = event.progress
+        job.progress, job.progress_at = event.progress, now
     if attempt.stop is None:
         state.unplan(job)
     outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
     attempt.outcome = job.reason = outcome.reason
     _finish_suspension(job, attempt, event, now)
     _follow(state, job, attempt, outcome, now)
+
+
+def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
+    """Add up time and work; what was done after the request to stop, or was not saved, does not count as work."""
+    assert attempt.started is not None
+    job.ran_s += max(0.0, now - attempt.started)
+    stopped = attempt.stop.requested if attempt.stop is not None else now
+    if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
+        job.work_s += max(0.0, stopped - attempt.started) * state.speedup(attempt.allocation.share)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
@@ -252,6 +290,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
     job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
     match outcome.ending:
         case Ending.COMPLETED:
+            state.history.add(job, job.work_s)
             _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
         case Ending.CANCELLED:
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
@@ -298,7 +337,7 @@ def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> No
     attempt = job.attempts[-1]
     attempt.freed = now
     state.books.free(job.id, attempt.allocation)
-    state.touched.update(attempt.allocation.node_ids)
+    state.roomier.update(attempt.allocation.node_ids)
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
     for piece in attempt.allocation:
@@ -306,6 +345,7 @@ def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> No
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
             reason = node.quarantine[gpu] = f"job {job.id} ended, but its memory was not released"
             node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
+            state.books.refresh(node)
 
 
 def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -> None:
@@ -316,7 +356,7 @@ def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -
     if attempt.stop is None:
         state.unplan(job)
     state.books.free(job.id, attempt.allocation)
-    state.touched.update(attempt.allocation.node_ids)
+    state.roomier.update(attempt.allocation.node_ids)
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
         return
@@ -336,10 +376,9 @@ def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -
 
 def _node_registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
     node = state.books.register(event, now)
-    node.connected, node.lost = True, False
     state.unreachable.discard(node.id)
     state.awaited.discard(node.id)
-    state.touched.add(node.id)
+    state.roomier.add(node.id)
     for job in state.jobs_on(node):
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"
@@ -350,11 +389,13 @@ def _node_disconnected(state: ClusterState, event: e.NodeDisconnected, now: floa
     if (node := state.books.nodes.get(event.node)) is not None:
         node.connected = False
         node.last_seen = now
+        state.books.refresh(node)
 
 
 def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
     node = state.books.nodes[event.node]
     node.connected, node.lost = False, True
+    state.books.refresh(node)
     state.unreachable.add(node.id)
     state.awaited.discard(node.id)
     for job in state.jobs_on(node):
@@ -370,6 +411,8 @@ def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: flo
     if event.gpu in node.gpus:
         facts = node.gpus[event.gpu]
         node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
+        state.books.refresh(node)
+        state.roomier.add(node.id)
 
 
 def _about_job(handler: Callable[[ClusterState, Any, float], None]) -> Callable[[ClusterState, Any, float], None]:
@@ -380,7 +423,10 @@ def _about_job(handler: Callable[[ClusterState, Any, float], None]) -> Callable[
         if job is None:
             return
         if event.durable:
-            job.story.append((now, event))
+            story = job.story
+            story.append((now, event))
+            if len(story) > limits.STORY_LENGTH:
+                del story[0]
         handler(state, event, now)
         state.refresh(job, now)
 
@@ -418,5 +464,6 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeDisconnected: _node_disconnected,
     e.NodeLost: _node_lost,
     e.GpuHealthChanged: _gpu_health_changed,
+    e.JobRetired: _job_retired,
     **{kind: _about_job(handler) for kind, handler in _JOB_HANDLERS.items()},
 }

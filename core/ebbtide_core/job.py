@@ -1,10 +1,8 @@
 """What the cluster knows of one job, and the states that follow from it."""
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from ebbtide_core import limits
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
     WHOLE,
@@ -22,9 +20,6 @@ from ebbtide_core.model import (
     SuspendMode,
 )
 from ebbtide_core.spec import JobSpec
-
-QueueKey = tuple[bool, int]
-"""What orders the queue; smaller is nearer to its head."""
 
 
 class InvalidTransitionError(RuntimeError):
@@ -80,6 +75,7 @@ class Job:
     """A job and everything that happened to it. Only the cluster changes it; others read.
 
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
+    ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     """
 
@@ -95,12 +91,13 @@ class Job:
     held_by: HeldBy | None = None
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
-    queued: QueueKey | None = None
+    queued: tuple[Any, ...] | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     ending: JobState | None = None
     ended: float | None = None
     exit_code: int | None = None
     progress: Progress | None = None
+    progress_at: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoint_root_id: str = ""
     preemptions: int = 0
@@ -114,8 +111,9 @@ class Job:
     not_before: float = 0.0
     protected_until: float = 0.0
     ran_s: float = 0.0
+    work_s: float = 0.0
     restart_cost_s: float | None = None
-    story: deque[tuple[float, Event]] = field(default_factory=lambda: deque(maxlen=limits.STORY_LENGTH))
+    story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property
     def attempt(self) -> Attempt | None:
@@ -160,11 +158,6 @@ class Job:
     def waiting(self) -> bool:
         """Whether it could be placed as far as the job itself is concerned."""
         return self.ending is None and self.held_by is None and self.holding is None
-
-    @property
-    def queue_key(self) -> QueueKey:
-        """Its place in the queue: those that were preempted first, each in order of submission (FitGpp §2.1)."""
-        return (not self.returns, self.sequence)
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""

@@ -25,6 +25,11 @@ MAX_UNFINISHED_JOBS: Final = 200_000
 MIN_PRIORITY: Final = 1
 MAX_PRIORITY: Final = 99
 DEFAULT_PRIORITY: Final = 42
+MIN_WEIGHT: Final = 0.001
+MAX_WEIGHT: Final = 1000.0
+MAX_NODES: Final = 4096
+"""That one job may be spread over."""
+MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024

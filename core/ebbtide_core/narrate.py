@@ -52,6 +52,8 @@ def _about_job(event: e.JobEvent) -> str:
             return "released by user"
         case e.JobHeld():
             return event.reason
+        case e.JobRetired():
+            return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
 

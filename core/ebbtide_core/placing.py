@@ -1,18 +1,31 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ebbtide_core.books import Node, Use
+from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
 
 
 class Trial:
     """The promised use of every node, as if a plan had been carried out; copied only where it differs."""
 
-    def __init__(self, nodes: dict[NodeId, Node]) -> None:
-        self.nodes = nodes
+    def __init__(self, books: Books) -> None:
+        self.nodes = books.usable
+        self._books = books
+        self._room: Room = books.room
+        self._changed = False
         self._use: dict[NodeId, Use] = {}
+
+    @property
+    def idle(self) -> int:
+        """How many GPUs would be promised to nobody, on all usable nodes."""
+        return self._room.total
+
+    @property
+    def room(self) -> Room:
+        """The nodes by idle GPUs; not to be changed."""
+        return self._room
 
     def use(self, node: NodeId) -> Use:
         """What is in use on ``node``; not to be changed."""
@@ -20,85 +33,147 @@ class Trial:
 
     def take(self, allocation: Allocation) -> None:
         """Put ``allocation`` into use."""
-        self._add(allocation, 1)
+        for node, use, piece in self._changing(allocation):
+            use.add(piece)
+            self._room.update(node, use)
 
     def give(self, allocation: Allocation) -> None:
         """Give ``allocation`` back."""
-        self._add(allocation, -1)
+        for node, use, piece in self._changing(allocation):
+            use.remove(piece)
+            self._room.update(node, use)
 
-    def _add(self, allocation: Allocation, sign: int) -> None:
-        for piece in allocation:
-            if piece.node in self.nodes:
-                if piece.node not in self._use:
-                    self._use[piece.node] = self.nodes[piece.node].promised.copy()
-                self._use[piece.node].add(piece, sign)
+    def _changing(self, allocation: Allocation) -> Iterator[tuple[Node, Use, NodeAllocation]]:
+        if not self._changed:
+            self._room, self._changed = self._room.copy(), True
+        for piece in allocation.nodes:
+            node = self.nodes.get(piece.node)
+            if node is None:
+                continue
+            use = self._use.get(piece.node)
+            if use is None:
+                use = self._use[piece.node] = node.promised.copy()
+            yield node, use, piece
 
     def find(
         self, job: Job, share: int, nodes: Iterable[NodeId] | None = None, *, free_now: bool = False
     ) -> Allocation | None:
-        """Room for ``job`` with ``share`` parts of GPUs on one node, the best of ``nodes`` (all if None).
+        """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
 
-        With ``free_now``, only room that nobody else holds any more; otherwise such room comes first. Then rigid jobs
-        go to the fullest node (best fit), elastic ones to the emptiest, where they can grow.
+        Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then rigid jobs go to the
+        fullest node (best fit), elastic ones to the emptiest, where they can grow. A gang, which is larger than any
+        node and allows several, takes whole GPUs from as few nodes as possible.
         """
-        found = (piece for id in (self.nodes if nodes is None else nodes) if (piece := self._on_node(job, share, id)))
-        best = min(found, key=lambda piece: self._cost(job, piece), default=None)
-        if best is None or (free_now and not _free_now(job, self.nodes[best.node], best)):
+        if share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE:
+            return self._gang(job, share // WHOLE, nodes, free_now)
+        later = None
+        for id in self._candidates(job, share) if nodes is None else nodes:
+            node = self.nodes.get(id)
+            piece = self._on_node(job, share, node) if node is not None else None
+            if piece is None or node is None:
+                continue
+            if _free_now(job, node, piece):
+                return Allocation((piece,))
+            later = later or piece
+        return None if later is None or free_now else Allocation((later,))
+
+    def _candidates(self, job: Job, share: int) -> Iterator[NodeId]:
+        """The nodes that may have room, the best first."""
+        idle = self._room.idle
+        if 0 < share < WHOLE:
+            yield from self._by_shares_left()
+        first = max(1, share // WHOLE) if share else 0
+        counts = range(len(idle) - 1, first - 1, -1) if job.elastic else range(first, len(idle))
+        for count in counts:
+            yield from idle[count]
+
+    def _by_shares_left(self) -> list[NodeId]:
+        """The nodes where GPUs are shared, those first whose shared GPUs have least left."""
+        left = {id: sum(WHOLE - share for share in self.use(id).shares.values()) for id in self._room.shared}
+        return sorted(left, key=left.__getitem__)
+
+    def _on_node(self, job: Job, share: int, node: Node) -> NodeAllocation | None:
+        use, spec = self.use(node.id), job.spec
+        if (
+            (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
+            or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
+            or not reads_checkpoint(job, node)
+        ):
             return None
-        return Allocation((best,))
+        slices = _pick(job, share, node, use)
+        return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
-    def _cost(self, job: Job, piece: NodeAllocation) -> tuple[bool, int]:
-        node = self.nodes[piece.node]
-        used = sum(self.use(node.id).shares.values())
-        left = len(node.gpus) * WHOLE - used
-        return (not _free_now(job, node, piece), -left if job.elastic else left)
-
-    def _on_node(self, job: Job, share: int, id: NodeId) -> NodeAllocation | None:
-        node = self.nodes.get(id)
-        if node is None or not reads_checkpoint(job, node):
+    def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``count`` whole GPUs of several nodes; those that are free now if that is possible."""
+        if self._room.total < count:
             return None
-        use = self.use(id)
-        slices = self._slices(job, share, node, use)
-        if slices is None:
-            return None
-        piece = NodeAllocation(id, slices, job.spec.cpus, job.spec.mem_bytes)
-        return piece if node.fits(piece, use) else None
+        wanted = None if nodes is None else set(nodes)
+        for now in (True,) if free_now else (True, False):
+            pieces: list[NodeAllocation] = []
+            left = count
+            for node, idle in self._emptiest_first(wanted):
+                piece = self._on_node(job, min(idle, left) * WHOLE, node)
+                if piece is not None and (not now or _free_now(job, node, piece)):
+                    pieces.append(piece)
+                    left -= len(piece.gpus)
+                    if left == 0 or len(pieces) == job.spec.max_nodes:
+                        break
+            if left == 0:
+                return Allocation(tuple(pieces))
+        return None
 
-    def _slices(self, job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-        each = min(share, WHOLE)
-        count = share // each if each else 0
-        if count > len(node.gpus):
-            return None
-        own = _own_gpus(job)
-        fitting = [facts for facts in node.gpus.values() if _fits_gpu(job, each, facts, use)]
-        if len(fitting) < count:
-            return None
-        fitting.sort(key=lambda facts: _gpu_cost(facts, each, node, use, own))
-        chosen = sorted(fitting[:count], key=lambda facts: facts.index)
-        return tuple(GpuSlice(facts.gpu, each, gpu_mem(job, each, facts)) for facts in chosen)
-
-
-def gpu_mem(job: Job, share: int, facts: GpuFacts) -> int:
-    """Memory that ``job`` gets on a GPU, in bytes: all of a whole one, else what it asked for or its share."""
-    if share == WHOLE:
-        return facts.mem_bytes
-    return job.spec.gpu_mem_bytes or facts.mem_bytes * share // WHOLE
+    def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
+        idle = self._room.idle
+        for count in range(len(idle) - 1, 0, -1):
+            for id in idle[count]:
+                if wanted is None or id in wanted:
+                    yield self.nodes[id], count
 
 
-def _fits_gpu(job: Job, share: int, facts: GpuFacts, use: Use) -> bool:
-    memory = gpu_mem(job, share, facts)
-    return (
-        facts.healthy
-        and job.spec.gpu_mem_bytes <= facts.mem_bytes
-        and use.shares.get(facts.gpu, 0) + share <= WHOLE
-        and use.gpu_mem.get(facts.gpu, 0) + memory <= facts.mem_bytes
-    )
+def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
+    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few."""
+    if share == 0:
+        return ()
+    if share < WHOLE:
+        return _pick_shared(job, share, node, use)
+    count = share // WHOLE
+    memory = job.spec.gpu_mem_bytes
+    whole, shares = use.whole, use.shares
+    fitting = [
+        piece for id, piece in node.slices.items() if id not in whole and id not in shares and piece.mem_bytes >= memory
+    ]
+    if len(fitting) < count:
+        return None
+    if len(fitting) == count:
+        return tuple(fitting)
+    held, own = node.held, _own_gpus(job)
+    if not own:
+        free = [piece for piece in fitting if piece.gpu not in held.whole and piece.gpu not in held.shares]
+        if len(free) >= count:
+            return tuple(free[:count])
+    fitting.sort(key=lambda piece: (_held_by_another(piece.gpu, held, own), piece.gpu not in own))
+    ids = {piece.gpu for piece in fitting[:count]}
+    return tuple(piece for piece in node.slices.values() if piece.gpu in ids)
 
 
-def _gpu_cost(facts: GpuFacts, share: int, node: Node, use: Use, own: frozenset[GpuId]) -> tuple[bool, bool, int, int]:
-    """Free ones first, then its own, then (for a share of a GPU) the fullest that still fits, then by index."""
-    leaving = node.held.shares.get(facts.gpu, 0) + share > WHOLE
-    return (leaving and facts.gpu not in own, facts.gpu not in own, -use.shares.get(facts.gpu, 0), facts.index)
+def _held_by_another(gpu: GpuId, held: Use, own: frozenset[GpuId]) -> bool:
+    return gpu not in own and (gpu in held.whole or gpu in held.shares)
+
+
+def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
+    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the fullest."""
+    best: tuple[tuple[bool, bool, int], GpuSlice] | None = None
+    own = _own_gpus(job)
+    for id, whole in node.slices.items():
+        used = use.share(id)
+        memory = job.spec.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+        if used + share > WHOLE or use.gpu_mem.get(id, 0) + memory > whole.mem_bytes:
+            continue
+        leaving = node.held.share(id) + share > WHOLE
+        cost = (leaving and id not in own, id not in own, -used)
+        if best is None or cost < best[0]:
+            best = cost, GpuSlice(id, share, memory)
+    return None if best is None else (best[1],)
 
 
 def _own_gpus(job: Job) -> frozenset[GpuId]:
@@ -111,9 +186,9 @@ def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     if holding is None or node.id not in holding.allocation.node_ids:
         return node.fits(piece, node.held)
     others = node.held.copy()
-    for own in holding.allocation:
+    for own in holding.allocation.nodes:
         if own.node == node.id:
-            others.add(own, -1)
+            others.remove(own)
     return node.fits(piece, others)
 
 

@@ -1,7 +1,8 @@
 """What follows from an event at once: further facts that the core decides on, and commands to the world."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits
@@ -13,63 +14,49 @@ from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 
 
-def decisions(state: ClusterState, event: Event) -> Iterator[Event]:
+def decisions(state: ClusterState, event: Event) -> Iterable[Event]:
     """Facts that follow from ``event``, which was applied."""
-    match event:
-        case e.SuspendRequested(job=id):
-            if (job := state.jobs[id]).running:
-                yield stop(job, StopCause.SUSPENDED, "suspended by user")
-        case e.CancelRequested(job=id, now=now):
-            yield from _cancel(state.jobs[id], now)
-        case e.Quiesced(kill=kill):
-            for job in list(state.unfinished.values()):
-                if job.running or (kill and job.live is not None):
-                    grace_s = 0.0 if kill else job.spec.grace_s
-                    yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
-        case e.AttemptExited(job=id):
-            job = state.jobs[id]
-            if job.ending is None and job.fruitless_suspensions >= limits.MAX_FRUITLESS_SUSPENSIONS:
-                reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
-                yield e.JobHeld(id, HeldBy.SYSTEM, reason)
-        case e.NodeRegistered():
-            yield from _after_registration(state, event)
-        case _:
-            pass
+    rule = _DECISIONS.get(type(event))
+    return () if rule is None else rule(state, event)
 
 
-def commands(state: ClusterState, event: Event) -> Iterator[Command]:
+def commands(state: ClusterState, event: Event) -> Iterable[Command]:
     """What the world is asked to do because of ``event``, which was applied."""
-    match event:
-        case e.AttemptPlaced(job=id):
-            yield from _launches(state.jobs[id])
-        case e.StopRequested(job=id, attempt=number, grace_s=grace_s):
-            for node in state.jobs[id].attempts[number - 1].allocation.node_ids:
-                yield Stop(node, id, number, grace_s)
-        case e.AttemptFreed(job=id, attempt=number) | e.AttemptRefused(job=id, attempt=number):
-            for node in state.jobs[id].attempts[number - 1].allocation.node_ids:
-                yield Forget(node, id, number)
-        case e.NodeRegistered():
-            yield from _reminders(state, event)
-        case _:
-            pass
+    rule = _COMMANDS.get(type(event))
+    return () if rule is None else rule(state, event)
 
 
-def _cancel(job: Job, now: bool) -> Iterator[Event]:
+# --- decisions ---
+
+
+def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
+    if (job := state.jobs[event.job]).running:
+        yield stop(job, StopCause.SUSPENDED, "suspended by user")
+
+
+def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
+    for job in list(state.unfinished.values()):
+        if job.running or (event.kill and job.live is not None):
+            grace_s = 0.0 if event.kill else job.spec.grace_s
+            yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
+
+
+def _hold_if_fruitless(state: ClusterState, event: e.AttemptExited) -> Iterable[Event]:
+    job = state.jobs[event.job]
+    if job.ending is not None or job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
+        return ()
+    reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
+    return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
+
+
+def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
+    job = state.jobs[event.job]
     live = job.live
     if live is None:
         return
-    grace_s = 0.0 if now else job.spec.grace_s
-    if live.stop is None or live.stop.cause is not StopCause.CANCELLED or now:
+    grace_s = 0.0 if event.now else job.spec.grace_s
+    if live.stop is None or live.stop.cause is not StopCause.CANCELLED or event.now:
         yield stop(job, StopCause.CANCELLED, "cancelled by user", grace_s=grace_s)
-
-
-def _launches(job: Job) -> Iterator[Launch]:
-    attempt = job.attempts[-1]
-    needs_checkpoint = job.checkpoint is not None
-    # The user may have changed the range since: the node is told what the attempt really has.
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    for piece in attempt.allocation:
-        yield Launch(piece.node, job.id, attempt.number, spec, piece, attempt.allocation, needs_checkpoint)
 
 
 def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event]:
@@ -84,6 +71,41 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         if attempt.exited is None:
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True))
         yield e.AttemptFreed(job.id, attempt.number)
+
+
+_DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
+    e.SuspendRequested: _suspend,
+    e.CancelRequested: _cancel,
+    e.Quiesced: _quiesce,
+    e.AttemptExited: _hold_if_fruitless,
+    e.NodeRegistered: _after_registration,
+}
+
+
+# --- commands ---
+
+
+def _launch(state: ClusterState, event: e.AttemptPlaced) -> Iterable[Command]:
+    return _launches(state.jobs[event.job])
+
+
+def _launches(job: Job) -> list[Launch]:
+    attempt, spec = job.attempts[-1], job.spec
+    if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
+        # The user has changed the range since: the node is told what the attempt really has.
+        spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+    whole, number, needs_checkpoint = attempt.allocation, attempt.number, job.checkpoint is not None
+    return [Launch(piece.node, job.id, number, spec, piece, whole, needs_checkpoint) for piece in whole.nodes]
+
+
+def _stop(state: ClusterState, event: e.StopRequested) -> list[Command]:
+    attempt = state.jobs[event.job].attempts[event.attempt - 1]
+    return [Stop(piece.node, event.job, event.attempt, event.grace_s) for piece in attempt.allocation.nodes]
+
+
+def _forget(state: ClusterState, event: e.AttemptFreed | e.AttemptRefused) -> list[Command]:
+    attempt = state.jobs[event.job].attempts[event.attempt - 1]
+    return [Forget(piece.node, event.job, event.attempt) for piece in attempt.allocation.nodes]
 
 
 def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command]:
@@ -112,3 +134,12 @@ def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
         return False
     attempt: Attempt = job.attempts[ref.attempt - 1]
     return attempt.freed is not None
+
+
+_COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
+    e.AttemptPlaced: _launch,
+    e.StopRequested: _stop,
+    e.AttemptFreed: _forget,
+    e.AttemptRefused: _forget,
+    e.NodeRegistered: _reminders,
+}

@@ -8,20 +8,21 @@ from collections.abc import Iterator
 
 from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, RoomClaimed, StopRequested
 from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobId, StopCause
+from ebbtide_core.model import Allocation, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
-from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
+from ebbtide_core.snapshot import Eviction, Placement, Plan
 from ebbtide_core.state import ClusterState
 
 
 def settle_claims(state: ClusterState, now: float) -> Iterator[Event]:
     """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
+    roomier, state.roomier = state.roomier, set()
     for job in list(state.claims.values()):
         planned = job.planned
-        if planned is None or not all(_exists(state, job, planned)):
+        if planned is None or not _exists(state, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
-        elif job.waiting and (room := _free_room(state, job, planned, now)) is not None:
+        elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
             yield AttemptPlaced(job.id, len(job.attempts) + 1, room, f"starting on {where(room)}")
 
 
@@ -79,33 +80,35 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
 
 def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
     """Whether nobody else has a promise on any of ``wanted``."""
-    trial = Trial(state.books.nodes)
-    if job.planned is not None:
-        trial.give(job.planned)
+    usable = state.books.usable
+    if job.planned is None:
+        return all(
+            (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised) for piece in wanted.nodes
+        )
+    trial = Trial(state.books)
+    trial.give(job.planned)
     return all(
-        (node := state.books.nodes.get(piece.node)) is not None
-        and node.usable
-        and node.fits(piece, trial.use(piece.node))
-        for piece in wanted
+        (node := usable.get(piece.node)) is not None and node.fits(piece, trial.use(piece.node))
+        for piece in wanted.nodes
     )
 
 
-def _exists(state: ClusterState, job: Job, planned: Allocation) -> Iterator[bool]:
-    """For each piece of claimed room, whether its node and GPUs can still be used by ``job``."""
-    for piece in planned:
+def _exists(state: ClusterState, planned: Allocation) -> bool:
+    """Whether the nodes and GPUs of claimed room can still be used."""
+    for piece in planned.nodes:
         node = state.books.nodes.get(piece.node)
-        yield (
-            node is not None
-            and not node.lost
-            and all(gpu.gpu in node.gpus and node.gpus[gpu.gpu].healthy for gpu in piece.gpus)
-        )
+        if node is None or node.lost or not all(gpu.gpu in node.slices for gpu in piece.gpus):
+            return False
+    return True
 
 
-def _free_room(state: ClusterState, job: Job, planned: Allocation, now: float) -> Allocation | None:
-    """The claimed room if it is free, else as much elsewhere that is free now."""
-    if state.books.free_now(planned):
+def _free_room(state: ClusterState, job: Job, planned: Allocation, roomier: set[NodeId]) -> Allocation | None:
+    """The claimed room if it is free, else as much elsewhere that has become free."""
+    books = state.books
+    if books.free_now(planned):
         return planned
-    trial = Trial(Snapshot(state, now).nodes)
-    trial.give(planned)
-    room = trial.find(job, planned.share)
-    return room if room is not None and state.books.free_now(room) else None
+    trial = Trial(books)
+    if not roomier.isdisjoint(planned.node_ids):
+        trial.give(planned)
+    room = trial.find(job, planned.share, sorted(roomier), free_now=True)
+    return room if room is not None and books.free_now(room) else None

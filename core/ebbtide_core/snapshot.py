@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from ebbtide_core.books import Node
+from ebbtide_core.books import Books, Node
 from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobClass, JobId, NodeId
+from ebbtide_core.model import Allocation, JobId, NodeId
+from ebbtide_core.queues import Queue
 from ebbtide_core.state import ClusterState
+from ebbtide_core.work import Estimate, Speedup, remaining
 
 
 class Snapshot:
@@ -18,33 +21,55 @@ class Snapshot:
     def __init__(self, state: ClusterState, now: float) -> None:
         self._state = state
         self.now = now
-        self.nodes: dict[NodeId, Node] = {id: node for id, node in state.books.nodes.items() if node.usable}
+        self.books: Books = state.books
+        self.nodes: dict[NodeId, Node] = state.books.usable
 
     def job(self, job: JobId) -> Job:
         """The job of that id; not to be changed."""
         return self._state.jobs[job]
 
-    def waiting(self, job_class: JobClass | None = None) -> Iterator[Job]:
-        """The jobs that may be placed, in queue order."""
-        return self._state.waiting(job_class)
+    @property
+    def queue(self) -> Queue:
+        """The jobs that may be placed, as the policy wanted them ordered; not to be changed."""
+        return self._state.queue
 
-    def planned(self) -> Iterator[Job]:
+    @property
+    def ranking(self) -> Any:
+        """The index that the policy defined for itself; not to be changed."""
+        return self._state.ranking
+
+    def waiting(self) -> Iterator[Job]:
+        """The jobs that may be placed, in queue order."""
+        return iter(self._state.queue)
+
+    def planned(self) -> list[Job]:
         """The jobs with room promised to them: running and not asked to stop, or waiting for room to be freed."""
-        ids = {id for node in self.nodes.values() for id in node.planned}
-        return (self._state.jobs[id] for id in sorted(ids, key=lambda id: self._state.jobs[id].sequence))
+        return sorted(self._state.planned.values(), key=_sequence)
 
     def planned_on(self, node: NodeId) -> list[Job]:
         """Those of one node."""
-        ids = self.nodes[node].planned
-        return [self._state.jobs[id] for id in sorted(ids, key=lambda id: self._state.jobs[id].sequence)]
+        return sorted((self._state.jobs[id] for id in self.nodes[node].planned), key=_sequence)
+
+    def remaining(self, job: Job) -> Estimate | None:
+        """The work that ``job`` still has to do, as far as it is known."""
+        return remaining(job, self.now, self._state.history, self._state.speedup)
+
+    @property
+    def speedup(self) -> Speedup:
+        """How fast a job gets with its share of GPUs."""
+        return self._state.speedup
 
     def elastic(self) -> list[Job]:
         """The jobs with room promised to them whose GPU count may vary."""
-        return sorted(self._state.elastic.values(), key=lambda job: job.sequence)
+        return sorted(self._state.elastic.values(), key=_sequence)
 
     def out_of_range(self) -> list[Job]:
         """Running jobs with more or fewer GPUs than they may have, because a user changed that."""
         return list(self._state.resizing.values())
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence
 
 
 @dataclass(frozen=True, slots=True)

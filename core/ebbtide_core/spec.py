@@ -25,8 +25,10 @@ class JobSpec:
     """A job as submitted.
 
     ``gpus_min`` and ``gpus_max`` are in parts (`WHOLE` is one GPU), equal for a rigid job; ``gpu_mem_bytes`` is per
-    GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. ``env`` is the job's whole
-    environment: nothing else is inherited.
+    GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. A job that is larger than
+    any node is spread over ``max_nodes`` at most. ``env`` is the job's whole environment: nothing else is inherited.
+    ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
+    ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
     command: tuple[str, ...]
@@ -47,6 +49,10 @@ class JobSpec:
     retries: int = 0
     exit_zero: ExitZero = ExitZero.SUSPENDED
     signal: str = "SIGTERM"
+    weight: float = 1.0
+    group: str = ""
+    max_nodes: int = 1
+    work_s: float | None = None
 
     @property
     def elastic(self) -> bool:
@@ -71,6 +77,11 @@ def validate(spec: JobSpec) -> None:
     _check_number("--priority", spec.priority, limits.MIN_PRIORITY, limits.MAX_PRIORITY)
     _check_number("--grace", spec.grace_s, 0, limits.MAX_GRACE_S, "s")
     _check_number("--retries", spec.retries, 0, limits.MAX_RETRIES)
+    _check_number("--weight", spec.weight, limits.MIN_WEIGHT, limits.MAX_WEIGHT)
+    _check_text("--group", spec.group, limits.MAX_NAME_LENGTH)
+    _check_number("--nodes", spec.max_nodes, 1, limits.MAX_NODES)
+    if spec.work_s is not None:
+        _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
     if spec.signal not in STOP_SIGNALS:

@@ -1,47 +1,37 @@
 """All of the cluster's state, and the few ways in which it changes."""
 
 import heapq
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from typing import Protocol
 
 from ebbtide_core.books import Books, Node
-from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, QueueKey, derive_state
-from ebbtide_core.model import Allocation, JobClass, JobId, JobState, NodeId
+from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, derive_state
+from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
+from ebbtide_core.queues import Queue
+from ebbtide_core.work import LINEAR, History, Speedup
 
 
-class Queue:
-    """The jobs of one class that could be placed, in queue order."""
+class Ranking(Protocol):
+    """An index of its own that a policy wants kept up to date between its passes."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[QueueKey, JobId]] = []
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[tuple[QueueKey, JobId]]:
-        return iter(self._entries)
-
-    def add(self, key: QueueKey, job: JobId) -> None:
-        """Put ``job`` in its place."""
-        insort(self._entries, (key, job))
-
-    def remove(self, key: QueueKey, job: JobId) -> None:
-        """Take ``job`` out again."""
-        index = bisect_left(self._entries, (key, job))
-        if index == len(self._entries) or self._entries[index] != (key, job):
-            raise KeyError(job)
-        del self._entries[index]
+    def update(self, job: Job) -> None:
+        """``job`` changed; called after every event about it. Must be cheap, and idempotent."""
+        ...
 
 
 class ClusterState:
     """Jobs, nodes and the queue; changed only by `ebbtide_core.fold`."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue, speedup: Speedup = LINEAR) -> None:
         self.jobs: dict[JobId, Job] = {}
         self.unfinished: dict[JobId, Job] = {}
+        self.submissions = 0
         self.operations: dict[str, JobId] = {}
         self.books = Books()
-        self.queues = {job_class: Queue() for job_class in JobClass}
+        self.queue = queue
+        self.ranking: Ranking | None = None
+        self.speedup = speedup
+        self.history = History()
+        self.planned: dict[JobId, Job] = {}
         self.claims: dict[JobId, Job] = {}
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
@@ -50,7 +40,8 @@ class ClusterState:
         self.recovery_ends = 0.0
         self.quiesced = False
         self.epoch = 0
-        self.touched: set[NodeId] = set()
+        self.roomier: set[NodeId] = set()
+        """Nodes where something was freed, or given up, since claims were last looked at."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 
@@ -59,6 +50,7 @@ class ClusterState:
     def add_job(self, job: Job) -> None:
         """Take in a new job."""
         self.jobs[job.id] = self.unfinished[job.id] = job
+        self.submissions += 1
 
     def refresh(self, job: Job, now: float) -> None:
         """Derive what follows from a job's facts: its state, and whether it stands in the queue."""
@@ -68,32 +60,37 @@ class ClusterState:
                 story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
                 raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
             job.state = new
-        if new.finished:
-            self.unfinished.pop(job.id, None)
+            if new in FINISHED:
+                self.unfinished.pop(job.id, None)
         self._index(job, now)
 
     def _index(self, job: Job, now: float) -> None:
-        _keep(self.claims, job, job.claiming)
-        _keep(self.elastic, job, job.elastic and job.planned is not None)
-        _keep(self.resizing, job, job.running and _out_of_range(job))
-        wanted = job.queue_key if job.waiting and job.planned is None else None
+        planned, live = job.planned is not None, job.live
+        running = live is not None and live.stop is None
+        _keep(self.planned, job, planned)
+        _keep(self.claims, job, planned and not running)
+        if job.elastic or job.id in self.elastic:
+            _keep(self.elastic, job, job.elastic and planned)
+        _keep(self.resizing, job, running and _out_of_range(job))
+        self._enqueue(job, now, job.waiting and not planned)
+        if self.ranking is not None:
+            self.ranking.update(job)
+
+    def _enqueue(self, job: Job, now: float, waits: bool) -> None:
+        """Have ``job`` in the queue where it belongs, or not at all."""
+        if not waits and job.queued is None:
+            return
+        wanted = self.queue.order(job) if waits else None
         if wanted is not None and job.not_before > now:
             heapq.heappush(self._delayed, (job.not_before, job.id))
             wanted = None
         if wanted == job.queued:
             return
-        queue = self.queues[job.spec.job_class]
         if job.queued is not None:
-            queue.remove(job.queued, job.id)
+            self.queue.remove(job.queued, job)
         if wanted is not None:
-            queue.add(wanted, job.id)
+            self.queue.add(wanted, job)
         job.queued = wanted
-
-    def waiting(self, job_class: JobClass | None = None) -> Iterator[Job]:
-        """The jobs that could be placed, in queue order."""
-        if job_class is not None:
-            return (self.jobs[id] for _, id in self.queues[job_class])
-        return (self.jobs[id] for _, id in heapq.merge(*self.queues.values()))
 
     # --- room ---
 
@@ -101,14 +98,13 @@ class ClusterState:
         """Plan ``allocation`` for the job, instead of what was planned before."""
         self.unplan(job)
         self.books.promise(job.id, allocation)
-        self.touched.update(allocation.node_ids)
         job.planned = allocation
 
     def unplan(self, job: Job) -> None:
         """Plan nothing for the job any more."""
         if job.planned is not None:
             self.books.release(job.id, job.planned)
-            self.touched.update(job.planned.node_ids)
+            self.roomier.update(job.planned.node_ids)
             job.planned = None
 
     def jobs_on(self, node: Node) -> list[Job]:
@@ -125,17 +121,20 @@ class ClusterState:
         """The running jobs whose time limit may have ended; asked for once each."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            due.append(self.jobs[heapq.heappop(self._deadlines)[1]])
-        return [job for job in due if job.state is JobState.RUNNING]
+            due.append(self.jobs.get(heapq.heappop(self._deadlines)[1]))
+        return [job for job in due if job is not None and job.state is JobState.RUNNING]
 
     def end_delays(self, now: float) -> None:
         """Let the jobs whose back-off is over stand in the queue again."""
         while self._delayed and self._delayed[0][0] <= now:
-            job = self.jobs[heapq.heappop(self._delayed)[1]]
-            self._index(job, now)
+            job = self.jobs.get(heapq.heappop(self._delayed)[1])
+            if job is not None:
+                self._index(job, now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""
+        if not (self._delayed or self._deadlines or self.awaited):
+            return None
         times = [heap[0][0] for heap in (self._delayed, self._deadlines) if heap]
         if self.awaited:
             times.append(self.recovery_ends)

@@ -150,5 +150,5 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
         unhealthy_reason=facts.unhealthy_reason,
     )
     jobs = [job.id for job in cluster.state.jobs_on(node) if gpu in job.attempts[-1].allocation.gpu_ids]
-    share = parts_to_share(node.held.shares.get(gpu, 0))
+    share = parts_to_share(node.held.share(gpu))
     return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs)

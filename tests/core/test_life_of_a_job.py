@@ -114,7 +114,7 @@ class TestSuspendAndResume:
         assert not first.returns
         lab.tell(e.SuspendRequested(first.id))
         lab.tell(e.ResumeRequested(first.id))
-        assert [job.id for job in lab.cluster.state.waiting()] == [first.id, second.id]
+        assert [job.id for job in lab.cluster.state.queue] == [first.id, second.id]
 
 
 class TestHoldAndRelease:
@@ -344,9 +344,9 @@ class TestNodes:
         job = lab.running()
         lab.tell(e.SuspendRequested(job.id))
         lab.end(job)
-        blocker = lab.running()
-        assert blocker.attempts[0].allocation.node_ids == ("a",)
+        blockers = {lab.running().attempts[0].allocation.node_ids[0]: id for id in ("2", "3")}
         lab.tell(e.ResumeRequested(job.id))
+        lab.end(lab.cluster.state.jobs[JobId(blockers["b"])], DONE)
         assert job.state is JobState.SUSPENDED
 
     def test_with_a_shared_checkpoint_root_it_resumes_on_another_node(self) -> None:
@@ -356,8 +356,9 @@ class TestNodes:
         job = lab.running()
         lab.tell(e.SuspendRequested(job.id))
         lab.end(job)
-        lab.running()
+        blockers = {lab.running().attempts[0].allocation.node_ids[0]: id for id in ("2", "3")}
         lab.tell(e.ResumeRequested(job.id))
+        lab.end(lab.cluster.state.jobs[JobId(blockers["b"])], DONE)
         assert job.attempts[1].allocation.node_ids == ("b",)
 
 

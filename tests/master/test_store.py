@@ -294,8 +294,8 @@ def summary(cluster: Cluster) -> dict[str, Any]:
         },
         "nodes": {
             node.id: {
-                "held": {gpu: share for gpu, share in node.held.shares.items() if share},
-                "promised": {gpu: share for gpu, share in node.promised.shares.items() if share},
+                "held": {gpu: share for gpu in node.gpus if (share := node.held.share(gpu))},
+                "promised": {gpu: share for gpu in node.gpus if (share := node.promised.share(gpu))},
                 "unhealthy": sorted(gpu for gpu, facts in node.gpus.items() if not facts.healthy),
                 "attempts": sorted(node.attempts),
             }

@@ -11,7 +11,7 @@ class Draft:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.trial = Trial(snapshot.nodes)
+        self.trial = Trial(snapshot.books)
         self.placements: dict[JobId, Placement] = {}
         self.evictions: dict[JobId, Eviction] = {}
         self.waits: dict[JobId, str] = {}
@@ -73,20 +73,23 @@ class Draft:
     def wait(self, job: Job) -> None:
         """Say why ``job`` waits."""
         need = count_text(job.gpus_min)
-        biggest = max((len(node.gpus) for node in self.snapshot.nodes.values()), default=0)
-        if not self.snapshot.nodes:
-            self.waits[job.id] = f"waiting for {need}: no node is connected"
-        elif job.gpus_min > biggest * WHOLE:
-            self.waits[job.id] = f"waiting for {need} on one node: the connected ones have {biggest} at most"
-        else:
-            self.waits[job.id] = f"waiting for {need}{self._pinned(job)}"
+        self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
+
+    def _obstacle(self, job: Job) -> str:
+        """What more than the lack of free GPUs is in the way, in words."""
+        books = self.snapshot.books
+        if not books.usable:
+            return ": no node is connected"
+        if job.spec.max_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
+            return f" on one node: the connected ones have {biggest} at most"
+        if job.checkpoint_root_id and books.roots != {job.checkpoint_root_id}:
+            return self._pinned(job)
+        return ""
 
     def _pinned(self, job: Job) -> str:
         """Which nodes are left to a job whose checkpoint only they can read, in words."""
         nodes = self.snapshot.nodes.values()
         reaching = sorted(node.id for node in nodes if reads_checkpoint(job, node))
-        if len(reaching) == len(nodes):
-            return ""
         return (
             f" of node {', '.join(reaching)}, where its checkpoint is" if reaching else ": no node has its checkpoint"
         )

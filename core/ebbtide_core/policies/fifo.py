@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.policies.policy import Policy
 from ebbtide_core.snapshot import Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Fifo:
+class Fifo(Policy):
     """Places jobs in the order in which they were submitted; nobody is preempted.
 
     ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds.

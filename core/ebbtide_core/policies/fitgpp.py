@@ -6,24 +6,28 @@ smallest score that alone makes enough room on its node and was preempted fewer 
 
 Where the paper is silent: room is checked per GPU, not by node sums. If no single job makes room, ``fallback`` says
 whether to wait (Eq. 2 as written) or to preempt the cheapest set on one node of which every member is needed.
-Best-effort jobs that only wait for room are displaced before any running one. Trial-and-error jobs wait in line
-before all best-effort jobs, and while one waits, nobody grows into what it will need.
+Best-effort jobs that only wait for room are displaced before any running one.
 """
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ebbtide_core.books import Books
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobClass, NodeId
+from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
+from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
 from ebbtide_core.policies.draft import Draft, count_text
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
-class FitGpp:
+class FitGpp(Policy):
     """The policy's options.
 
     ``s``: weight of the grace period against size (paper: 4). ``p``: preemptions that one job suffers at most, none for
@@ -40,99 +44,157 @@ class FitGpp:
         if not (math.isfinite(self.s) and self.s >= 0):
             raise ValueError(f"s is at least 0, not {self.s}")
 
+    def queue(self) -> Queue:
+        """Trial-and-error jobs first."""
+        return Queue(by_class)
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """The best-effort jobs by Eq. 1."""
+        return Scores(self.s, state.books)
+
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit trial-and-error jobs, by preemption if need be, then best-effort jobs in order, then grow."""
         draft = Draft(snapshot)
-        fit_ranges(draft)
-        if self._admit_trials(draft):
-            self._admit_best_effort(draft)
-            grow(draft, self.resize_after_s)
+        admit_in_order(draft, self._preempt_for, self.resize_after_s)
         return draft.plan()
-
-    def _admit_trials(self, draft: Draft) -> bool:
-        """Place trial-and-error jobs in order; False if one has to wait."""
-        for job in draft.snapshot.waiting(JobClass.TRIAL_AND_ERROR):
-            if not (draft.admit(job) or admit_by_shrinking(draft, job, 0.0) or self._preempt_for(draft, job)):
-                draft.wait(job)
-                return False
-        return True
-
-    def _admit_best_effort(self, draft: Draft) -> None:
-        for job in draft.snapshot.waiting(JobClass.BEST_EFFORT):
-            if not (draft.admit(job) or admit_by_shrinking(draft, job, self.resize_after_s)):
-                draft.wait(job)
-                return
 
     def _preempt_for(self, draft: Draft, job: Job) -> bool:
         """Evict the victims that cost least and place ``job`` in their room."""
-        scores = self._scores(draft)
-        best = min(self._choices(draft, job, scores), key=lambda choice: choice[0], default=None)
-        if best is None:
+        choice = self._single(draft, job)
+        if choice is None and self.fallback == "multi":
+            choice = self._cheapest_set(draft, job)
+        if choice is None:
             return False
-        for victim in best[1]:
+        victims, node = choice
+        for victim in victims:
             draft.evict(victim, f"preempted by job {job.id}", job.id)
-        room = draft.trial.find(job, job.gpus_min, [best[2]])
+        room = draft.trial.find(job, job.gpus_min, [node])
         assert room is not None, f"preemption made no room for job {job.id}"
-        names = ", ".join(victim.id for victim in best[1])
+        names = ", ".join(victim.id for victim in victims)
         draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
         return True
 
-    def _scores(self, draft: Draft) -> dict[str, float]:
-        """Eq. 1 for every best-effort job with room; one that has not started has no grace period to wait for."""
-        jobs = [job for job in draft.snapshot.planned() if _best_effort(job) and job.id not in draft.evictions]
-        sizes = {job.id: _size(draft, job) for job in jobs}
-        graces = {job.id: job.spec.grace_s if job.running else 0.0 for job in jobs}
-        largest = max(sizes.values(), default=0.0) or 1.0
-        longest = max(graces.values(), default=0.0) or 1.0
-        return {job.id: sizes[job.id] / largest + self.s * graces[job.id] / longest for job in jobs}
-
-    def _choices(
-        self, draft: Draft, job: Job, scores: dict[str, float]
-    ) -> Iterator[tuple[tuple[int, float, int], list[Job], NodeId]]:
-        """Ways to make room: single victims first, then (with ``multi``) the cheapest minimal set of each node."""
-        for node in draft.snapshot.nodes:
-            candidates = sorted(self._candidates(draft, node), key=lambda victim: scores[victim.id])
-            single = next((victim for victim in candidates if _makes_room(draft, job, [victim], node)), None)
-            if single is not None:
-                yield (0, scores[single.id], single.sequence), [single], node
-            elif self.fallback == "multi" and (victims := _minimal_set(draft, job, candidates, node)):
-                yield (1, sum(scores[victim.id] for victim in victims), victims[0].sequence), victims, node
-
-    def _candidates(self, draft: Draft, node: NodeId) -> list[Job]:
-        """Best-effort jobs of ``node`` that may be preempted now."""
-        found = []
-        for job in draft.planned_on(node):
-            if not _best_effort(job) or not job.preemptible:
+    def _candidates(self, draft: Draft) -> Iterator[tuple[float, Job, Allocation]]:
+        """The best-effort jobs that may be preempted now, the cheapest first."""
+        for score, job in draft.snapshot.ranking:
+            allocation = draft.allocation(job)
+            if allocation is None or not may_be_preempted(draft, job):
                 continue
-            if job.running and self.p is not None and job.preemptions >= self.p:
+            if self.p is None or job.preemptions < self.p or not job.running:
+                yield score, job, allocation
+
+    def _single(self, draft: Draft, job: Job) -> tuple[list[Job], NodeId] | None:
+        """Eq. 2: the cheapest job that alone makes room."""
+        for _, victim, allocation in self._candidates(draft):
+            for node in allocation.node_ids:
+                if _could_make_room(draft, job, [allocation], node) and _makes_room(draft, job, [victim], node):
+                    return [victim], node
+        return None
+
+    def _cheapest_set(self, draft: Draft, job: Job) -> tuple[list[Job], NodeId] | None:
+        """The cheapest minimal set of jobs on one node that together make room."""
+        by_node: dict[NodeId, list[tuple[float, Job, Allocation]]] = {}
+        for candidate in self._candidates(draft):
+            for node in candidate[2].node_ids:
+                by_node.setdefault(node, []).append(candidate)
+        best: tuple[float, int, list[Job], NodeId] | None = None
+        for node, candidates in by_node.items():
+            if not _could_make_room(draft, job, [allocation for _, _, allocation in candidates], node):
                 continue
-            if job.running and job.protected_until > draft.snapshot.now:
-                draft.recheck(job.protected_until)
-                continue
-            found.append(job)
-        return found
+            victims = _minimal_set(draft, job, [victim for _, victim, _ in candidates], node)
+            if victims:
+                chosen = {victim.id for victim in victims}
+                cost = sum(score for score, victim, _ in candidates if victim.id in chosen)
+                if best is None or (cost, victims[0].sequence) < best[:2]:
+                    best = (cost, victims[0].sequence, victims, node)
+        return None if best is None else best[2:]
 
 
-def _best_effort(job: Job) -> bool:
-    return job.spec.job_class is JobClass.BEST_EFFORT
+class Scores:
+    """Eq. 1 for every best-effort job with room, kept sorted.
+
+    All scores change when the largest size or the longest grace period does; that is rare, and they are computed again
+    when next asked for. Otherwise a job that comes or goes costs a binary search.
+    """
+
+    def __init__(self, s: float, books: Books) -> None:
+        self._s = s
+        self._books = books
+        self._known: dict[JobId, tuple[Job, Allocation, float, float]] = {}
+        self._sizes: list[float] = []
+        self._graces: list[float] = []
+        self._sorted: list[tuple[float, int, Job]] = []
+        self._scale = (1.0, 1.0)
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        planned = job.planned if best_effort(job) else None
+        known = self._known.get(job.id)
+        if known is None and planned is None:
+            return
+        # One that has not started has no grace period to wait for.
+        grace = job.spec.grace_s if planned is not None and job.running else 0.0
+        if known is not None:
+            if known[1] is planned and known[3] == grace:
+                return
+            self._remove(known)
+        if planned is not None:
+            self._add((job, planned, size(planned, self._books), grace))
+
+    def __iter__(self) -> Iterator[tuple[float, Job]]:
+        """Scores and jobs, the cheapest first."""
+        scale = self._scale_now()
+        if scale != self._scale:
+            self._scale = scale
+            self._sorted = sorted(self._entry(known) for known in self._known.values())
+        return ((score, job) for score, _, job in self._sorted)
+
+    def _scale_now(self) -> tuple[float, float]:
+        return (self._sizes[-1] if self._sizes else 0.0) or 1.0, (self._graces[-1] if self._graces else 0.0) or 1.0
+
+    def _entry(self, known: tuple[Job, Allocation, float, float]) -> tuple[float, int, Job]:
+        job, _, length, grace = known
+        return length / self._scale[0] + self._s * grace / self._scale[1], job.sequence, job
+
+    def _add(self, known: tuple[Job, Allocation, float, float]) -> None:
+        self._known[known[0].id] = known
+        insort(self._sizes, known[2])
+        insort(self._graces, known[3])
+        insort(self._sorted, self._entry(known))
+
+    def _remove(self, known: tuple[Job, Allocation, float, float]) -> None:
+        del self._known[known[0].id]
+        del self._sizes[bisect_left(self._sizes, known[2])]
+        del self._graces[bisect_left(self._graces, known[3])]
+        del self._sorted[bisect_left(self._sorted, self._entry(known))]
 
 
-def _size(draft: Draft, job: Job) -> float:
-    """|D|: the L2 norm of the job's demand relative to its node."""
-    assert job.planned is not None
+def size(allocation: Allocation, books: Books) -> float:
+    """|D|: the L2 norm of a job's demand, each part relative to what its node has."""
     total = 0.0
-    for piece in job.planned:
-        node = draft.snapshot.nodes.get(piece.node)
-        if node is None:
-            continue
-        share = sum(gpu.share for gpu in piece.gpus)
-        parts = (
-            (share, len(node.gpus) * WHOLE),
-            (piece.cpus, node.facts.cpus),
-            (piece.mem_bytes, node.facts.mem_bytes),
-        )
-        total += sum((used / capacity) ** 2 for used, capacity in parts if capacity)
+    for piece in allocation.nodes:
+        node = books.nodes[piece.node]
+        if node.gpus:
+            total += (sum([gpu.share for gpu in piece.gpus]) / (len(node.gpus) * WHOLE)) ** 2
+        if piece.cpus:
+            total += (piece.cpus / node.facts.cpus) ** 2
+        if piece.mem_bytes:
+            total += (piece.mem_bytes / node.facts.mem_bytes) ** 2
     return math.sqrt(total)
+
+
+def _could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId) -> bool:
+    """A quick look at the node's sums: False only if ``job`` cannot fit there without what ``given`` holds."""
+    node = draft.snapshot.nodes.get(id)
+    if node is None:
+        return False
+    use, spec = draft.trial.use(id), job.spec
+    pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
+    if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:
+        return False
+    if spec.mem_bytes and use.mem_bytes - sum([p.mem_bytes for p in pieces]) + spec.mem_bytes > node.facts.mem_bytes:
+        return False
+    return node.idle(use) + sum([len(piece.gpus) for piece in pieces]) >= job.gpus_min // WHOLE
 
 
 def _makes_room(draft: Draft, job: Job, victims: list[Job], node: NodeId) -> bool:

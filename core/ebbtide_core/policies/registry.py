@@ -3,26 +3,19 @@
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
-from ebbtide_core.snapshot import Plan, Snapshot
-
-
-class Policy(Protocol):
-    """Says what should run where. A frozen dataclass whose fields are its options."""
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows."""
-        ...
+from ebbtide_core.policies.policy import Policy
 
 
 class PolicyError(ValueError):
     """An unknown policy, or an option that it does not take."""
 
 
-POLICIES: Final[dict[str, type[Any]]] = {"fifo": Fifo, "fitgpp": FitGpp}
+POLICIES: Final[dict[str, type[Any]]] = {"fifo": Fifo, "fitgpp": FitGpp, "lrtp": Lrtp, "rand": Rand}
 DEFAULT_POLICY: Final = "fitgpp"
 
 

@@ -1,0 +1,146 @@
+"""The paper's baselines for FitGpp: victims by longest remaining time (LRTP, from Big-C), or at random (seed 000 §3).
+
+Both take victims from the whole cluster, one after the other, until the trial-and-error job fits somewhere, as the
+paper's appendix says. They are here to be compared with: they preempt many jobs whose room helps nobody.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobId
+from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
+from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.queues import Queue
+from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
+from ebbtide_core.work import expected_end
+
+
+@dataclass(frozen=True, slots=True)
+class Lrtp(Policy):
+    """Preempts the best-effort job with the longest remaining time first.
+
+    Remaining time is what its submitter declared, its progress, earlier runs or its time limit tell, in this order;
+    jobs of which nothing is known come last. ``resize_after_s``: as for `Fifo`.
+    """
+
+    resize_after_s: float = 60.0
+
+    def queue(self) -> Queue:
+        """Trial-and-error jobs first."""
+        return Queue(by_class)
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Running best-effort jobs by when they would end."""
+        return Ends(state)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Admit in order; preempt for trial-and-error jobs."""
+        draft = Draft(snapshot)
+        ends: Ends = snapshot.ranking
+        admit_in_order(draft, lambda draft, job: _preempt_until_it_fits(draft, job, iter(ends)), self.resize_after_s)
+        return draft.plan()
+
+
+@dataclass(frozen=True, slots=True)
+class Rand(Policy):
+    """Preempts running best-effort jobs at random.
+
+    ``seed``: which random order; the paper averages four of them. ``resize_after_s``: as for `Fifo`.
+    """
+
+    seed: int = 0
+    resize_after_s: float = 60.0
+
+    def queue(self) -> Queue:
+        """Trial-and-error jobs first."""
+        return Queue(by_class)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Admit in order; preempt for trial-and-error jobs."""
+        draft = Draft(snapshot)
+        admit_in_order(
+            draft,
+            lambda draft, job: _preempt_until_it_fits(draft, job, self._shuffled(draft, job)),
+            self.resize_after_s,
+        )
+        return draft.plan()
+
+    def _shuffled(self, draft: Draft, job: Job) -> Iterator[Job]:
+        """The jobs with room in an order that depends on nothing but the seed, the job, and how often it was tried."""
+        jobs = [other for other in draft.snapshot.planned() if best_effort(other)]
+        state = _mix(self.seed, job.sequence, int(draft.snapshot.now * 1000))
+        while jobs:
+            state = _mix(state, len(jobs), 0)
+            index = state % len(jobs)
+            jobs[index], jobs[-1] = jobs[-1], jobs[index]
+            yield jobs.pop()
+
+
+class Ends:
+    """The best-effort jobs with room by when they would end, the last first; unknown ones at the end."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._known: dict[JobId, tuple[float, int, Job]] = {}
+        self._sorted: list[tuple[float, int, Job]] = []
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        entry = None
+        if job.planned is not None and best_effort(job):
+            end = expected_end(job, self._state.history, self._state.speedup)
+            entry = (-end if end is not None else 0.0, job.sequence, job)
+        known = self._known.get(job.id)
+        if known == entry:
+            return
+        if known is not None:
+            del self._sorted[bisect_left(self._sorted, known)]
+            del self._known[job.id]
+        if entry is not None:
+            insort(self._sorted, entry)
+            self._known[job.id] = entry
+
+    def __iter__(self) -> Iterator[Job]:
+        """The jobs, the one that would end last first."""
+        return (job for _, _, job in self._sorted)
+
+
+def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job]) -> bool:
+    """Evict one victim after the other until ``job`` has room; nobody if all of them are not enough."""
+    chosen: list[Job] = []
+    room = None
+    for victim in victims:
+        allocation = draft.allocation(victim)
+        if allocation is None or not may_be_preempted(draft, victim):
+            continue
+        draft.trial.give(allocation)
+        chosen.append(victim)
+        room = draft.trial.find(job, job.gpus_min, allocation.node_ids)
+        if room is not None:
+            break
+    for victim in chosen:
+        allocation = draft.allocation(victim)
+        assert allocation is not None
+        draft.trial.take(allocation)
+    if room is None:
+        return False
+    for victim in chosen:
+        draft.evict(victim, f"preempted by job {job.id}", job.id)
+    names = ", ".join(victim.id for victim in chosen[-3:])
+    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
+    return True
+
+
+def _mix(*values: int) -> int:
+    """A well-spread 64-bit number from ``values`` (the finaliser of SplitMix64, folded over them)."""
+    state = 0x9E3779B97F4A7C15
+    for value in values:
+        state = (state ^ (value & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 27
+        state = state * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state

@@ -1,0 +1,50 @@
+"""Trial-and-error jobs before best-effort ones: what FitGpp and its baselines share (seed 000 §2.1).
+
+Trial-and-error jobs wait in line before all best-effort jobs, and while one waits, nobody grows into what it will need.
+A policy of this family only says how to make room for a trial-and-error job at the cost of best-effort ones.
+"""
+
+from collections.abc import Callable
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobClass
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.queues import QueueKey
+
+Preempt = Callable[[Draft, Job], bool]
+"""Makes room for a job and places it there; False, with nothing changed, if that cannot be done."""
+
+
+def by_class(job: Job) -> QueueKey:
+    """Trial-and-error first; of one class, those that were preempted first, then by submission."""
+    return (job.spec.job_class is JobClass.BEST_EFFORT, not job.returns, job.sequence)
+
+
+def best_effort(job: Job) -> bool:
+    """Whether a trial-and-error job may take its place."""
+    return job.spec.job_class is JobClass.BEST_EFFORT
+
+
+def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float) -> None:
+    """Place the waiting jobs until one has to wait: trial-and-error jobs by preemption if need be; then grow."""
+    fit_ranges(draft)
+    for job in draft.snapshot.waiting():
+        trial = not best_effort(job)
+        admitted = draft.admit(job) or admit_by_shrinking(draft, job, 0.0 if trial else resize_after_s)
+        if not admitted and not (trial and preempt_for(draft, job)):
+            draft.wait(job)
+            if trial:
+                return
+            break
+    grow(draft, resize_after_s)
+
+
+def may_be_preempted(draft: Draft, job: Job) -> bool:
+    """Whether ``job`` is best-effort and may be asked to step aside now; if only later, look again then."""
+    if not best_effort(job) or not job.preemptible or job.id in draft.evictions:
+        return False
+    if job.running and job.protected_until > draft.snapshot.now:
+        draft.recheck(job.protected_until)
+        return False
+    return True

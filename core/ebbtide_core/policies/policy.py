@@ -1,0 +1,27 @@
+"""What a policy is."""
+
+from typing import Protocol
+
+from ebbtide_core.queues import Queue, by_arrival
+from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
+
+
+class Policy(Protocol):
+    """Says what should run where. A frozen dataclass whose fields are its options.
+
+    A policy keeps no state of its own: what it needs from pass to pass is derived from the jobs, in the queue and the
+    ranking that it defines here and finds again in its snapshot.
+    """
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows."""
+        ...
+
+    def queue(self) -> Queue:
+        """A new, empty queue in the order in which this policy wants to see waiting jobs."""
+        return Queue(by_arrival)
+
+    def ranking(self, state: ClusterState) -> Ranking | None:
+        """A new, empty index for its own use, if it needs one."""
+        return None

@@ -1,0 +1,110 @@
+"""The jobs that could be placed, in the order in which a policy wants to see them."""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from ebbtide_core.job import Job
+
+QueueKey = tuple[Any, ...]
+"""What orders the queue; smaller is nearer to its head. It ends with the job's sequence number, so no two are equal."""
+
+Order = Callable[[Job], QueueKey]
+
+
+class Queue:
+    """Waiting jobs in the order that ``order`` gives them; it is asked again whenever a job changes."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._keys: list[QueueKey] = []
+        self._jobs: list[Job] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        """The jobs, the head of the line first; the queue may not change meanwhile."""
+        return iter(self._jobs)
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Put ``job`` in its place."""
+        keys = self._keys
+        if not keys or key > keys[-1]:
+            keys.append(key)
+            self._jobs.append(job)
+            return
+        index = bisect_left(keys, key)
+        keys.insert(index, key)
+        self._jobs.insert(index, job)
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Take ``job`` out again; ``key`` is where it stands."""
+        index = bisect_left(self._keys, key)
+        if index == len(self._keys) or self._jobs[index] is not job:
+            raise KeyError(job.id)
+        del self._keys[index]
+        del self._jobs[index]
+
+
+class ShapedQueue(Queue):
+    """A queue for first-fit policies: once a job does not fit, none with the same demand has to be tried.
+
+    Going over the candidates of a pass costs as much as there are different demands, not as there are jobs.
+    """
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        self._lines: dict[Hashable, list[tuple[QueueKey, Job]]] = {}
+        self._shapes: dict[QueueKey, Hashable] = {}
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter([job for _, job in sorted(entry for line in self._lines.values() for entry in line)])
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Put ``job`` in the line of those that need the same."""
+        shape = self._shapes[key] = shape_of(job)
+        insort(self._lines.setdefault(shape, []), (key, job))
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Take ``job`` out again."""
+        shape = self._shapes.pop(key)
+        line = self._lines[shape]
+        index = bisect_left(line, (key,))
+        if line[index][1] is not job:
+            raise KeyError(job.id)
+        del line[index]
+        if not line:
+            del self._lines[shape]
+
+    def first_fit(self, fits: Callable[[Job], bool], most: Callable[[], int]) -> None:
+        """Offer the jobs to ``fits`` in order, leaving out those whose like did not fit.
+
+        ``most`` is the greatest share that may still be free, in parts: jobs that need more are not offered either.
+        """
+        room = most()
+        heads = [(line[0], line, 0) for line in self._lines.values() if line[0][1].gpus_min <= room]
+        heapify(heads)
+        while heads:
+            (_, job), line, index = heads[0]
+            if job.gpus_min <= room and fits(job):
+                room = most()
+                if index + 1 < len(line):
+                    heapreplace(heads, (line[index + 1], line, index + 1))
+                    continue
+            heappop(heads)
+
+
+def shape_of(job: Job) -> Hashable:
+    """All that decides where ``job`` fits."""
+    spec = job.spec
+    return job.gpus_min, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.max_nodes, job.checkpoint_root_id
+
+
+def by_arrival(job: Job) -> QueueKey:
+    """Those that were preempted first, each in order of submission (FitGpp, seed 000 §2.1)."""
+    return (not job.returns, job.sequence)

@@ -1,0 +1,127 @@
+"""How much computing a job still has to do, and how well that is known.
+
+Work is counted in seconds on one GPU: an attempt on a share p of GPUs does speedup(p) of it per second. Clairvoyant
+policies ask for what remains. It is known, in this order, from what the submitter declared, from the progress that the
+job reported, from earlier runs of the same script by the same user, or from its time limit, which is only a bound.
+"""
+
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Final
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE
+
+RUNS_REMEMBERED: Final = 50
+"""Runs of one script that estimates are made from; older ones are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Speed relative to one GPU over the share of GPUs: ``points`` (share in parts, speed), joined by straight lines.
+
+    Below the first point and above the last, speed is in proportion to the share at that point, or stays as it is.
+    Without points, it is the number of GPUs.
+    """
+
+    points: tuple[tuple[int, float], ...] = ()
+
+    def __call__(self, share: int) -> float:
+        """The speed on ``share`` parts of GPUs; a job without GPUs has speed 1."""
+        if share == 0:
+            return 1.0
+        if not self.points:
+            return share / WHOLE
+        index = bisect_right(self.points, (share, math.inf))
+        if index == 0:
+            first, speed = self.points[0]
+            return speed * share / first
+        low, low_speed = self.points[index - 1]
+        if index == len(self.points):
+            return low_speed
+        high, high_speed = self.points[index]
+        return low_speed + (high_speed - low_speed) * (share - low) / (high - low)
+
+
+LINEAR: Final = Speedup()
+
+
+class Source(Enum):
+    """Where an estimate comes from."""
+
+    DECLARED = "declared by its submitter"
+    PROGRESS = "from its progress"
+    EARLIER_RUNS = "from earlier runs"
+    TIME_LIMIT = "from its time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Work that remains, in seconds on one GPU, and where that is known from."""
+
+    work_s: float
+    source: Source
+
+
+@dataclass(slots=True)
+class History:
+    """The work of completed runs, by user and script; kept by the fold, so that it survives a restart."""
+
+    runs: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
+
+    def add(self, job: Job, work_s: float) -> None:
+        """Remember that ``job`` was completed after ``work_s``."""
+        if key := _script(job):
+            self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append(work_s)
+
+    def typical(self, job: Job) -> float | None:
+        """The median work of earlier runs of the same script; None if there are none."""
+        key = _script(job)
+        runs = self.runs.get(key) if key else None
+        return median(runs) if runs else None
+
+
+def _script(job: Job) -> tuple[str, str] | None:
+    """What makes two jobs runs of the same script: its user, and its name or command."""
+    spec = job.spec
+    return (job.user, spec.name or " ".join(spec.command)) if spec.command else None
+
+
+def work_done(job: Job, now: float, speedup: Speedup) -> float:
+    """Work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
+    live = job.live
+    if live is None or live.started is None or live.stop is not None:
+        return job.work_s
+    return job.work_s + max(0.0, now - live.started) * speedup(live.allocation.share)
+
+
+def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estimate | None:
+    """The work that ``job`` still has to do; None if nothing tells."""
+    done = work_done(job, now, speedup)
+    if job.spec.work_s is not None:
+        return Estimate(max(0.0, job.spec.work_s - done), Source.DECLARED)
+    progress = job.progress
+    if progress is not None and progress.total and progress.step > 0 and done > 0:
+        return Estimate(done * max(0, progress.total - progress.step) / progress.step, Source.PROGRESS)
+    typical = history.typical(job)
+    if typical is not None:
+        return Estimate(max(0.0, typical - done), Source.EARLIER_RUNS)
+    if job.spec.time_limit_s is not None:
+        left = max(0.0, job.spec.time_limit_s - job.running_s(now))
+        share = job.attempts[-1].allocation.share if job.attempts else job.gpus_max
+        return Estimate(left * speedup(share), Source.TIME_LIMIT)
+    return None
+
+
+def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:
+    """When the running attempt of ``job`` would end its work; None if nothing tells. Does not change while it runs."""
+    live = job.live
+    if live is None or live.started is None:
+        return None
+    known_at = max(live.started, job.progress_at) if job.spec.work_s is None else live.started
+    left = remaining(job, known_at, history, speedup)
+    return None if left is None else known_at + left.work_s / speedup(live.allocation.share)
