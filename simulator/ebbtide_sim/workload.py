@@ -7,8 +7,7 @@ from itertools import pairwise
 from ebbtide_core import limits
 from ebbtide_core.model import WHOLE, JobClass
 from ebbtide_core.spec import SpecError, check_gpu_range
-
-from ebbtide_sim.speedup import Speedup
+from ebbtide_core.work import Speedup
 
 
 class WorkloadError(ValueError):

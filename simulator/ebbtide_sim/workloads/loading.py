@@ -1,8 +1,92 @@
 """Which generator or reader a name or a file is for."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
 from ebbtide_sim.workload import Workload, WorkloadError
+from ebbtide_sim.workloads import google, nodes, openb, philly, plain, pollux, swf
+from ebbtide_sim.workloads.bags import bags
+from ebbtide_sim.workloads.fitgpp import fitgpp
+from ebbtide_sim.workloads.hybrid import HybridMix, hybrid
+from ebbtide_sim.workloads.table import opened
+
+DEFAULT_FITGPP_JOBS: Final = 2**14
+DEFAULT_BAGS_JOBS: Final = 10_000
+MAX_JOBS: Final = 2**22
+BEYOND: Final = "after the first {} jobs"
 
 
 def load(name_or_path: str, seed: int, jobs: int | None, arrival: str) -> Workload:
     """See `ebbtide_sim.workload.load_workload`."""
-    raise WorkloadError(f"{name_or_path}: neither a file nor one of the workloads")
+    if jobs is not None and not 1 <= jobs <= MAX_JOBS:
+        raise WorkloadError(f"--jobs: {jobs} is not between 1 and {MAX_JOBS}")
+    make = GENERATORS.get(name_or_path)
+    if make is not None:
+        return make(seed, jobs)
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(GENERATORS)}")
+    return _first(_read(path, arrival), jobs)
+
+
+def _fitgpp(seed: int, jobs: int | None) -> Workload:
+    return fitgpp(jobs or DEFAULT_FITGPP_JOBS, seed)
+
+
+def _hybrid(seed: int, jobs: int | None) -> Workload:
+    whole = HybridMix()
+    tasks = jobs or whole.tasks
+    return hybrid(seed, replace(whole, tasks=tasks, hours=whole.hours * tasks / whole.tasks))
+
+
+def _bags(seed: int, jobs: int | None) -> Workload:
+    return bags(jobs or DEFAULT_BAGS_JOBS, seed)
+
+
+GENERATORS: Final[dict[str, Callable[[int, int | None], Workload]]] = {
+    "fitgpp": _fitgpp,
+    "hybrid": _hybrid,
+    "bags": _bags,
+}
+READERS: Final[tuple[tuple[tuple[str, ...], Callable[[Path], Workload]], ...]] = (
+    (plain.REQUIRED, plain.read_plain),
+    (philly.COLUMNS, philly.read_philly),
+    (openb.COLUMNS, openb.read_openb),
+    (pollux.COLUMNS, pollux.read_pollux),
+)
+
+
+def _read(path: Path, arrival: str) -> Workload:
+    first = _first_line(path)
+    if path.name.endswith((".swf", ".swf.gz")) or first.startswith(";"):
+        return swf.read_swf(path, swf.arrival_named(arrival))
+    if arrival != "submit":
+        raise WorkloadError(f"--arrival: {arrival!r} is for SWF logs only, {path} is none")
+    header = {name.strip() for name in first.split(",")}
+    for columns, read in READERS:
+        if header & set(columns) and _names(header, columns):
+            return read(path)
+    if set(nodes.OPENB) <= header or set(nodes.REQUIRED) <= header:
+        raise WorkloadError(f"{path}: lists nodes, not jobs: it is for --cluster")
+    if first.count(",") == len(google.COLUMNS) - 1 and first.split(",")[0].isdigit():
+        return google.read_google(path)
+    raise WorkloadError(f"{path}:1: header: {first[:60]!r} is none of SWF, our CSV, Philly, openb, Pollux or Google")
+
+
+def _names(header: set[str], columns: tuple[str, ...]) -> bool:
+    """Whether the header is meant to be this one: most of the columns are there."""
+    return 2 * len(header & set(columns)) > len(columns)
+
+
+def _first_line(path: Path) -> str:
+    with opened(path) as text:
+        return next((line.strip() for line in text if line.strip()), "")
+
+
+def _first(workload: Workload, jobs: int | None) -> Workload:
+    if jobs is None or jobs >= len(workload.jobs):
+        return workload
+    skipped = dict(workload.skipped) | {BEYOND.format(jobs): len(workload.jobs) - jobs}
+    return replace(workload, jobs=workload.jobs[:jobs], skipped=skipped)

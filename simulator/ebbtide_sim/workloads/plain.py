@@ -1,0 +1,91 @@
+"""Our own CSV of jobs, for workloads written by hand or by other programs."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ebbtide_core import limits
+from ebbtide_core.model import WHOLE, JobClass, gpus
+
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError
+from ebbtide_sim.workloads.table import GIB, Row, read_rows
+
+REQUIRED: Final = ("id", "submit_s", "runtime_s")
+OPTIONAL: Final = (
+    "class", "user", "bag", "gpus_min", "gpus_max", "gpu_mem_gib", "cpus", "mem_gib", "grace_s", "priority", "weight",
+    "preemptible",
+)  # fmt: skip
+_TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+
+def read_plain(path: Path) -> Workload:
+    """Read our CSV: a header with the columns `REQUIRED` and any of `OPTIONAL`, in any order.
+
+    What is missing or empty has a default: class ``be``, 1 GPU (of ``gpus_min`` and ``gpus_max``, the one that is there
+    stands for both), the GPU memory of its share, no CPUs, memory or grace period, priority 42, weight 1, preemptible.
+    GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines need not be sorted.
+    """
+    jobs = sorted(_jobs(path), key=lambda job: job.submit_s)
+    return Workload(path.name, jobs)
+
+
+def write_csv(workload: Workload, path: Path) -> None:
+    """Write a workload as our CSV; `read_plain` reads the same jobs from it."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as text:
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(REQUIRED + OPTIONAL)
+            writer.writerows(_cells(job) for job in workload.jobs)
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _jobs(path: Path) -> Iterator[SimJob]:
+    seen: dict[str, int] = {}
+    for row in read_rows(path, REQUIRED, OPTIONAL):
+        low, high = _range(row)
+        yield SimJob(
+            id=row.unseen("id", seen),
+            submit_s=row.number("submit_s"),
+            runtime_s=row.number("runtime_s"),
+            job_class=JobClass(row.word("class", [each.value for each in JobClass], JobClass.BEST_EFFORT.value)),
+            user=row.text("user", ""),
+            bag=row.text("bag", ""),
+            gpus_min=low,
+            gpus_max=high,
+            gpu_mem_bytes=row.gib("gpu_mem_gib", 0.0),
+            cpus=row.number("cpus", 0.0, high=limits.MAX_CPUS),
+            mem_bytes=row.gib("mem_gib", 0.0),
+            grace_s=row.number("grace_s", 0.0, high=limits.MAX_GRACE_S),
+            priority=row.whole("priority", limits.DEFAULT_PRIORITY, limits.MIN_PRIORITY, limits.MAX_PRIORITY),
+            weight=row.number("weight", 1.0, limits.MIN_WEIGHT, limits.MAX_WEIGHT),
+            preemptible=_TRUTH[row.word("preemptible", _TRUTH, "true")],
+        )
+
+
+def _range(row: Row) -> tuple[int, int]:
+    low, high = (row.gpus(field) if row.cells.get(field) else None for field in ("gpus_min", "gpus_max"))
+    if low is None and high is None:
+        return WHOLE, WHOLE
+    low = high if low is None else low
+    high = low if high is None else high
+    assert low is not None
+    assert high is not None
+    if low > high:
+        raise row.fault("gpus_min", f"{gpus(low)} is more than the gpus_max of {gpus(high)}")
+    if low == 0 < high:
+        raise row.fault("gpus_min", "an elastic job needs more than 0 GPUs at least")
+    return low, high
+
+
+def _cells(job: SimJob) -> tuple[object, ...]:
+    for field, text in (("id", job.id), ("user", job.user), ("bag", job.bag)):
+        if not text.isprintable() or len(text) > limits.MAX_NAME_LENGTH:
+            problem = f"{text[:40]!r} is not up to {limits.MAX_NAME_LENGTH} printable characters"
+            raise WorkloadError(f"{field}: {problem}, as a file needs it")
+    return (
+        job.id, repr(job.submit_s), repr(job.runtime_s), job.job_class.value, job.user, job.bag, gpus(job.gpus_min),
+        gpus(job.gpus_max), job.gpu_mem_bytes / GIB, job.cpus, job.mem_bytes / GIB, job.grace_s, job.priority,
+        job.weight, str(job.preemptible).lower(),
+    )  # fmt: skip
