@@ -178,7 +178,7 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, str(error))
         if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
             return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-        return self._impossible(spec.gpus_min, spec)
+        return self.impossible(spec)
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
@@ -187,10 +187,11 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
-        return self._impossible(event.gpus_min, job.spec)
+        return self.impossible(job.spec, event.gpus_min)
 
-    def _impossible(self, share: int, spec: JobSpec) -> Refusal | None:
+    def impossible(self, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
         """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
+        share = spec.gpus_min if gpus_min is None else gpus_min
         nodes = list(self.state.books.nodes.values())
         if not nodes:
             return None

@@ -1,21 +1,19 @@
-"""Requests, in the imperative: all that the core asks of the world."""
+"""Requests, in the imperative: all that the core asks of the world. Tuples, because they are made by the million."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ebbtide_core.events import Event
 from ebbtide_core.model import Allocation, JobId, NodeAllocation, NodeId
 from ebbtide_core.spec import JobSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Journal the event; nothing else of the same batch may leave before it is durable."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """Start an attempt on ``node``; asking again changes nothing.
 
     With ``needs_checkpoint`` the node refuses if no checkpoint of the job verifies: it had progress that would be lost.
@@ -30,8 +28,7 @@ class Launch:
     needs_checkpoint: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """End an attempt: its stop signal, the grace period, SIGKILL."""
 
     node: NodeId
@@ -40,8 +37,7 @@ class Stop:
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(NamedTuple):
     """The attempt's end is recorded; the node may drop its state."""
 
     node: NodeId
@@ -49,8 +45,7 @@ class Forget:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(NamedTuple):
     """Handle `SchedulingDue` at ``time``; a later request for an earlier time adds to it."""
 
     time: float

@@ -142,7 +142,7 @@ def _release(state: ClusterState, event: e.ReleaseRequested | e.ResumeRequested,
 
 def _resize(state: ClusterState, event: e.ResizeRequested, now: float) -> None:
     job = state.jobs[event.job]
-    job.gpus_min, job.gpus_max = event.gpus_min, event.gpus_max
+    job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
     if job.claiming:
         state.unplan(job)
 

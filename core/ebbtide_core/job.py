@@ -86,6 +86,7 @@ class Job:
     sequence: int
     gpus_min: int
     gpus_max: int
+    range_changed: bool = False
     state: JobState = JobState.PENDING
     reason: str = ""
     held_by: HeldBy | None = None

@@ -70,6 +70,8 @@ class JobState(Enum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
+    __hash__ = object.__hash__  # the inherited one is a Python function, and every transition is looked up
+
     @property
     def finished(self) -> bool:
         """Whether nothing can follow."""
@@ -146,17 +148,17 @@ class Allocation:
     @property
     def share(self) -> int:
         """All GPUs of it, in parts."""
-        return sum(piece.share for node in self.nodes for piece in node.gpus)
+        return sum([piece.share for node in self.nodes for piece in node.gpus])
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
         """All GPUs of it."""
-        return tuple(piece.gpu for node in self.nodes for piece in node.gpus)
+        return tuple([piece.gpu for node in self.nodes for piece in node.gpus])
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
         """All nodes of it."""
-        return tuple(node.node for node in self.nodes)
+        return tuple([node.node for node in self.nodes])
 
     def __iter__(self) -> Iterator[NodeAllocation]:
         return iter(self.nodes)

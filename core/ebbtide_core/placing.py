@@ -8,40 +8,54 @@ from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocatio
 
 
 class Trial:
-    """The promised use of every node, as if a plan had been carried out; copied only where it differs."""
+    """The promised use of every node, as if a plan had been carried out; copied only where it differs.
+
+    What is taken is entered when somebody next looks: the last placement of a pass, often its only one, costs nothing.
+    """
 
     def __init__(self, books: Books) -> None:
         self.nodes = books.usable
         self._books = books
         self._room: Room = books.room
         self._changed = False
+        self._taken: list[Allocation] = []
         self._use: dict[NodeId, Use] = {}
 
     @property
     def idle(self) -> int:
-        """How many GPUs would be promised to nobody, on all usable nodes."""
-        return self._room.total
+        """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""
+        return self._room.total - sum([len(piece.gpus) for taken in self._taken for piece in taken.nodes])
 
     @property
     def room(self) -> Room:
         """The nodes by idle GPUs; not to be changed."""
+        self._enter()
         return self._room
 
     def use(self, node: NodeId) -> Use:
         """What is in use on ``node``; not to be changed."""
+        if self._taken:
+            self._enter()
         return self._use.get(node) or self.nodes[node].promised
 
     def take(self, allocation: Allocation) -> None:
         """Put ``allocation`` into use."""
-        for node, use, piece in self._changing(allocation):
-            use.add(piece)
-            self._room.update(node, use)
+        self._taken.append(allocation)
 
     def give(self, allocation: Allocation) -> None:
         """Give ``allocation`` back."""
+        self._enter()
         for node, use, piece in self._changing(allocation):
             use.remove(piece)
             self._room.update(node, use)
+
+    def _enter(self) -> None:
+        """Enter what was taken into the copy."""
+        taken, self._taken = self._taken, []
+        for allocation in taken:
+            for node, use, piece in self._changing(allocation):
+                use.add(piece)
+                self._room.update(node, use)
 
     def _changing(self, allocation: Allocation) -> Iterator[tuple[Node, Use, NodeAllocation]]:
         if not self._changed:
@@ -64,6 +78,7 @@ class Trial:
         fullest node (best fit), elastic ones to the emptiest, where they can grow. A gang, which is larger than any
         node and allows several, takes whole GPUs from as few nodes as possible.
         """
+        self._enter()
         if share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE:
             return self._gang(job, share // WHOLE, nodes, free_now)
         later = None

@@ -71,7 +71,8 @@ class ClusterState:
         _keep(self.claims, job, planned and not running)
         if job.elastic or job.id in self.elastic:
             _keep(self.elastic, job, job.elastic and planned)
-        _keep(self.resizing, job, running and _out_of_range(job))
+        if job.range_changed:
+            _keep(self.resizing, job, running and _out_of_range(job))
         self._enqueue(job, now, job.waiting and not planned)
         if self.ranking is not None:
             self.ranking.update(job)

@@ -13,6 +13,7 @@ from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Command, Launch, WakeAt
 from ebbtide_core.events import Event
 from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.spec import JobSpec
@@ -176,7 +177,7 @@ async def test_each_fact_is_computed_after_the_one_before_took_effect() -> None:
         assert seen == [0, 1, 2]
 
 
-class Counting:
+class Counting(Policy):
     """A policy that leaves everything as it is, and counts how often it was asked."""
 
     def __init__(self, recheck: Callable[[float], float | None] = lambda _: None) -> None:

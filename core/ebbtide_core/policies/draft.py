@@ -5,6 +5,9 @@ from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.placing import Trial, reads_checkpoint
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
+NODES_NAMED = 4
+"""Nodes of one allocation that a reason lists."""
+
 
 class Draft:
     """A trial over the snapshot, and what it would take to get there."""
@@ -99,9 +102,13 @@ def count_text(share: int) -> str:
     """A GPU count in words: ``2 GPUs``, ``1/4 GPU``, ``CPUs only``."""
     if share == 0:
         return "CPUs only"
+    if share % WHOLE == 0:
+        return f"{share // WHOLE} GPU{'s' if share > WHOLE else ''}"
     return f"{gpus(share)} GPU{'s' if share > WHOLE else ''}"
 
 
 def where(allocation: Allocation) -> str:
     """An allocation in words: ``2 GPUs of node a``."""
-    return f"{count_text(allocation.share)} of node {', '.join(allocation.node_ids)}"
+    nodes = allocation.node_ids
+    more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
+    return f"{count_text(allocation.share)} of node {', '.join(nodes[:NODES_NAMED])}{more}"

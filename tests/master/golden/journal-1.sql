@@ -117,6 +117,7 @@ INSERT INTO events VALUES
 (102,3170.0,'ClaimDropped','12','','{"job":"12","reason":"the room it waited for is gone; waiting in the queue"}'),
 (103,3171.0,'Quiesced','','','{}'),
 (104,3172.0,'MasterStarted','','','{"epoch":2}'),
-(105,3173.0,'Unquiesced','','','{}');
+(105,3173.0,'Unquiesced','','','{}'),
+(106,3174.0,'JobRetired','10','','{"job":"10"}');
 PRAGMA user_version = 1;
 COMMIT;

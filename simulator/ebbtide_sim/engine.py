@@ -1,0 +1,356 @@
+"""The simulator: a heap of what happens next, driving the very `Cluster` that the master runs.
+
+Nothing here decides anything. Facts go into ``Cluster.handle``; what comes back is carried out by a world in which
+attempts start at once (or after the restart cost), compute as `ebbtide_sim.physics` says, and step aside within their
+grace period. Facts of the same moment are handed in together, and one scheduling pass follows, as in the live master.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.commands import Command, Launch, Record, Stop, WakeAt
+from ebbtide_core.events import Event
+from ebbtide_core.model import (
+    AttemptRef,
+    Checkpointed,
+    ExitFacts,
+    GpuFacts,
+    GpuId,
+    JobId,
+    NodeId,
+    SuspendMode,
+)
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.spec import JobSpec
+from ebbtide_core.work import LINEAR, Speedup
+
+from ebbtide_sim.physics import Dedicated, Physics, Run
+from ebbtide_sim.sources import Source
+from ebbtide_sim.workload import SimJob
+from ebbtide_sim.workloads.nodes import SimNode
+
+GIB: Final = 2**30
+DEFAULT_GPU_MEM: Final = 80 * GIB
+COMPLETED: Final = ExitFacts()
+SAVED_NOTHING: Final = ExitFacts(
+    signal=15, stop_requested=True, delivered=True, checkpointed=Checkpointed.NO
+)  # it does not catch the signal
+
+_PASS: Final = e.SchedulingDue()
+
+_HEARD, _DONE, _ENDED = range(3)
+"""What a heap entry is: an attempt that starts to compute, a run whose work is done, an attempt that stepped aside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the simulated world is like.
+
+    ``restart_cost_s``: from the launch of a later attempt to when it computes again. ``resumable``: whether work
+    survives a preemption; if not, a job starts again from nothing. ``max_nodes``: over how many a gang may be spread.
+    """
+
+    speedup: Speedup = LINEAR
+    restart_cost_s: float = 0.0
+    resumable: bool = True
+    max_nodes: int = 4096
+
+
+class Observer(Protocol):
+    """Is told what happens."""
+
+    def submitted(self, now: float, job: SimJob, work: float) -> None:
+        """``job`` came, with ``work`` to do in seconds on one GPU."""
+
+    def dropped(self, now: float, job: str, reason: str) -> None:
+        """``job`` will not run (again)."""
+
+    def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
+        """An attempt computed for ``seconds`` and did ``work``, which was ``kept`` or lost."""
+
+    def recorded(self, now: float, event: Event) -> None:
+        """The cluster took note of ``event``."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """What the world knows of a job, and the cluster does not."""
+
+    sim: SimJob
+    left: float
+    run: Run | None = None
+    starting: int = 0
+    """The attempt that was launched and does not compute yet, 0 if none."""
+
+
+class Simulation:
+    """One cluster, one policy, one source of jobs."""
+
+    def __init__(
+        self,
+        nodes: Iterable[SimNode],
+        source: Source,
+        policy: Policy,
+        observers: Iterable[Observer] = (),
+        world: World | None = None,
+        physics: Physics | None = None,
+        *,
+        keep_jobs: bool = False,
+    ) -> None:
+        self.world = world or World()
+        self.cluster = Cluster(policy, self.world.speedup)
+        self.now = 0.0
+        self.events = 0
+        self._source = source
+        self._observers = tuple(observers)
+        self._physics = physics or Dedicated(self.world.speedup)
+        self._keep_jobs = keep_jobs
+        self._heap: list[tuple[float, int, int, str, int, Run | None]] = []
+        self._wakes: list[float] = []
+        self._order = 0
+        self._jobs: dict[str, _Job] = {}
+        self._ended: list[str] = []
+        self._changed = False
+        self._possible: dict[tuple[object, ...], str] = {}
+        for node in nodes:
+            self._tell(registration(node))
+
+    # --- time ---
+
+    def run(self, progress: Callable[[float, int], None] | None = None, every: int = 5000) -> None:
+        """Simulate until nothing more happens; ``progress`` is told the time and the count of events now and then."""
+        due = every
+        while (time := self._next_time()) is not None:
+            self.now = max(self.now, time)
+            self._moment()
+            if progress is not None and self.events >= due:
+                progress(self.now, self.events)
+                due = self.events + every
+
+    def _next_time(self) -> float | None:
+        times = [entries[0] for entries in (self._wakes,) if entries]
+        if self._heap:
+            times.append(self._heap[0][0])
+        if (arrival := self._source.next_time()) is not None:
+            times.append(arrival)
+        return min(times, default=None)
+
+    def _moment(self) -> None:
+        """All that happens now: facts first, then one pass, again until nothing follows from it any more."""
+        while True:
+            woken = self._due()
+            for job in self._source.take(self.now):
+                self._submit(job)
+            if not (self._changed or woken):
+                return
+            self._changed = False
+            self._tell(_PASS)
+
+    def _due(self) -> bool:
+        """Carry out what is due; whether a wake-up was among it."""
+        heap, now = self._heap, self.now
+        while heap and heap[0][0] <= now:
+            _, _, what, job, attempt, run = heapq.heappop(heap)
+            if what == _DONE:
+                if run is not None and run.ends is not None and run.ends <= now and self._is_running(run):
+                    self._complete(run)
+            elif what == _ENDED:
+                self._step_aside(job, attempt)
+            else:
+                self._compute(job, attempt)
+        woken = False
+        while self._wakes and self._wakes[0] <= now:
+            heapq.heappop(self._wakes)
+            woken = True
+        return woken
+
+    def _later(self, time: float, what: int, job: str, attempt: int, run: Run | None = None) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (time, self._order, what, job, attempt, run))
+
+    # --- facts ---
+
+    def _tell(self, event: Event) -> None:
+        """Hand ``event`` to the cluster, and carry out what it asks for."""
+        self.events += 1
+        for command in self.cluster.handle(event, self.now):
+            self._carry_out(command)
+        while self._ended:
+            self._end(self._ended.pop())
+
+    def _submit(self, job: SimJob) -> None:
+        speedup = self.world.speedup
+        work = job.runtime_s if job.elastic or not job.gpus_max else job.runtime_s * speedup(job.gpus_max)
+        event = e.JobSubmitted(JobId(job.id), self._spec(job, work), job.user)
+        for observer in self._observers:
+            observer.submitted(self.now, job, work)
+        if reason := self._impossible(job, event):
+            self._source.ended(job)
+            for observer in self._observers:
+                observer.dropped(self.now, job.id, reason)
+            return
+        self._jobs[job.id] = _Job(job, work)
+        self._changed = True
+        self._tell(event)
+
+    def _spec(self, job: SimJob, work: float) -> JobSpec:
+        return JobSpec(
+            command=(),
+            workdir="/",
+            gpus_min=job.gpus_min,
+            gpus_max=job.gpus_max,
+            gpu_mem_bytes=job.gpu_mem_bytes,
+            cpus=job.cpus,
+            mem_bytes=job.mem_bytes,
+            job_class=job.job_class,
+            priority=job.priority,
+            grace_s=job.grace_s,
+            suspend=SuspendMode.CHECKPOINT if job.preemptible else SuspendMode.NONE,
+            weight=job.weight,
+            group=job.bag,
+            max_nodes=self.world.max_nodes,
+            work_s=work,
+        )
+
+    def _impossible(self, job: SimJob, event: e.JobSubmitted) -> str:
+        """Why the cluster can never run ``job``, "" if it can; asked once per kind of demand."""
+        shape = (job.gpus_min, job.gpu_mem_bytes, job.cpus, job.mem_bytes)
+        if shape not in self._possible:
+            refusal = self.cluster.impossible(event.spec)
+            self._possible[shape] = "" if refusal is None else refusal.message
+        return self._possible[shape]
+
+    # --- orders ---
+
+    def _carry_out(self, command: Command) -> None:
+        kind = type(command)
+        if kind is Record:
+            event = command.event  # type: ignore[union-attr]
+            for observer in self._observers:
+                observer.recorded(self.now, event)
+            if type(event) is e.JobHeld:
+                self._drop(event)
+        elif kind is Launch:
+            self._launch(command)  # type: ignore[arg-type]
+        elif kind is Stop:
+            self._stop(command)  # type: ignore[arg-type]
+        elif kind is WakeAt:
+            heapq.heappush(self._wakes, command.time)  # type: ignore[union-attr]
+
+    def _launch(self, order: Launch) -> None:
+        job = self._jobs[order.job]
+        if order.node != order.whole.nodes[0].node:
+            return  # the first node speaks for the gang
+        job.starting = order.attempt
+        delay = self.world.restart_cost_s if order.attempt > 1 else 0.0
+        self._later(self.now + delay, _HEARD, order.job, order.attempt)
+
+    def _compute(self, id: str, attempt: int) -> None:
+        """An attempt is up: it computes from here on."""
+        job = self._jobs[id]
+        if job.starting != attempt:
+            return
+        job.starting = 0
+        self._tell(e.AttemptStarted(JobId(id), attempt, 1))
+        allocation = self.cluster.state.jobs[JobId(id)].attempts[-1].allocation
+        job.run = Run(id, attempt, allocation, job.left, self.now)
+        self._expect(self._physics.start(job.run, self.now))
+        self._changed = self._changed or bool(self.cluster.state.elastic)
+
+    def _expect(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            assert run.ends is not None
+            self._later(run.ends, _DONE, run.job, run.attempt, run)
+
+    def _is_running(self, run: Run) -> bool:
+        job = self._jobs.get(run.job)
+        return job is not None and job.run is run
+
+    def _complete(self, run: Run) -> None:
+        self._halt(self._jobs[run.job], kept=True)
+        self._report_end(run.job, run.attempt, COMPLETED)
+
+    def _stop(self, order: Stop) -> None:
+        """The attempt stops computing, and takes what grace it needs to save."""
+        job = self._jobs[order.job]
+        saves = self.world.resumable and job.run is not None
+        if job.run is not None:
+            if job.run.attempt != order.attempt:
+                return
+            self._halt(job, kept=self.world.resumable)
+        elif job.starting == order.attempt:
+            job.starting = 0
+        else:
+            return  # asked again
+        delay = min(job.sim.grace_s, order.grace_s) if saves else 0.0
+        self._later(self.now + delay, _ENDED, order.job, order.attempt)
+
+    def _halt(self, job: _Job, kept: bool) -> None:
+        run = job.run
+        assert run is not None
+        done, affected = self._physics.stop(run, self.now)
+        if kept:
+            job.left = max(0.0, job.left - done)
+        job.run = None
+        for observer in self._observers:
+            observer.computed(run.job, run.attempt, self.now - run.started, done, kept)
+        self._expect(affected)
+
+    def _step_aside(self, id: str, attempt: int) -> None:
+        job = self._jobs[id]
+        self._report_end(id, attempt, _saved(job.sim.grace_s) if self.world.resumable else SAVED_NOTHING)
+
+    def _report_end(self, id: str, attempt: int, exit: ExitFacts) -> None:
+        self._changed = True
+        self._tell(e.AttemptExited(JobId(id), attempt, exit))
+        self._tell(e.AttemptFreed(JobId(id), attempt))
+        job = self.cluster.state.jobs[JobId(id)]
+        if job.ending is not None:
+            self._end(id)
+
+    def _drop(self, event: e.JobHeld) -> None:
+        """What the system holds, nobody will release here."""
+        for observer in self._observers:
+            observer.dropped(self.now, event.job, event.reason)
+        self._ended.append(event.job)
+
+    def _end(self, id: str) -> None:
+        """The job is over as far as the world is concerned."""
+        self._source.ended(self._jobs[id].sim)
+        job = self.cluster.state.jobs[JobId(id)]
+        if job.ending is not None and not self._keep_jobs:
+            del self._jobs[id]
+            self._tell(e.JobRetired(JobId(id)))
+
+
+def _saved(grace_s: float) -> ExitFacts:
+    return ExitFacts(
+        exit_code=85,
+        stop_requested=True,
+        delivered=True,
+        caught=True,
+        acknowledged=True,
+        checkpointed=Checkpointed.YES,
+        checkpoint_s=grace_s,
+    )
+
+
+def registration(node: SimNode) -> e.NodeRegistered:
+    """How a simulated node registers."""
+    memory = node.gpu_mem_bytes or DEFAULT_GPU_MEM
+    return e.NodeRegistered(
+        node=NodeId(node.name),
+        hostname=node.name,
+        boot_id="simulated",
+        gpus=tuple(GpuFacts(GpuId(f"{node.name}:{i}"), i, node.model or "simulated", memory) for i in range(node.gpus)),
+        cpus=node.cpus,
+        mem_bytes=node.mem_bytes,
+        checkpoint_root_id="simulated",
+        gpu_backend="simulated",
+        version="",
+        known=tuple[AttemptRef, ...](),
+    )

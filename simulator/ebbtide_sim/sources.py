@@ -1,0 +1,94 @@
+"""Where simulated jobs come from: a recorded list, or users who keep the cluster at a certain load."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from ebbtide_core.model import WHOLE
+
+from ebbtide_sim.workload import SimJob
+from ebbtide_sim.workloads.nodes import SimNode
+
+
+class Source(Protocol):
+    """Submits jobs."""
+
+    def next_time(self) -> float | None:
+        """When the next job comes by itself; None if none does."""
+        ...
+
+    def take(self, now: float) -> Iterable[SimJob]:
+        """The jobs that come at ``now``; asked after everything else that happens then."""
+        ...
+
+    def ended(self, job: SimJob) -> None:
+        """``job`` is done, or was dropped."""
+        ...
+
+
+class Recorded:
+    """Jobs that come when they came."""
+
+    def __init__(self, jobs: Iterable[SimJob]) -> None:
+        self._jobs = iter(jobs)
+        self._next = next(self._jobs, None)
+
+    def next_time(self) -> float | None:
+        """When the next one was submitted."""
+        return None if self._next is None else self._next.submit_s
+
+    def take(self, now: float) -> Iterator[SimJob]:
+        """Those submitted by now."""
+        while self._next is not None and self._next.submit_s <= now:
+            job, self._next = self._next, next(self._jobs, None)
+            yield job
+
+    def ended(self, job: SimJob) -> None:
+        """Their users do not care."""
+
+
+class ClosedLoop:
+    """Users who submit the next of ``jobs`` as soon as the load falls below ``load``.
+
+    Load is the demand of all jobs that wait or run, over the capacity of ``nodes``: the largest of the ratios of GPUs,
+    CPUs and memory. FitGpp's "load kept at 2.0" (seed 000 §3) has a steady state only so. ``recorded`` are the jobs
+    with the times at which they came, to be replayed under other policies.
+    """
+
+    def __init__(self, jobs: Iterable[SimJob], nodes: Iterable[SimNode], load: float) -> None:
+        self._jobs = iter(jobs)
+        self._next = next(self._jobs, None)
+        self._load = load
+        nodes = list(nodes)
+        self._capacity = [
+            float(sum(node.gpus for node in nodes) * WHOLE),
+            sum(node.cpus for node in nodes),
+            float(sum(node.mem_bytes for node in nodes)),
+        ]
+        self._demand = [0.0, 0.0, 0.0]
+        self.recorded: list[SimJob] = []
+
+    def next_time(self) -> float | None:
+        """The first jobs come at once; all others when something else happens."""
+        return None if self.recorded or self._next is None else 0.0
+
+    def take(self, now: float) -> Iterator[SimJob]:
+        """As many as the load asks for."""
+        while self._next is not None and self._current() < self._load:
+            job = replace(self._next, submit_s=now)
+            self._next = next(self._jobs, None)
+            self.recorded.append(job)
+            self._count(job, 1)
+            yield job
+
+    def ended(self, job: SimJob) -> None:
+        """Its demand is gone."""
+        self._count(job, -1)
+
+    def _current(self) -> float:
+        return max(demand / capacity for demand, capacity in zip(self._demand, self._capacity, strict=True) if capacity)
+
+    def _count(self, job: SimJob, sign: int) -> None:
+        self._demand[0] += sign * job.gpus_max
+        self._demand[1] += sign * job.cpus
+        self._demand[2] += sign * job.mem_bytes
