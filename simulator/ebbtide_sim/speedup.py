@@ -1,6 +1,7 @@
 """How much faster a job is on more GPUs, or slower on a share of one: the curves that there are, and those of files."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -81,6 +82,6 @@ def load_speedup(name_or_path: str) -> Speedup:
     if name_or_path in CURVES:
         return CURVES[name_or_path]
     path = Path(name_or_path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(CURVES)}")
     return read_curve(path)

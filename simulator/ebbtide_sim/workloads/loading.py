@@ -1,5 +1,6 @@
 """Which generator or reader a name or a file is for."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ def load(name_or_path: str, seed: int, jobs: int | None, arrival: str) -> Worklo
     if make is not None:
         return make(seed, jobs)
     path = Path(name_or_path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # which, unlike that of pathlib, is false for a name that is too long
         raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(GENERATORS)}")
     return _first(_read(path, arrival), jobs)
 
