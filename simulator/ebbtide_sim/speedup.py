@@ -37,9 +37,10 @@ DL_SUBLINEAR: Final = curve(
 )
 """A sublinear, never falling curve in the manner of seed 001's Fig. 1, whose values are not published.
 
-Measured: at 1/2, two equal trainings on one P100 each run at 0.70 to 0.80 of full speed (ResNet-18 and -50, batch 16
-to 64; throughputs published with Gavel, OSDI 2020). At 4 and 16 GPUs, the mean of ResNet-18 (3.76, 10.7) and BERT
-(3.85, 7.8), at a fixed batch per GPU, on nodes with four T4 each (measurements published with Pollux, OSDI 2021).
+Measured: at 1/2, two equal trainings on one P100 each run at 0.69 to 0.81 of full speed (ResNet-50 with batches of 16
+to 64, ResNet-18 with 16; throughputs published with Gavel, OSDI 2020, where on a K80 sharing gains nothing: 0.47 to
+0.50). At 4 and 16 GPUs, the mean of ResNet-18 (3.76, 10.75) and BERT (3.85, 7.81), at a fixed batch per GPU, on nodes
+with four T4 each (measurements published with Pollux, OSDI 2021).
 Assumed: 2 and 8 GPUs lie between on a logarithmic scale (eight GPUs on two nodes were measured to be slower than the
 four of one, which a curve that never falls cannot show); a third task on a GPU adds nothing to the 1.5 of two, so each
 of n runs at 1.5/n, faster than 1/n as seed 001 found; beyond 16 GPUs nothing is gained.
