@@ -236,12 +236,13 @@ class AttemptRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlaced(Event):
-    """The job gets a new attempt on ``allocation``, which is free."""
+    """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`)."""
 
     job: JobId
     attempt: int
     allocation: Allocation
     reason: str
+    sticky: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""What happened, one JSON line per event: enough to check a simulation without trusting it."""
+
+import json
+from typing import Any, Final, TextIO
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.model import WHOLE, Allocation, StopCause
+
+from ebbtide_sim.workload import SimJob
+
+GIB: Final = 2**30
+
+
+class EventLog:
+    """Writes ``{t, event, job, gpus, cpus, mem_gib}`` per line to ``out``; the same run writes the same bytes.
+
+    ``event`` is ``submit``, ``start``, ``preempt`` (at the request), ``suspend`` (when what it held is free),
+    ``resume``, ``resize`` (a start with another share than before), ``finish`` or ``drop``. ``gpus`` lists
+    ``[node, gpu, share]`` of the new allocation, or of the released one for ``suspend`` and ``finish``.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._allocations: dict[str, Allocation] = {}
+        self._done: set[str] = set()
+
+    def submitted(self, now: float, job: SimJob, work: float) -> None:
+        """A job came."""
+        self._write(now, "submit", job.id, None)
+
+    def dropped(self, now: float, job: str, reason: str) -> None:
+        """It will not run (again)."""
+        self._write(now, "drop", job, None)
+
+    def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
+        """The events tell as much."""
+
+    def recorded(self, now: float, event: Event) -> None:
+        """Write what ``event`` means, if it changes who holds what."""
+        match event:
+            case e.AttemptPlaced(job=job, allocation=allocation):
+                before = self._allocations.get(job)
+                kind = "start" if before is None else "resume" if before.share == allocation.share else "resize"
+                self._allocations[job] = allocation
+                self._write(now, kind, job, allocation)
+            case e.StopRequested(job=job, cause=StopCause.PREEMPTED):
+                self._write(now, "preempt", job, None)
+            case e.AttemptExited(job=job, exit=exit) if not exit.stop_requested:
+                self._done.add(job)
+            case e.AttemptFreed(job=job):
+                done = job in self._done
+                self._write(now, "finish" if done else "suspend", job, self._allocations[job])
+                if done:
+                    self._done.remove(job)
+                    del self._allocations[job]
+            case _:
+                pass
+
+    def _write(self, now: float, event: str, job: str, allocation: Allocation | None) -> None:
+        line: dict[str, Any] = {"t": now, "event": event, "job": job, "gpus": [], "cpus": 0.0, "mem_gib": 0.0}
+        if allocation is not None:
+            line["gpus"] = [
+                [piece.node, gpu.gpu, gpu.share / WHOLE] for piece in allocation.nodes for gpu in piece.gpus
+            ]
+            line["cpus"] = sum(piece.cpus for piece in allocation.nodes)
+            line["mem_gib"] = sum(piece.mem_bytes for piece in allocation.nodes) / GIB
+        self._out.write(json.dumps(line, separators=(",", ":")) + "\n")

@@ -1,0 +1,250 @@
+"""What came of a simulation, in the measures of the papers.
+
+- *flow time*: from arrival to completion (seed 001 §III-C);
+- *stretch*: flow time over volume, the run time alone on one GPU (seed 001 §III-C);
+- *slowdown*: 1 + waiting over execution time (seed 000 §3); waiting is all of the flow time in which a job did not
+  compute, grace periods and restarts included; work that was lost did not count as computing;
+- *utilisation*: volume of all jobs over GPUs and makespan (seed 001); sharing GPUs may take it beyond 1. *busy* is the
+  part of all GPU time in which a job held them;
+- *re-schedule interval*: from the request to preempt a job to its next start.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.model import WHOLE, JobClass, StopCause
+
+from ebbtide_sim.workload import SimJob
+
+Summary = dict[str, float | None]
+"""Statistics by name; None where there is nothing to sum up."""
+
+FULL: Final = ("mean", "p50", "p95", "p99", "max")
+TAIL: Final = ("p50", "p95", "p99")
+INTERVAL: Final = ("p50", "p95")
+_STATISTICS: Final[Mapping[str, Callable[[Any], float]]] = {
+    "mean": lambda values: float(values.mean()),
+    "p50": lambda values: float(np.percentile(values, 50)),
+    "p95": lambda values: float(np.percentile(values, 95)),
+    "p99": lambda values: float(np.percentile(values, 99)),
+    "max": lambda values: float(values.max()),
+}
+
+
+def summarise(values: Iterable[float], statistics: Sequence[str]) -> Summary:
+    """The ``statistics`` of ``values``; percentiles are interpolated linearly."""
+    array = np.fromiter(values, float)
+    return {name: _STATISTICS[name](array) if array.size else None for name in statistics}
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What happened to one job. Times in seconds of the simulation, GPU time in GPU-seconds, work on one GPU."""
+
+    job: SimJob
+    work: float
+    ended: float | None = None
+    dropped: bool = False
+    computed_s: float = 0.0
+    lost_s: float = 0.0
+    lost_work: float = 0.0
+    held_gpu_s: float = 0.0
+    useful_gpu_s: float = 0.0
+    preemptions: int = 0
+    resizes: int = 0
+    share: int = 0
+    since: float = 0.0
+    preempted_at: float | None = None
+    sticky: bool = False
+
+    @property
+    def flow_s(self) -> float:
+        """From arrival to completion."""
+        assert self.ended is not None
+        return self.ended - self.job.submit_s
+
+    @property
+    def slowdown(self) -> float:
+        """1 + waiting over execution time."""
+        return self.flow_s / self.computed_s if self.computed_s > 0 else 1.0
+
+    @property
+    def stretch(self) -> float:
+        """Flow time over volume."""
+        return self.flow_s / self.work if self.work > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The measures of one simulation; see the module. Times in seconds, fractions as numbers."""
+
+    policy: str
+    jobs: int
+    finished: int
+    makespan_s: float
+    utilisation: float
+    busy: float
+    flow_time_s: Summary
+    stretch: Summary
+    slowdown: dict[str, Summary]
+    preemptions: int
+    preempted_jobs: int
+    preemptions_per_job_max: int
+    resizes: int
+    reschedule_interval_s: Summary
+    wasted_gpu_s: float
+    dropped: int
+    skipped: Mapping[str, int]
+    sim_wall_s: float
+    events: int
+    per_job: dict[str, Summary] | None = None
+    per_class: dict[str, dict[str, Any]] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as ``--json`` prints it; ``per_job`` only for bags of tasks, ``per_class`` for priorities."""
+        names = (name for name in self.__slots__ if getattr(self, name) is not None)
+        return {name: dict(value) if isinstance(value := getattr(self, name), Mapping) else value for name in names}
+
+
+@dataclass(slots=True)
+class Metrics:
+    """An observer that keeps a tally of every job."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    intervals: list[float] = field(default_factory=list)
+
+    def submitted(self, now: float, job: SimJob, work: float) -> None:
+        """Start its tally."""
+        self.tallies[job.id] = Tally(job, work)
+
+    def dropped(self, now: float, job: str, reason: str) -> None:
+        """It does not count as finished."""
+        self.tallies[job].dropped = True
+
+    def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
+        """Add up what it computed, and what was lost of it."""
+        tally = self.tallies[job]
+        if kept:
+            tally.computed_s += seconds
+            tally.useful_gpu_s += seconds * tally.share / WHOLE
+        else:
+            tally.lost_s += seconds
+            tally.lost_work += work
+
+    def recorded(self, now: float, event: Event) -> None:
+        """Take note of an event about a job."""
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, now, event)
+
+    def _placed(self, now: float, event: e.AttemptPlaced) -> None:
+        tally = self.tallies[event.job]
+        share = event.allocation.share
+        if tally.share and tally.share != share:
+            tally.resizes += 1
+        tally.share, tally.since = share, now
+        tally.sticky = event.sticky
+        if tally.preempted_at is not None:
+            self.intervals.append(now - tally.preempted_at)
+            tally.preempted_at = None
+
+    def _stopping(self, now: float, event: e.StopRequested) -> None:
+        if event.cause is StopCause.PREEMPTED:
+            tally = self.tallies[event.job]
+            tally.preemptions += 1
+            tally.preempted_at = now
+
+    def _exited(self, now: float, event: e.AttemptExited) -> None:
+        if not event.exit.stop_requested:
+            self.tallies[event.job].ended = now
+
+    def _freed(self, now: float, event: e.AttemptFreed) -> None:
+        tally = self.tallies[event.job]
+        tally.held_gpu_s += (now - tally.since) * tally.share / WHOLE
+
+    # --- the report ---
+
+    def report(self, policy: str, gpus: int, skipped: Mapping[str, int], wall_s: float, events: int) -> Report:
+        """Sum up; ``gpus`` is how many the cluster has, ``wall_s`` how long the simulation took."""
+        tallies = list(self.tallies.values())
+        done = [tally for tally in tallies if tally.ended is not None]
+        first = min((tally.job.submit_s for tally in tallies), default=0.0)
+        makespan = max((tally.ended for tally in done if tally.ended is not None), default=first) - first
+        held = sum(tally.held_gpu_s for tally in tallies)
+        room = gpus * makespan
+        return Report(
+            policy=policy,
+            jobs=len(tallies),
+            finished=len(done),
+            makespan_s=makespan,
+            utilisation=sum(tally.work for tally in done if tally.job.gpus_max) / room if room else 0.0,
+            busy=held / room if room else 0.0,
+            flow_time_s=summarise((tally.flow_s for tally in done), FULL),
+            stretch=summarise((tally.stretch for tally in done), FULL),
+            slowdown=_slowdowns(done),
+            preemptions=sum(tally.preemptions for tally in tallies),
+            preempted_jobs=sum(tally.preemptions > 0 for tally in tallies),
+            preemptions_per_job_max=max((tally.preemptions for tally in tallies), default=0),
+            resizes=sum(tally.resizes for tally in tallies),
+            reschedule_interval_s=summarise(self.intervals, INTERVAL),
+            wasted_gpu_s=held - sum(tally.useful_gpu_s for tally in tallies),
+            dropped=sum(tally.dropped for tally in tallies),
+            skipped=dict(skipped),
+            sim_wall_s=wall_s,
+            events=events,
+            per_job=per_bag(done) if any(tally.job.bag for tally in tallies) else None,
+            per_class=per_class(done) if len({tally.job.priority for tally in tallies}) > 1 else None,
+        )
+
+
+_HANDLERS: Final[dict[type[Event], Callable[[Metrics, float, Any], None]]] = {
+    e.AttemptPlaced: Metrics._placed,
+    e.StopRequested: Metrics._stopping,
+    e.AttemptExited: Metrics._exited,
+    e.AttemptFreed: Metrics._freed,
+}
+
+
+def _slowdowns(done: Sequence[Tally]) -> dict[str, Summary]:
+    of = {kind.value: [tally.slowdown for tally in done if tally.job.job_class is kind] for kind in JobClass}
+    return {
+        "te": summarise(of["te"], TAIL),
+        "be": summarise(of["be"], TAIL),
+        "all": summarise((tally.slowdown for tally in done), TAIL),
+    }
+
+
+def per_bag(done: Iterable[Tally]) -> dict[str, Summary]:
+    """Flow time and stretch of bags of tasks, the "jobs" of seed 001: from the first arrival to the last completion."""
+    bags: dict[str, list[Tally]] = {}
+    for tally in done:
+        bags.setdefault(tally.job.bag or f"job {tally.job.id}", []).append(tally)
+    flows, stretches = [], []
+    for bag in bags.values():
+        flow = max(tally.ended or 0.0 for tally in bag) - min(tally.job.submit_s for tally in bag)
+        volume = sum(tally.work for tally in bag)
+        flows.append(flow)
+        stretches.append(flow / volume if volume else 1.0)
+    return {"flow_time_s": summarise(flows, FULL), "stretch": summarise(stretches, FULL)}
+
+
+def per_class(done: Iterable[Tally]) -> dict[str, dict[str, Any]]:
+    """By priority (seed 004's class): response times of those once evicted and of the others, use of sticky slots."""
+    classes: dict[int, list[Tally]] = {}
+    for tally in done:
+        classes.setdefault(tally.job.priority, []).append(tally)
+    return {
+        str(priority): {
+            "jobs": len(tallies),
+            "evictions": sum(tally.preemptions for tally in tallies),
+            "response_s": summarise((tally.flow_s for tally in tallies), FULL),
+            "response_evicted_s": summarise((tally.flow_s for tally in tallies if tally.preemptions), FULL),
+            "response_never_evicted_s": summarise((tally.flow_s for tally in tallies if not tally.preemptions), FULL),
+            "sticky": sum(tally.sticky for tally in tallies),
+        }
+        for priority, tallies in sorted(classes.items())
+    }
