@@ -51,7 +51,8 @@ class Queue:
 class ShapedQueue(Queue):
     """A queue for first-fit policies: once a job does not fit, none with the same demand has to be tried.
 
-    Going over the candidates of a pass costs as much as there are different demands, not as there are jobs.
+    Going over the candidates of a pass costs as much as there are different demands, not as there are jobs. What
+    a job needs may only change together with its key.
     """
 
     def __init__(self, order: Order) -> None:
@@ -81,6 +82,10 @@ class ShapedQueue(Queue):
         if not line:
             del self._lines[shape]
 
+    def head(self) -> Job | None:
+        """The head of the line."""
+        return min((line[0] for line in self._lines.values()), default=(None, None))[1]
+
     def first_fit(self, fits: Callable[[Job], bool], most: Callable[[], int]) -> None:
         """Offer the jobs to ``fits`` in order, leaving out those whose like did not fit.
 
@@ -102,7 +107,15 @@ class ShapedQueue(Queue):
 def shape_of(job: Job) -> Hashable:
     """All that decides where ``job`` fits."""
     spec = job.spec
-    return job.gpus_min, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.max_nodes, job.checkpoint_root_id
+    return (
+        job.gpus_min,
+        job.gpus_max,
+        spec.gpu_mem_bytes,
+        spec.cpus,
+        spec.mem_bytes,
+        spec.max_nodes,
+        job.checkpoint_root_id,
+    )
 
 
 def by_arrival(job: Job) -> QueueKey:

@@ -64,10 +64,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def table(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without its header."""
+def section(page: Path, heading: str) -> str:
+    """What stands below a heading of the second level."""
     _, _, below = page.read_text().partition(f"\n## {heading}\n")
     assert below, f"{page.name} has no heading {heading!r}"
-    rows = re.search(r"^\|.*\|\n\|[-| ]+\|\n((?:\|.*\|\n)+)", below, re.MULTILINE)
+    return below.partition("\n## ")[0] + "\n"
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table of the section below a heading, without its header."""
+    rows = re.search(r"^\|.*\|\n\|[-| ]+\|\n((?:\|.*\|\n)+)", section(page, heading), re.MULTILINE)
     assert rows, f"{page.name}: no table below {heading!r}"
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]

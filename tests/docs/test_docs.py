@@ -18,7 +18,7 @@ from ebbtide_core.outcome import Ending, read_exit
 from ebbtide_core.policies.registry import DEFAULT_POLICY, POLICIES
 from ebbtide_core.spec import JobSpec
 
-from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, table
+from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table
 from tests.e2e.cluster import Cluster
 
 DOCS = REPOSITORY / "docs"
@@ -233,7 +233,12 @@ def test_the_job_contract_lists_every_variable_of_the_environment():
     assert sorted(listed) == sorted(given)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if not dataclasses.fields(kind)])
+def test_a_policy_without_options_says_so(name: str):
+    assert "It has no options." in section(DOCS / "policies.md", f"`{name}`").replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if dataclasses.fields(kind)])
 def test_the_options_of_each_policy_are_listed_with_their_defaults(name: str):
     def text(value: object) -> str:
         return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -73,9 +73,9 @@ class Draft:
         placed = {id: job for id in self.placements if (job := self.snapshot.job(id)).elastic}
         return list((planned | placed).values())
 
-    def wait(self, job: Job) -> None:
-        """Say why ``job`` waits."""
-        need = count_text(job.gpus_min)
+    def wait(self, job: Job, share: int | None = None) -> None:
+        """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
+        need = count_text(job.gpus_min if share is None else share)
         self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:

@@ -9,13 +9,21 @@ from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
 
 class PolicyError(ValueError):
     """An unknown policy, or an option that it does not take."""
 
 
-POLICIES: Final[dict[str, type[Any]]] = {"fifo": Fifo, "fitgpp": FitGpp, "lrtp": Lrtp, "rand": Rand}
+POLICIES: Final[dict[str, type[Any]]] = {
+    "fifo": Fifo,
+    "fitgpp": FitGpp,
+    "lrtp": Lrtp,
+    "rand": Rand,
+    "rigid-fcfs": RigidFcfs,
+    "rigid-shortest": RigidShortest,
+}
 DEFAULT_POLICY: Final = "fitgpp"
 
 

@@ -1,0 +1,118 @@
+"""Rigid policies: every job gets the most GPUs that it asked for, or none (the baselines of seed 001, §V-B).
+
+An elastic job is read as rigid at its greatest size (or all GPUs that it could have, if these are fewer), and only its
+user resizes it. Whoever does not fit is passed over, and does not keep those behind it from starting: the paper leaves
+this open, but only so are its utilisations almost the same for all policies. Strictly first in, first out is `Fifo`.
+"""
+
+from dataclasses import dataclass
+
+from ebbtide_core.books import Books
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.elastic import fit_ranges
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.queues import QueueKey, ShapedQueue, by_arrival
+from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
+from ebbtide_core.work import remaining
+
+
+@dataclass(frozen=True, slots=True)
+class RigidFcfs(Policy):
+    """First come, first served, with p_max GPUs each (Rigid FCFS)."""
+
+    def queue(self) -> ShapedQueue:
+        """In order of arrival."""
+        return ShapedQueue(by_arrival_and_size)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start whoever fits, in order."""
+        queue = snapshot.queue
+        assert isinstance(queue, ShapedQueue)
+        return _start_all_that_fit(snapshot, queue)
+
+
+@dataclass(frozen=True, slots=True)
+class RigidShortest(Policy):
+    """The job with the least work first, with p_max GPUs each (Rigid Shortest).
+
+    Work is what is known when the job comes to wait: declared, or told by its progress, by earlier runs or by its time
+    limit, in this order. Jobs of unknown work come last.
+    """
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """The waiting jobs by work."""
+        return ByWork(state)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start whoever fits, the shortest first."""
+        ranking: ByWork = snapshot.ranking
+        return _start_all_that_fit(snapshot, ranking.line)
+
+
+class ByWork:
+    """The waiting jobs by the work that they still have to do, and then by arrival; those of unknown work last."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._keys: dict[JobId, QueueKey] = {}
+        self.line = ShapedQueue(self._key)
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        key = self._key(job) if job.queued is not None else None
+        known = self._keys.get(job.id)
+        if key == known:
+            return
+        if known is not None:
+            self.line.remove(known, job)
+            del self._keys[job.id]
+        if key is not None:
+            self.line.add(key, job)
+            self._keys[job.id] = key
+
+    def _key(self, job: Job) -> QueueKey:
+        # What remains of a job that waits does not depend on the time.
+        left = remaining(job, 0.0, self._state.history, self._state.speedup)
+        return (left is None, 0.0 if left is None else left.work_s, job.sequence, job.gpus_min, job.gpus_max)
+
+
+def by_arrival_and_size(job: Job) -> QueueKey:
+    """As `by_arrival`; a job whose size is changed while it waits is put elsewhere among those of its size."""
+    return (*by_arrival(job), job.gpus_min, job.gpus_max)
+
+
+def _start_all_that_fit(snapshot: Snapshot, line: ShapedQueue) -> Plan:
+    draft = Draft(snapshot)
+    fit_ranges(draft)
+    line.first_fit(lambda job: _start(draft, job), lambda: _most(draft))
+    head = line.head()  # to word it for all that wait would cost more than the pass
+    if head is not None and head.id not in draft.placements:
+        draft.wait(head, _size(snapshot.books, head))
+    return draft.plan()
+
+
+def _start(draft: Draft, job: Job) -> bool:
+    allocation = draft.trial.find(job, _size(draft.snapshot.books, job))
+    if allocation is None:
+        return False
+    draft.place(job, allocation, "starting")
+    return True
+
+
+def _size(books: Books, job: Job) -> int:
+    """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
+    if not job.elastic or job.gpus_max <= books.largest * WHOLE:
+        return job.gpus_max
+    gpus = books.largest if job.spec.max_nodes == 1 else sum(len(node.gpus) for node in books.usable.values())
+    return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))
+
+
+def _most(draft: Draft) -> int:
+    """The greatest share that may be free, in parts."""
+    idle = draft.trial.idle
+    if idle > 0:
+        return idle * WHOLE
+    return WHOLE - 1 if draft.trial.room.shared else 0
