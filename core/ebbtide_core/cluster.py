@@ -7,21 +7,28 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
-from ebbtide_core.events import Event
-from ebbtide_core.fold import apply, is_news
+from ebbtide_core.events import EVENT_TYPES, Event
+from ebbtide_core.fold import FENCES, HANDLERS, apply
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, gpus
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.react import commands, decisions
+from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, validate
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import LINEAR, Speedup
+
+RULES: Final = {
+    kind: (FENCES.get(kind), HANDLERS.get(kind), COMMANDS.get(kind), DECISIONS.get(kind))
+    for kind in EVENT_TYPES.values()
+}
+"""For each event: whether it is news, what it changes, what the world is asked to do, and which decisions follow."""
 
 
 class InvariantError(AssertionError):
@@ -112,15 +119,19 @@ class Cluster:
     def _take(self, event: Event, now: float, out: list[Command]) -> None:
         """Apply ``event`` and all that follows from it."""
         state = self.state
-        if not is_news(state, event):
+        fence, handler, commands, decisions = RULES[type(event)]
+        if fence is not None and not fence(state, event):
             out.extend(self._forget_old(event))
             return
-        apply(state, event, now)
+        if handler is not None:
+            handler(state, event, now)
         if event.durable:
             out.append(Record(event))
-        out.extend(commands(state, event))
-        for decision in decisions(state, event):
-            self._take(decision, now, out)
+        if commands is not None:
+            out.extend(commands(state, event))
+        if decisions is not None:
+            for decision in decisions(state, event):
+                self._take(decision, now, out)
 
     def _decide(self, events: Iterable[Event], now: float, out: list[Command]) -> None:
         for event in events:

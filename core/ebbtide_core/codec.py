@@ -11,17 +11,10 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from ebbtide_core import events
-from ebbtide_core.events import Event
+from ebbtide_core.events import EVENT_TYPES, Event
 
 Json = Any
 """What ``json.dumps`` takes."""
-
-EVENT_TYPES: dict[str, type[Event]] = {
-    name: kind
-    for name, kind in vars(events).items()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
-}
 
 
 class UnknownEventError(ValueError):

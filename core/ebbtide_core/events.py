@@ -308,3 +308,10 @@ JobEvent = (
 
 NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged
 """Events that are about one node."""
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+"""Every event by the name under which journals have it."""

@@ -1,6 +1,6 @@
 """What each event changes: the state is the fold of these over the journal. No decisions are made here.
 
-Reports may come twice, late, or about an attempt that is over: `is_news` is the fence that keeps them out.
+Reports may come twice, late, or about an attempt that is over: `FENCES` keep out what changes nothing.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,6 @@ def apply(state: ClusterState, event: Event, now: float) -> None:
     handler = HANDLERS.get(type(event))
     if handler is not None:
         handler(state, event, now)
-
-
-def is_news(state: ClusterState, event: Event) -> bool:
-    """Whether ``event`` changes anything: a report about an older attempt, or one heard before, does not."""
-    fence = FENCES.get(type(event))
-    return fence is None or fence(state, event)
 
 
 def _current(state: ClusterState, event: Any) -> Attempt | None:

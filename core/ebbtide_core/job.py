@@ -124,14 +124,18 @@ class Job:
     @property
     def live(self) -> Attempt | None:
         """The attempt that may have processes."""
-        newest = self.attempt
-        return newest if newest is not None and newest.exited is None else None
+        if not self.attempts:
+            return None
+        newest = self.attempts[-1]
+        return newest if newest.exited is None else None
 
     @property
     def holding(self) -> Attempt | None:
         """The attempt whose GPUs are not known to be free."""
-        newest = self.attempt
-        return newest if newest is not None and newest.freed is None else None
+        if not self.attempts:
+            return None
+        newest = self.attempts[-1]
+        return newest if newest.freed is None else None
 
     @property
     def preemptible(self) -> bool:
@@ -158,7 +162,9 @@ class Job:
     @property
     def waiting(self) -> bool:
         """Whether it could be placed as far as the job itself is concerned."""
-        return self.ending is None and self.held_by is None and self.holding is None
+        return (
+            self.ending is None and self.held_by is None and (not self.attempts or self.attempts[-1].freed is not None)
+        )
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""
@@ -213,7 +219,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     live = job.live
     if live is None:
         return JobState.SUSPENDED if job.suspended else JobState.PENDING
-    if not unreachable.isdisjoint(live.allocation.node_ids):
+    if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
         return JobState.UNREACHABLE
     if live.stop is not None:
         return JobState.STOPPING if live.stop.cause.final else JobState.SUSPENDING

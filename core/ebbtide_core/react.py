@@ -13,19 +13,6 @@ from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 
-
-def decisions(state: ClusterState, event: Event) -> Iterable[Event]:
-    """Facts that follow from ``event``, which was applied."""
-    rule = _DECISIONS.get(type(event))
-    return () if rule is None else rule(state, event)
-
-
-def commands(state: ClusterState, event: Event) -> Iterable[Command]:
-    """What the world is asked to do because of ``event``, which was applied."""
-    rule = _COMMANDS.get(type(event))
-    return () if rule is None else rule(state, event)
-
-
 # --- decisions ---
 
 
@@ -73,13 +60,14 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         yield e.AttemptFreed(job.id, attempt.number)
 
 
-_DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
+DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _hold_if_fruitless,
     e.NodeRegistered: _after_registration,
 }
+"""Facts that follow from an event, once it was applied."""
 
 
 # --- commands ---
@@ -136,10 +124,11 @@ def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
     return attempt.freed is not None
 
 
-_COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
+COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
     e.AttemptPlaced: _launch,
     e.StopRequested: _stop,
     e.AttemptFreed: _forget,
     e.AttemptRefused: _forget,
     e.NodeRegistered: _reminders,
 }
+"""What the world is asked to do because of an event, once it was applied."""

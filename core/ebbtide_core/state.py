@@ -65,22 +65,24 @@ class ClusterState:
         self._index(job, now)
 
     def _index(self, job: Job, now: float) -> None:
-        planned, live = job.planned is not None, job.live
+        """Have ``job`` in the indexes where it belongs; called after every event, so only changes may cost."""
+        id, planned, live = job.id, job.planned is not None, job.live
         running = live is not None and live.stop is None
-        _keep(self.planned, job, planned)
-        _keep(self.claims, job, planned and not running)
-        if job.elastic or job.id in self.elastic:
+        if planned is not (id in self.planned):
+            _keep(self.planned, job, planned)
+        if (claims := planned and not running) is not (id in self.claims):
+            _keep(self.claims, job, claims)
+        if job.gpus_max != job.gpus_min or id in self.elastic:
             _keep(self.elastic, job, job.elastic and planned)
         if job.range_changed:
             _keep(self.resizing, job, running and _out_of_range(job))
-        self._enqueue(job, now, job.waiting and not planned)
+        if job.queued is not None or (not planned and job.waiting):
+            self._enqueue(job, now, not planned and job.waiting)
         if self.ranking is not None:
             self.ranking.update(job)
 
     def _enqueue(self, job: Job, now: float, waits: bool) -> None:
         """Have ``job`` in the queue where it belongs, or not at all."""
-        if not waits and job.queued is None:
-            return
         wanted = self.queue.order(job) if waits else None
         if wanted is not None and job.not_before > now:
             heapq.heappush(self._delayed, (job.not_before, job.id))

@@ -6,7 +6,8 @@ from typing import Any, get_type_hints
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.codec import EVENT_TYPES, UnknownEventError, decode_event, encode
+from ebbtide_core.codec import UnknownEventError, decode_event, encode
+from ebbtide_core.events import EVENT_TYPES
 from ebbtide_core.narrate import narrate
 from hypothesis import given, settings
 from hypothesis import strategies as st

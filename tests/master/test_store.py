@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.codec import EVENT_TYPES
-from ebbtide_core.events import Event
+from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master import store as stores
