@@ -5,9 +5,9 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -25,7 +25,7 @@ from ebbtide_core.model import (
 from ebbtide_core.spec import JobSpec
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """Base of all events."""
 
@@ -35,26 +35,26 @@ class Event:
 # --- the master's own life -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MasterStarted(Event):
     """A master took over: no node is connected, and nothing is placed before the nodes were heard again."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quiesced(Event):
     """Everything is to stop, and nothing is to start; ``kill`` leaves out the grace periods."""
 
     kill: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unquiesced(Event):
     """Jobs may start again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SchedulingDue(Event):
     """Something changed, or a time came that a policy had named: look at everything again."""
 
@@ -64,7 +64,7 @@ class SchedulingDue(Event):
 # --- wishes of users -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobSubmitted(Event):
     """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
 
@@ -75,21 +75,21 @@ class JobSubmitted(Event):
     operation_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SuspendRequested(Event):
     """A user wants the job to step aside until they resume it."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResumeRequested(Event):
     """A user lets a suspended job go on."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResizeRequested(Event):
     """A user gives the job another range of GPUs, in parts."""
 
@@ -98,7 +98,7 @@ class ResizeRequested(Event):
     gpus_max: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelRequested(Event):
     """A user gives the job up; ``now`` leaves out the grace period."""
 
@@ -106,21 +106,21 @@ class CancelRequested(Event):
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HoldRequested(Event):
     """A user does not want the job to start (again) until they release it; a running attempt goes on."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReleaseRequested(Event):
     """A user or the system's hold is over."""
 
     job: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobRetired(Event):
     """A finished job is forgotten; the journal keeps its story."""
 
@@ -130,7 +130,7 @@ class JobRetired(Event):
 # --- reports of nodes ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included."""
 
@@ -147,7 +147,7 @@ class NodeRegistered(Event):
     known: tuple[AttemptRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeDisconnected(Event):
     """The stream to a node broke; it may be back in a moment."""
 
@@ -155,7 +155,7 @@ class NodeDisconnected(Event):
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeLost(Event):
     """A node has been silent for too long; what ran there may still run."""
 
@@ -163,7 +163,7 @@ class NodeLost(Event):
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuHealthChanged(Event):
     """A GPU became unusable, or usable again."""
 
@@ -173,7 +173,7 @@ class GpuHealthChanged(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptStarted(Event):
     """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given."""
 
@@ -183,7 +183,7 @@ class AttemptStarted(Event):
     resumed_step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProgressReported(Event):
     """The job said how far it is."""
 
@@ -193,7 +193,7 @@ class ProgressReported(Event):
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointPublished(Event):
     """A checkpoint is complete on disk."""
 
@@ -202,7 +202,7 @@ class CheckpointPublished(Event):
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptExited(Event):
     """No process of the attempt is left."""
 
@@ -212,7 +212,7 @@ class AttemptExited(Event):
     progress: Progress | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptFreed(Event):
     """The attempt's GPUs are free again, but for ``dirty_gpus``, whose memory was not released in time."""
 
@@ -221,7 +221,7 @@ class AttemptFreed(Event):
     dirty_gpus: tuple[GpuId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -234,7 +234,7 @@ class AttemptRefused(Event):
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`)."""
 
@@ -245,7 +245,7 @@ class AttemptPlaced(Event):
     sticky: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopRequested(Event):
     """The attempt is asked to end within ``grace_s``; ``for_job`` gets its place."""
 
@@ -257,7 +257,7 @@ class StopRequested(Event):
     for_job: JobId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -266,7 +266,7 @@ class RoomClaimed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimDropped(Event):
     """The job no longer waits for the room that it had claimed."""
 
@@ -274,7 +274,7 @@ class ClaimDropped(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobHeld(Event):
     """The system will not start the job again by itself."""
 

@@ -1,10 +1,11 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Final, NewType
+
+from ebbtide_core.frozen import frozen
 
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
@@ -120,7 +121,7 @@ class Checkpointed(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuSlice:
     """What an attempt holds of one GPU: ``share`` in parts (see `WHOLE`) and memory in bytes."""
 
@@ -129,7 +130,7 @@ class GpuSlice:
     mem_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeAllocation:
     """What an attempt holds on one node."""
 
@@ -139,7 +140,7 @@ class NodeAllocation:
     mem_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocation:
     """What an attempt holds."""
 
@@ -164,7 +165,7 @@ class Allocation:
         return iter(self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuFacts:
     """One GPU as its node reported it."""
 
@@ -176,7 +177,7 @@ class GpuFacts:
     unhealthy_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptRef:
     """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 
@@ -184,7 +185,7 @@ class AttemptRef:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """How far a job has come, in its own steps."""
 
@@ -193,7 +194,7 @@ class Progress:
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checkpoint:
     """A published checkpoint; ``step`` is None if the script that wrote it counts none."""
 
@@ -203,7 +204,7 @@ class Checkpoint:
     verified: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ExitFacts:
     """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it."""
 

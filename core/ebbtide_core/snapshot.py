@@ -1,10 +1,11 @@
 """What a policy sees, and what it answers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ebbtide_core.books import Books, Node
+from ebbtide_core.frozen import frozen
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
@@ -72,7 +73,7 @@ def _sequence(job: Job) -> int:
     return job.sequence
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """That a job should run on ``allocation``, and why; with ``claim``, what is being freed of it is kept for it."""
 
@@ -81,7 +82,7 @@ class Placement:
     claim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Eviction:
     """That a job should not run, so that ``for_job`` can."""
 
@@ -89,7 +90,7 @@ class Eviction:
     for_job: JobId | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What should run where. Jobs that it does not name stay as they are.
 

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SuspendMode, gpus
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -20,7 +21,7 @@ class SpecError(ValueError):
         self.field = field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JobSpec:
     """A job as submitted.
 
