@@ -1,6 +1,7 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, filterfalse, islice
 
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
@@ -152,27 +153,33 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
     count = share // WHOLE
-    memory = job.spec.gpu_mem_bytes
-    whole, shares = use.whole, use.shares
-    fitting = [
-        piece for id, piece in node.slices.items() if id not in whole and id not in shares and piece.mem_bytes >= memory
-    ]
-    if len(fitting) < count:
-        return None
-    if len(fitting) == count:
-        return tuple(fitting)
-    held, own = node.held, _own_gpus(job)
+    memory, own = job.spec.gpu_mem_bytes, _own_gpus(job)
     if not own:
-        free = [piece for piece in fitting if piece.gpu not in held.whole and piece.gpu not in held.shares]
-        if len(free) >= count:
-            return tuple(free[:count])
-    fitting.sort(key=lambda piece: (_held_by_another(piece.gpu, held, own), piece.gpu not in own))
-    ids = {piece.gpu for piece in fitting[:count]}
-    return tuple(piece for piece in node.slices.values() if piece.gpu in ids)
+        free = tuple(islice(_idle(node, memory, use, node.held), count))
+        if len(free) == count:
+            return free
+    # Its own first, then those that nobody holds any more, then those that are being freed.
+    idle = list(_idle(node, memory, use))
+    chosen = {piece.gpu: piece for piece in idle if piece.gpu in own}
+    for piece in chain(_idle(node, memory, use, node.held), idle):
+        if len(chosen) >= count:
+            break
+        chosen[piece.gpu] = piece
+    if len(chosen) < count:
+        return None
+    ids = set(islice(chosen, count))
+    return tuple(piece for piece in idle if piece.gpu in ids)
 
 
-def _held_by_another(gpu: GpuId, held: Use, own: frozenset[GpuId]) -> bool:
-    return gpu not in own and (gpu in held.whole or gpu in held.shares)
+def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
+    """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
+    ids: Iterator[GpuId] = iter(node.slices)
+    for use in uses:
+        for taken in (use.whole, use.shares):
+            if taken:
+                ids = filterfalse(taken.__contains__, ids)
+    pieces = map(node.slices.__getitem__, ids)
+    return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
 
 
 def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:

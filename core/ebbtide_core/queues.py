@@ -1,7 +1,7 @@
 """The jobs that could be placed, in the order in which a policy wants to see them."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
@@ -48,6 +48,34 @@ class Queue:
         del self._jobs[index]
 
 
+class _Line:
+    """Jobs with their keys in order. Taking the first costs nothing, however long the line: the gap is closed later."""
+
+    __slots__ = ("entries", "first")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[QueueKey, Job]] = []
+        self.first = 0
+
+    def add(self, entry: tuple[QueueKey, Job]) -> None:
+        if not self.entries or entry > self.entries[-1]:
+            self.entries.append(entry)
+        else:
+            insort(self.entries, entry, self.first)
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        index = bisect_left(self.entries, (key,), self.first)
+        if index == len(self.entries) or self.entries[index][1] is not job:
+            raise KeyError(job.id)
+        if index > self.first:
+            del self.entries[index]
+            return
+        self.first += 1
+        if self.first * 2 > len(self.entries):
+            del self.entries[: self.first]
+            self.first = 0
+
+
 class ShapedQueue(Queue):
     """A queue for first-fit policies: once a job does not fit, none with the same demand has to be tried.
 
@@ -57,42 +85,51 @@ class ShapedQueue(Queue):
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
-        self._lines: dict[Hashable, list[tuple[QueueKey, Job]]] = {}
+        self._lines: dict[Hashable, _Line] = {}
         self._shapes: dict[QueueKey, Hashable] = {}
 
     def __len__(self) -> int:
         return len(self._shapes)
 
     def __iter__(self) -> Iterator[Job]:
-        return iter([job for _, job in sorted(entry for line in self._lines.values() for entry in line)])
+        lines = self._lines.values()
+        return iter([job for _, job in sorted(entry for line in lines for entry in line.entries[line.first :])])
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Put ``job`` in the line of those that need the same."""
         shape = self._shapes[key] = shape_of(job)
-        insort(self._lines.setdefault(shape, []), (key, job))
+        line = self._lines.get(shape)
+        if line is None:
+            line = self._lines[shape] = _Line()
+        line.add((key, job))
 
     def remove(self, key: QueueKey, job: Job) -> None:
         """Take ``job`` out again."""
         shape = self._shapes.pop(key)
         line = self._lines[shape]
-        index = bisect_left(line, (key,))
-        if line[index][1] is not job:
-            raise KeyError(job.id)
-        del line[index]
-        if not line:
+        line.remove(key, job)
+        if not line.entries:
             del self._lines[shape]
 
     def head(self) -> Job | None:
         """The head of the line."""
-        return min((line[0] for line in self._lines.values()), default=(None, None))[1]
+        return min((line.entries[line.first] for line in self._lines.values()), default=(None, None))[1]
 
-    def first_fit(self, fits: Callable[[Job], bool], most: Callable[[], int]) -> None:
+    def first_fit(
+        self, fits: Callable[[Job], bool], most: Callable[[], int], others: Iterable[tuple[QueueKey, Job]] = ()
+    ) -> None:
         """Offer the jobs to ``fits`` in order, leaving out those whose like did not fit.
 
         ``most`` is the greatest share that may still be free, in parts: jobs that need more are not offered either.
+        ``others`` are offered, too, each where its key belongs, whether or not its like did fit.
         """
         room = most()
-        heads = [(line[0], line, 0) for line in self._lines.values() if line[0][1].gpus_min <= room]
+        heads = [
+            (line.entries[line.first], line.entries, line.first)
+            for line in self._lines.values()
+            if line.entries[line.first][1].gpus_min <= room
+        ]
+        heads += [(other, [other], 0) for other in others]
         heapify(heads)
         while heads:
             (_, job), line, index = heads[0]
