@@ -15,10 +15,6 @@ from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, Refusa
 from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.state import ClusterState
 
-MIN_RUN_S: Final = 600.0
-MIN_RUN_RESTARTS: Final = 10
-"""A job that was preempted is spared for this long, or this many times its restart cost, after it resumed."""
-
 
 def apply(state: ClusterState, event: Event, now: float) -> None:
     """Change ``state`` by ``event``, which is news."""
@@ -106,7 +102,7 @@ def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
 
 def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
-    job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
+    job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max, priority=spec.priority)
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
     job.story.append((now, event))
@@ -165,7 +161,7 @@ def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> 
     job = state.jobs[event.job]
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
-    job.attempts.append(Attempt(event.attempt, event.allocation, now))
+    job.attempts.append(Attempt(event.attempt, event.allocation, now, sticky=event.sticky))
     job.reason = event.reason
     state.promise(job, event.allocation)
     state.books.hold(job.id, event.allocation)
@@ -229,8 +225,6 @@ def _resumed(job: Job, attempt: Attempt, now: float) -> None:
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     saving = suspension.checkpoint_s or 0.0
     job.restart_cost_s = saving + (now - attempt.placed)
-    if job.preemptions:
-        job.protected_until = now + max(MIN_RUN_S, MIN_RUN_RESTARTS * job.restart_cost_s)
 
 
 def _progress_reported(state: ClusterState, event: e.ProgressReported, now: float) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ebbtide_core import limits
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
     WHOLE,
@@ -44,6 +45,7 @@ class Attempt:
     number: int
     allocation: Allocation
     placed: float
+    sticky: bool = False
     started: float | None = None
     pid: int = 0
     resumed_step: int | None = None
@@ -86,6 +88,7 @@ class Job:
     sequence: int
     gpus_min: int
     gpus_max: int
+    priority: int = limits.DEFAULT_PRIORITY
     range_changed: bool = False
     state: JobState = JobState.PENDING
     reason: str = ""
@@ -110,7 +113,6 @@ class Job:
     suspended: bool = False
     returns: bool = False
     not_before: float = 0.0
-    protected_until: float = 0.0
     ran_s: float = 0.0
     work_s: float = 0.0
     restart_cost_s: float | None = None

@@ -75,9 +75,9 @@ class Trial:
     ) -> Allocation | None:
         """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
 
-        Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then rigid jobs go to the
-        fullest node (best fit), elastic ones to the emptiest, where they can grow. A gang, which is larger than any
-        node and allows several, takes whole GPUs from as few nodes as possible.
+        Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
+        fullest node (best fit), but those that can grow to the emptiest. A gang, which is larger than any node and
+        allows several, takes whole GPUs from as few nodes as possible.
         """
         self._enter()
         if share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE:
@@ -93,15 +93,40 @@ class Trial:
             later = later or piece
         return None if later is None or free_now else Allocation((later,))
 
+    def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+        """``allocation`` of whole GPUs with more of them, ``share`` parts in all: of its own nodes, then, if ``job`` may
+        be spread, of others. What it has must be in use in this trial."""
+        self._enter()
+        pieces, left = [], (share - allocation.share) // WHOLE
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            more = min(left, node.idle(self.use(piece.node)))
+            extra = _pick(job, more * WHOLE, node, self.use(piece.node))
+            if extra:
+                piece = NodeAllocation(piece.node, piece.gpus + extra, piece.cpus, piece.mem_bytes)
+                left -= more
+            pieces.append(piece)
+        own = allocation.node_ids
+        for node, idle in self._emptiest_first(None) if left else ():
+            if len(pieces) == job.spec.max_nodes or not left:
+                break
+            new = self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own else None
+            if new is not None:
+                pieces.append(new)
+                left -= len(new.gpus)
+        return None if left else Allocation(tuple(pieces))
+
     def _candidates(self, job: Job, share: int) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
         if 0 < share < WHOLE:
             yield from self._by_shares_left()
         first = max(1, share // WHOLE) if share else 0
-        counts = range(len(idle) - 1, first - 1, -1) if job.elastic else range(first, len(idle))
-        for count in counts:
-            yield from idle[count]
+        roomy = idle[first:]
+        if job.gpus_max > share:
+            roomy.reverse()
+        for nodes in filter(None, roomy):
+            yield from nodes
 
     def _by_shares_left(self) -> list[NodeId]:
         """The nodes where GPUs are shared, those first whose shared GPUs have least left."""

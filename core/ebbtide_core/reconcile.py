@@ -6,9 +6,9 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 
 from collections.abc import Iterator
 
-from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, RoomClaimed, StopRequested
+from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, JobHeld, RoomClaimed, StopRequested
 from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobId, NodeId, StopCause
+from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
 from ebbtide_core.snapshot import Eviction, Placement, Plan
@@ -28,6 +28,8 @@ def settle_claims(state: ClusterState, now: float) -> Iterator[Event]:
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
     """The decisions that lead from the state to ``plan``."""
+    for id, reason in plan.holds.items():
+        yield JobHeld(id, HeldBy.SYSTEM, reason)
     for id, eviction in plan.evictions.items():
         yield from _evict(state.jobs[id], eviction)
     for id, placement in _room_givers_first(state, plan):
@@ -73,7 +75,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and state.books.free_now(wanted):
-        yield AttemptPlaced(job.id, len(job.attempts) + 1, wanted, f"starting on {where(wanted)}")
+        reason = f"starting on {where(wanted)}"
+        yield AttemptPlaced(job.id, len(job.attempts) + 1, wanted, reason, placement.sticky)
     elif job.waiting and placement.claim:
         yield RoomClaimed(job.id, wanted, placement.reason)
 

@@ -75,11 +75,15 @@ def _sequence(job: Job) -> int:
 
 @frozen
 class Placement:
-    """That a job should run on ``allocation``, and why; with ``claim``, what is being freed of it is kept for it."""
+    """That a job should run on ``allocation``, and why.
+
+    With ``claim``, what is being freed of it is kept for the job. A ``sticky`` attempt is never preempted (`Hybrid`).
+    """
 
     allocation: Allocation
     reason: str
     claim: bool = False
+    sticky: bool = False
 
 
 @frozen
@@ -94,10 +98,12 @@ class Eviction:
 class Plan:
     """What should run where. Jobs that it does not name stay as they are.
 
-    ``waits`` says why a job still waits; ``recheck_at`` when the policy wants to look again if nothing else happens.
+    ``holds`` are the jobs that shall not start again by themselves, and why. ``waits`` says why a job still waits;
+    ``recheck_at`` when the policy wants to look again if nothing else happens.
     """
 
     placements: Mapping[JobId, Placement] = field(default_factory=dict)
     evictions: Mapping[JobId, Eviction] = field(default_factory=dict)
     waits: Mapping[JobId, str] = field(default_factory=dict)
+    holds: Mapping[JobId, str] = field(default_factory=dict)
     recheck_at: float | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobId
+from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
@@ -24,9 +25,10 @@ class Lrtp(Policy):
     """Preempts the best-effort job with the longest remaining time first.
 
     Remaining time is what its submitter declared, its progress, earlier runs or its time limit tell, in this order;
-    jobs of which nothing is known come last. ``resize_after_s``: as for `Fifo`.
+    jobs of which nothing is known come last. ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
+    min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
     def queue(self) -> Queue:
@@ -41,7 +43,11 @@ class Lrtp(Policy):
         """Admit in order; preempt for trial-and-error jobs."""
         draft = Draft(snapshot)
         ends: Ends = snapshot.ranking
-        admit_in_order(draft, lambda draft, job: _preempt_until_it_fits(draft, job, iter(ends)), self.resize_after_s)
+
+        def preempt_for(draft: Draft, job: Job) -> bool:
+            return _preempt_until_it_fits(draft, job, iter(ends), self.min_run_s)
+
+        admit_in_order(draft, preempt_for, self.resize_after_s)
         return draft.plan()
 
 
@@ -49,10 +55,12 @@ class Lrtp(Policy):
 class Rand(Policy):
     """Preempts running best-effort jobs at random.
 
-    ``seed``: which random order; the paper averages four of them. ``resize_after_s``: as for `Fifo`.
+    ``seed``: which random order; the paper averages four of them. ``min_run_s``: as for `FitGpp`. ``resize_after_s``:
+    as for `Fifo`.
     """
 
     seed: int = 0
+    min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
     def queue(self) -> Queue:
@@ -62,19 +70,19 @@ class Rand(Policy):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit in order; preempt for trial-and-error jobs."""
         draft = Draft(snapshot)
-        admit_in_order(
-            draft,
-            lambda draft, job: _preempt_until_it_fits(draft, job, self._shuffled(draft, job)),
-            self.resize_after_s,
-        )
+
+        def preempt_for(draft: Draft, job: Job) -> bool:
+            return _preempt_until_it_fits(draft, job, self._shuffled(draft, job), self.min_run_s)
+
+        admit_in_order(draft, preempt_for, self.resize_after_s)
         return draft.plan()
 
     def _shuffled(self, draft: Draft, job: Job) -> Iterator[Job]:
         """The jobs with room in an order that depends on nothing but the seed, the job, and how often it was tried."""
         jobs = [other for other in draft.snapshot.planned() if best_effort(other)]
-        state = _mix(self.seed, job.sequence, int(draft.snapshot.now * 1000))
+        state = mix(self.seed, job.sequence, int(draft.snapshot.now * 1000))
         while jobs:
-            state = _mix(state, len(jobs), 0)
+            state = mix(state, len(jobs), 0)
             index = state % len(jobs)
             jobs[index], jobs[-1] = jobs[-1], jobs[index]
             yield jobs.pop()
@@ -109,13 +117,13 @@ class Ends:
         return (job for _, _, job in self._sorted)
 
 
-def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job]) -> bool:
+def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_run_s: float) -> bool:
     """Evict one victim after the other until ``job`` has room; nobody if all of them are not enough."""
     chosen: list[Job] = []
     room = None
     for victim in victims:
         allocation = draft.allocation(victim)
-        if allocation is None or not may_be_preempted(draft, victim):
+        if allocation is None or not may_be_preempted(draft, victim, min_run_s):
             continue
         draft.trial.give(allocation)
         chosen.append(victim)
@@ -133,14 +141,3 @@ def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job]) -> bo
     names = ", ".join(victim.id for victim in chosen[-3:])
     draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
     return True
-
-
-def _mix(*values: int) -> int:
-    """A well-spread 64-bit number from ``values`` (the finaliser of SplitMix64, folded over them)."""
-    state = 0x9E3779B97F4A7C15
-    for value in values:
-        state = (state ^ (value & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 27
-        state = state * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state

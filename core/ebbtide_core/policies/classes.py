@@ -40,11 +40,8 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float) ->
     grow(draft, resize_after_s)
 
 
-def may_be_preempted(draft: Draft, job: Job) -> bool:
+def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
     """Whether ``job`` is best-effort and may be asked to step aside now; if only later, look again then."""
     if not best_effort(job) or not job.preemptible or job.id in draft.evictions:
         return False
-    if job.running and job.protected_until > draft.snapshot.now:
-        draft.recheck(job.protected_until)
-        return False
-    return True
+    return not draft.spared(job, min_run_s)

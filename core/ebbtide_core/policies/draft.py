@@ -9,6 +9,10 @@ NODES_NAMED = 4
 """Nodes of one allocation that a reason lists."""
 
 
+RUNS_PER_RESTART = 10
+"""An attempt should run this many times longer than a restart costs."""
+
+
 class Draft:
     """A trial over the snapshot, and what it would take to get there."""
 
@@ -18,11 +22,12 @@ class Draft:
         self.placements: dict[JobId, Placement] = {}
         self.evictions: dict[JobId, Eviction] = {}
         self.waits: dict[JobId, str] = {}
+        self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
 
     def plan(self) -> Plan:
         """What it has come to."""
-        return Plan(self.placements, self.evictions, self.waits, self.recheck_at)
+        return Plan(self.placements, self.evictions, self.waits, self.holds, self.recheck_at)
 
     def recheck(self, time: float) -> None:
         """Look again at ``time`` at the latest."""
@@ -35,13 +40,15 @@ class Draft:
         placement = self.placements.get(job.id)
         return placement.allocation if placement is not None else job.planned
 
-    def place(self, job: Job, allocation: Allocation, reason: str, claim: bool = False) -> None:
+    def place(
+        self, job: Job, allocation: Allocation, reason: str, claim: bool = False, *, sticky: bool = False
+    ) -> None:
         """Have ``job`` run on ``allocation``, wherever it was to run before."""
         before = self.allocation(job)
         if before is not None:
             self.trial.give(before)
         self.trial.take(allocation)
-        self.placements[job.id] = Placement(allocation, reason, claim)
+        self.placements[job.id] = Placement(allocation, reason, claim, sticky)
 
     def evict(self, job: Job, reason: str, for_job: JobId | None) -> None:
         """Have ``job`` not run."""
@@ -50,6 +57,24 @@ class Draft:
             self.trial.give(before)
         self.placements.pop(job.id, None)
         self.evictions[job.id] = Eviction(reason, for_job)
+
+    def hold(self, job: Job, reason: str) -> None:
+        """Have ``job`` not start again until somebody releases it."""
+        self.holds[job.id] = reason
+
+    def spared(self, job: Job, min_run_s: float) -> bool:
+        """Whether ``job`` resumed too recently to be preempted again; if so, see to it that the policy looks again.
+
+        It is spared for ``min_run_s``, or ten times what its restart cost if that is longer; never if that is 0.
+        """
+        live = job.live
+        if not min_run_s or not job.preemptions or live is None or live.started is None or live.stop is not None:
+            return False
+        until = live.started + max(min_run_s, RUNS_PER_RESTART * (job.restart_cost_s or 0.0))
+        if until <= self.snapshot.now:
+            return False
+        self.recheck(until)
+        return True
 
     def admit(self, job: Job) -> bool:
         """Place ``job`` at its smallest size where there is room."""

@@ -7,10 +7,7 @@ before anybody is preempted. A resize costs a restart, so an attempt is resized 
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import NodeId
-from ebbtide_core.policies.draft import Draft, count_text
-
-RESTARTS_PER_RESIZE = 10
-"""An attempt should run this many times longer than a restart costs."""
+from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
 
 
 def fit_ranges(draft: Draft) -> None:
@@ -129,7 +126,7 @@ def _may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
     live = job.live
     if live is None or live.started is None:
         return False
-    due = live.started + max(resize_after_s, RESTARTS_PER_RESIZE * (job.restart_cost_s or 0.0))
+    due = live.started + max(resize_after_s, RUNS_PER_RESTART * (job.restart_cost_s or 0.0))
     if due > draft.snapshot.now:
         draft.recheck(due)
         return False

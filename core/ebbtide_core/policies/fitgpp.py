@@ -31,13 +31,15 @@ class FitGpp(Policy):
     """The policy's options.
 
     ``s``: weight of the grace period against size (paper: 4). ``p``: preemptions that one job suffers at most, none for
-    unlimited (paper: 1; live, a protected time after each resume bounds them instead). ``fallback``: ``multi`` or
-    ``wait`` (paper). ``resize_after_s``: as for `Fifo`.
+    unlimited (paper: 1; live, ``min_run_s`` bounds them instead). ``fallback``: ``multi`` or ``wait`` (paper).
+    ``min_run_s``: a resumed job is spared for this long, in seconds, or ten times its restart cost if that is longer; 0
+    spares nobody (paper). ``resize_after_s``: as for `Fifo`.
     """
 
     s: float = 4.0
     p: int | None = None
     fallback: Literal["multi", "wait"] = "multi"
+    min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class FitGpp(Policy):
         """The best-effort jobs that may be preempted now, the cheapest first."""
         for score, job in draft.snapshot.ranking:
             allocation = draft.allocation(job)
-            if allocation is None or not may_be_preempted(draft, job):
+            if allocation is None or not may_be_preempted(draft, job, self.min_run_s):
                 continue
             if self.p is None or job.preemptions < self.p or not job.running:
                 yield score, job, allocation

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
+from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
@@ -21,6 +22,9 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "fitgpp": FitGpp,
     "lrtp": Lrtp,
     "rand": Rand,
+    "hybrid": Hybrid,
+    "pri": Pri,
+    "pri-limit": PriLimit,
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
 }

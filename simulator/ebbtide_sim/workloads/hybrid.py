@@ -77,7 +77,13 @@ def hybrid_servers() -> list[SimNode]:
     A task progresses by speed / max(cores, tasks running on the server) CPU-seconds per second (section 2.2).
     """
     return [
-        SimNode(name=f"{kind}-{number}", gpus=slots, cores=round(cpu * CORES_PER_MACHINE), speed=cpu)
+        SimNode(
+            name=f"{kind}-{number}",
+            gpus=slots,
+            cpus=cpu * CORES_PER_MACHINE,
+            cores=round(cpu * CORES_PER_MACHINE),
+            speed=cpu,
+        )
         for kind, quantity, cpu, slots in SERVERS
         for number in range(quantity)
     ]

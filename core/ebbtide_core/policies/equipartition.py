@@ -1,0 +1,53 @@
+"""Equipartition: equal shares for all, without a look at how long anybody runs (seed 001, §IV-A).
+
+Four cases, by what the pool has and needs. p_min and p_max are the ends of a job's range, and a job cannot have more
+than its node has:
+
+1. p_min of all is as much as there is, or more: p_min each, in order of arrival, as far as it goes.
+2. p_max of all is no more than the vacant GPUs: p_max each.
+3. There is a vacant GPU for each (or as many as it needs at least): one each, the others by D'Hondt with p_max votes.
+4. Else jobs share GPUs: each chooses the GPU with the fewest, and a GPU is divided equally among those that chose it.
+
+Where the paper is silent: of equal D'Hondt quotients, the job that came first wins. What an equal share means in case
+3 for a job that cannot have a whole GPU is p_max. In case 4 a GPU is passed over if somebody there would be left with
+less than p_min. If the GPUs of a case cannot be had in one piece, a job gets the next smaller size that can.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.moldable import plan_moldable
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.pool import Arrivals, Supply, Wanted, reach
+from ebbtide_core.policies.seats import dhondt
+from ebbtide_core.snapshot import Plan, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class MoldableEquipartition(Policy):
+    """Divides what is free equally among the waiting jobs; who runs keeps what they have (Moldable Equipartition)."""
+
+    def queue(self) -> Arrivals:
+        """In order of arrival."""
+        return Arrivals()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start waiting jobs by the four cases."""
+        return plan_moldable(snapshot, divide_equally)
+
+
+def divide_equally(draft: Draft, jobs: Sequence[Job], here: Supply) -> Wanted | None:
+    """Cases 2 and 3; None in case 4."""
+    books = draft.snapshot.books
+    most = [reach(job, books) for job in jobs]
+    if sum(most) <= here.vacant * WHOLE:
+        return list(zip(jobs, most, strict=True))
+    starts = [max(1, job.gpus_min // WHOLE) for job in jobs]
+    if sum(starts) > here.vacant:
+        return None
+    seats = dhondt([share // WHOLE for share in most], starts, here.vacant)
+    wanted = [(job, min(count * WHOLE, share)) for job, count, share in zip(jobs, seats, most, strict=True)]
+    return sorted(wanted, key=lambda each: -each[1])

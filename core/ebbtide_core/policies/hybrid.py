@@ -1,0 +1,365 @@
+"""HYBRID: sticky slots over preemptive priority (Çavdar, Chen and Alagöz; seed 004), and its two baselines.
+
+A slot is one GPU. Some of them are *sticky*: a label on running jobs, not on GPUs. While sticky slots are free, the
+waiting job that arrived first gets them, whatever its priority, and is never preempted (§3.1). All else is preemptive
+priority on the regular slots: by priority, then by arrival; without a free slot, the job that started last in the
+least urgent class is preempted (§3.2). Arrival is the first one: a preempted job keeps it.
+
+Where the paper is silent: a job with several GPUs needs as many sticky slots, and they are kept free until it is its
+turn; jobs that need more than there are never wait for them. "The low-priority task that starts most recently" is read
+as the newest of the least urgent class that is less urgent than the one who needs its place. A job that needs several
+GPUs preempts on one node, only what it needs.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide_core.books import Node
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, JobId, NodeId
+from ebbtide_core.policies.chance import mix
+from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.elastic import fit_ranges, grow
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.queues import Queue, QueueKey
+from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
+
+PRODUCTION: Final = 3
+"""Jobs of this priority or a more urgent one are production: HYBRID's classes 9 to 11, which become 12 - class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid(Policy):
+    """Sticky slots over preemptive priority.
+
+    ``sticky``: how many slots are sticky; below 1, the share of all GPUs, rounded up to at least one (paper: 200 of
+    3072, 6.5%). ``seed``: which random slots jobs that are not production get. ``min_run_s``: how long a resumed job
+    is spared (paper: 0). ``resize_after_s``: as for `Fifo`.
+    """
+
+    sticky: float = 0.065
+    seed: int = 0
+    min_run_s: float = 600.0
+    resize_after_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sticky) and self.sticky > 0):
+            raise ValueError(f"sticky is more than 0, not {self.sticky}; without sticky slots the policy is pri")
+
+    def queue(self) -> Queue:
+        """By priority, then by arrival."""
+        return Queue(by_priority)
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Who arrived first, and who started last."""
+        return Slots()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The sticky phase, then the regular one."""
+        total = sum(len(node.slices) for node in snapshot.nodes.values())
+        sticky = math.ceil(self.sticky * total) if self.sticky < 1 else round(self.sticky)
+        return _Pass(snapshot, self.seed, self.min_run_s, sticky * WHOLE, (total - sticky) * WHOLE).plan(
+            self.resize_after_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pri(Policy):
+    """Preemptive priority, HYBRID without sticky slots (the paper's PRI). Options as for `Hybrid`."""
+
+    seed: int = 0
+    min_run_s: float = 600.0
+    resize_after_s: float = 60.0
+
+    def queue(self) -> Queue:
+        """By priority, then by arrival."""
+        return Queue(by_priority)
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Who started last."""
+        return Slots()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The regular phase."""
+        return _Pass(snapshot, self.seed, self.min_run_s, 0, None).plan(self.resize_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PriLimit(Policy):
+    """Preemptive priority that gives up on a job once it was preempted too often (the paper's PRI5).
+
+    ``limit``: the preemption at which a job is dropped (paper: 5). Here nothing is thrown away: a live job is
+    suspended and held, with the reason. Other options as for `Hybrid`.
+    """
+
+    limit: int = 5
+    seed: int = 0
+    min_run_s: float = 600.0
+    resize_after_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit is at least 1, not {self.limit}")
+
+    def queue(self) -> Queue:
+        """By priority, then by arrival."""
+        return Queue(by_priority)
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Who started last."""
+        return Slots()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The regular phase, with a limit."""
+        return _Pass(snapshot, self.seed, self.min_run_s, 0, None, self.limit).plan(self.resize_after_s)
+
+
+def by_priority(job: Job) -> QueueKey:
+    """The most urgent first, then by first arrival."""
+    return (job.priority, job.sequence)
+
+
+class Slots:
+    """Waiting jobs by arrival; and those with regular slots by priority, the one placed first at the front."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Job]] = []
+        self.regular: dict[int, list[tuple[float, int, Job]]] = {}
+        self.regular_share = 0
+        self.sticky_share = 0
+        self._known: dict[JobId, tuple[int, float, int, bool]] = {}
+        self._stands: dict[JobId, tuple[int, Job]] = {}
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        if (job.queued is not None) is not (job.id in self._stands):
+            self._queue(job)
+        entry = None
+        if job.planned is not None:
+            placed = job.attempts[-1] if job.running else None
+            sticky = placed is not None and placed.sticky
+            entry = (job.priority, placed.placed if placed else math.inf, job.planned.share, sticky)
+        known = self._known.get(job.id)
+        if entry == known:
+            return
+        if known is not None:
+            self._count(job, known, -1)
+        if entry is not None:
+            self._known[job.id] = entry
+            self._count(job, entry, 1)
+        else:
+            del self._known[job.id]
+
+    def _queue(self, job: Job) -> None:
+        if job.queued is not None:
+            entry = self._stands[job.id] = (job.sequence, job)
+            insort(self.waiting, entry)
+        else:
+            del self.waiting[bisect_left(self.waiting, self._stands.pop(job.id))]
+
+    def _count(self, job: Job, entry: tuple[int, float, int, bool], sign: int) -> None:
+        priority, placed, share, sticky = entry
+        if sticky:
+            self.sticky_share += sign * share
+            return
+        self.regular_share += sign * share
+        line = self.regular.setdefault(priority, [])
+        key = (placed, job.sequence, job)
+        if sign > 0:
+            insort(line, key)
+        else:
+            del line[bisect_left(line, key)]
+            if not line:
+                del self.regular[priority]
+
+
+class _Pass:
+    """One pass. ``sticky`` and ``regular`` are how many slots of each kind there are, in parts; None: no limit."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        seed: int,
+        min_run_s: float,
+        sticky: int,
+        regular: int | None,
+        limit: int | None = None,
+    ) -> None:
+        self.draft = Draft(snapshot)
+        self.slots: Slots = snapshot.ranking
+        self.seed = seed
+        self.min_run_s = min_run_s
+        self.limit = limit
+        self.sticky = sticky
+        self.sticky_left = sticky - self.slots.sticky_share
+        self.regular_left = None if regular is None else regular - self.slots.regular_share
+
+    def plan(self, resize_after_s: float) -> Plan:
+        """What should run where."""
+        fit_ranges(self.draft)
+        self._sticky_phase()
+        self._regular_phase()
+        grow(self.draft, resize_after_s)
+        return self.draft.plan()
+
+    # --- the sticky phase (§3.1) ---
+
+    def _sticky_phase(self) -> None:
+        if self.sticky_left <= 0:
+            return
+        for _, job in self.slots.waiting:
+            if not 0 < job.gpus_min <= self.sticky:
+                continue
+            if job.gpus_min > self.sticky_left or not self._place(job, "starting on a sticky slot", sticky=True):
+                return
+            self.sticky_left -= job.gpus_min
+            if self.sticky_left <= 0:
+                return
+
+    # --- the regular phase (§3.2) ---
+
+    def _regular_phase(self) -> None:
+        for job in self.draft.snapshot.waiting():
+            if job.id in self.draft.placements:
+                continue
+            if not (self._start(job) or self._preempt_for(job)):
+                self.draft.wait(job)
+                if job.gpus_min:
+                    return
+
+    def _start(self, job: Job) -> bool:
+        if self.regular_left is not None and job.gpus_min > self.regular_left:
+            return False
+        if not self._place(job, "starting"):
+            return False
+        if self.regular_left is not None:
+            self.regular_left -= job.gpus_min
+        return True
+
+    def _place(self, job: Job, reason: str, sticky: bool = False) -> bool:
+        for node in self._nodes(job):
+            room = self.draft.trial.find(job, job.gpus_min, [node], free_now=True)
+            if room is not None:
+                self.draft.place(job, room, reason, sticky=sticky)
+                return True
+        return False
+
+    def _nodes(self, job: Job) -> Iterator[NodeId]:
+        """Where ``job`` may go: production to the most powerful slots, all others to a slot drawn at random."""
+        first = max(1, job.gpus_min // WHOLE)
+        levels = [(count, nodes) for count, nodes in enumerate(self.draft.trial.room.idle) if count >= first and nodes]
+        if not job.gpus_min or job.gpus_min < WHOLE or job.spec.max_nodes > 1:
+            room = self.draft.trial.find(job, job.gpus_min, free_now=True)
+            yield from room.node_ids[:1] if room is not None else ()
+        elif job.priority <= PRODUCTION:
+            nodes = self.draft.snapshot.nodes
+            yield from sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id]))
+        else:
+            yield from self._shuffled(job, [(id, count) for count, ids in levels for id in ids])
+
+    def _shuffled(self, job: Job, nodes: list[tuple[NodeId, int]]) -> Iterator[NodeId]:
+        """The nodes in the order in which slots drawn at random fall on them."""
+        state = mix(self.seed, job.sequence, len(job.attempts))
+        while nodes:
+            index = _nth_slot(nodes, state % sum(count for _, count in nodes))
+            yield nodes.pop(index)[0]
+            state = mix(state)
+
+    def _preempt_for(self, job: Job) -> bool:
+        """Take the place of less urgent jobs; False if they could not make room, and then nobody is preempted."""
+        if not job.gpus_min:
+            return False
+        single = next(self._victims(job), None)
+        if single is None:
+            return False
+        victims = [single] if self._fits_without(job, [single]) else self._set_on_one_node(job)
+        if not victims:
+            return False
+        for victim in victims:
+            if self.limit is not None and victim.running and victim.preemptions + 1 >= self.limit:
+                self.draft.hold(victim, f"held: preempted {self.limit} times, the limit")
+            self.draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
+        room = self.draft.trial.find(job, job.gpus_min, self._node_of(victims[0]))
+        assert room is not None, f"preemption made no room for job {job.id}"
+        names = ", ".join(victim.id for victim in victims)
+        reason = f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free"
+        self.draft.place(job, room, reason, claim=True)
+        return True
+
+    def _victims(self, job: Job) -> Iterator[Job]:
+        """Less urgent jobs on regular slots, the least urgent class first; of one class as the paper says."""
+        powerful = job.priority <= PRODUCTION
+        for priority in sorted(self.slots.regular, reverse=True):
+            if priority <= job.priority:
+                return
+            newest_first = (other for _, _, other in reversed(self.slots.regular[priority]))
+            line = (other for other in newest_first if self._may_be_preempted(other))
+            if powerful:
+                nodes = self.draft.snapshot.nodes
+                yield from sorted(line, key=lambda other: -max(power(nodes[id]) for id in self._node_of(other)))
+            else:
+                yield from line
+
+    def _may_be_preempted(self, job: Job) -> bool:
+        draft = self.draft
+        if not job.preemptible or job.id in draft.evictions or job.id in draft.placements:
+            return False
+        if job.planned is None or any(node not in draft.snapshot.nodes for node in job.planned.node_ids):
+            return False
+        return not draft.spared(job, self.min_run_s)
+
+    def _node_of(self, job: Job) -> tuple[NodeId, ...]:
+        assert job.planned is not None
+        return job.planned.node_ids
+
+    def _fits_without(self, job: Job, victims: list[Job]) -> bool:
+        trial = self.draft.trial
+        given = [victim.planned for victim in victims if victim.planned is not None]
+        for allocation in given:
+            trial.give(allocation)
+        room = trial.find(job, job.gpus_min, self._node_of(victims[0]))
+        for allocation in given:
+            trial.take(allocation)
+        return room is not None
+
+    def _set_on_one_node(self, job: Job) -> list[Job]:
+        """The first victims of the node where the fewest make room, without those that are not needed."""
+        by_node: dict[NodeId, list[Job]] = {}
+        for victim in self._victims(job):
+            for node in self._node_of(victim):
+                by_node.setdefault(node, []).append(victim)
+        best: list[Job] = []
+        for candidates in by_node.values():
+            chosen = self._needed(job, candidates)
+            if chosen and (not best or len(chosen) < len(best)):
+                best = chosen
+        return best
+
+    def _needed(self, job: Job, candidates: list[Job]) -> list[Job]:
+        for count in range(1, len(candidates) + 1):
+            if self._fits_without(job, candidates[:count]):
+                chosen = candidates[:count]
+                for victim in candidates[: count - 1]:
+                    rest = [other for other in chosen if other is not victim]
+                    if self._fits_without(job, rest):
+                        chosen = rest
+                return chosen
+        return []
+
+
+def _nth_slot(nodes: list[tuple[NodeId, int]], slot: int) -> int:
+    """Which of ``nodes`` has the ``slot``-th of their idle slots."""
+    for index, (_, count) in enumerate(nodes):
+        if slot < count:
+            return index
+        slot -= count
+    raise IndexError(slot)
+
+
+def power(node: Node) -> float:
+    """How powerful the slots of ``node`` are: CPUs per GPU, the paper's average CPU per slot."""
+    return node.facts.cpus / max(1, len(node.gpus))

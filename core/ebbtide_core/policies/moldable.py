@@ -1,0 +1,77 @@
+"""Moldable policies: how many GPUs a job gets is decided when it starts, and stays so (seed 001, §IV)."""
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, Allocation
+from ebbtide_core.placing import Trial
+from ebbtide_core.policies.balance import balance
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.elastic import fit_ranges
+from ebbtide_core.policies.pool import Arrivals, Divide, supply
+from ebbtide_core.policies.seats import size_at_most, sizes
+from ebbtide_core.snapshot import Plan, Snapshot
+
+
+def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
+    """Divide what is free among the waiting jobs. Those that run keep what they have."""
+    draft = Draft(snapshot)
+    fit_ranges(draft)
+    queue = snapshot.queue
+    assert isinstance(queue, Arrivals)
+    queue.first_fit(draft.admit, lambda: 0)  # those that need no GPUs
+    if not queue.smallest:
+        return draft.plan()
+    here = supply(draft)
+    if queue.smallest >= here.available:
+        start_at_smallest(draft, queue)
+        return draft.plan()
+    jobs = queue.with_gpus()
+    wanted = divide(draft, jobs, here)
+    if wanted is None:
+        balance(draft, jobs)
+        return draft.plan()
+    for job, share in wanted:
+        start(draft, job, share, "starting")
+    return draft.plan()
+
+
+def start_at_smallest(draft: Draft, queue: Arrivals) -> None:
+    """Start waiting jobs at their smallest size, in order of arrival, wherever one fits."""
+    queue.first_fit(draft.admit, lambda: most_free(draft))
+    head = queue.head()  # to word it for all that wait would cost more than the pass
+    if head is not None and head.id not in draft.placements:
+        draft.wait(head)
+
+
+def most_free(draft: Draft) -> int:
+    """The greatest share that may be free, in parts."""
+    idle = draft.trial.idle
+    if idle > 0:
+        return idle * WHOLE
+    return WHOLE - 1 if draft.trial.room.shared else 0
+
+
+def start(draft: Draft, job: Job, share: int, reason: str) -> bool:
+    """Place ``job`` with ``share`` parts of GPUs, or as many as fit; say why it waits if not even its smallest does."""
+    allocation = find_at_most(draft.trial, job, share)
+    if allocation is None:
+        draft.wait(job)
+        return False
+    draft.place(job, allocation, reason, claim=True)
+    return True
+
+
+def find_at_most(trial: Trial, job: Job, share: int) -> Allocation | None:
+    """Room for the greatest size of ``job`` that fits and is at most ``share`` parts."""
+    best = trial.find(job, size_at_most(job, share))
+    if best is not None:
+        return best
+    smaller = [size for size in sizes(job.gpus_min, job.gpus_max) if size < size_at_most(job, share)]
+    low, high = 0, len(smaller)
+    while low < high:  # what does not fit does not fit when it is larger
+        middle = (low + high) // 2
+        found = trial.find(job, smaller[middle])
+        if found is None:
+            high = middle
+        else:
+            best, low = found, middle + 1
+    return best

@@ -1,0 +1,177 @@
+"""What there is to divide, and among whom: the pool of moldable and malleable policies (seed 001, §IV).
+
+Under a moldable policy the pool are the waiting jobs. Under a malleable one it is also those that run and may be
+resized now. Jobs without GPUs belong to none: they start where there are CPUs and memory.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ebbtide_core.books import Books
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.queues import QueueKey, ShapedQueue
+from ebbtide_core.state import ClusterState
+from ebbtide_core.work import expected_end, remaining
+
+Wanted = list[tuple[Job, int]]
+"""Jobs and the parts of GPUs that each is to have, those first that choose their place first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What a pool has: GPUs that nobody outside of it uses, and all that is free, in parts."""
+
+    vacant: int
+    available: int
+
+
+Divide = Callable[[Draft, Sequence[Job], Supply], Wanted | None]
+"""Who of the pool gets how much, if all of them can have their smallest size and more; the pool in order of arrival.
+
+None if shares of GPUs are to be given to equally many jobs per GPU (see `ebbtide_core.policies.balance`).
+"""
+
+
+class Arrivals(ShapedQueue):
+    """The waiting jobs in order of arrival, with the sum of their smallest sizes in parts."""
+
+    def __init__(self) -> None:
+        super().__init__(by_arrival_only)
+        self.smallest = 0
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Put ``job`` in its line."""
+        self.smallest += key[1]
+        super().add(key, job)
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Take ``job`` out again."""
+        self.smallest -= key[1]
+        super().remove(key, job)
+
+    def with_gpus(self) -> list[Job]:
+        """Those that need GPUs."""
+        return [job for job in self if job.gpus_max]
+
+
+def by_arrival_only(job: Job) -> QueueKey:
+    """In the order in which jobs were submitted, whatever happened since; with the size, which may change."""
+    return (job.sequence, job.gpus_min, job.gpus_max)
+
+
+def reach(job: Job, books: Books) -> int:
+    """The most that ``job`` could have, in parts: no more than its range, and no more than its node has."""
+    if job.gpus_max <= books.largest * WHOLE or job.spec.max_nodes > 1:
+        return job.gpus_max
+    return max(job.gpus_min, books.largest * WHOLE)
+
+
+class Member:
+    """A job with room promised to it, and what policies ask about it again and again."""
+
+    __slots__ = ("_end", "_known", "_left", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
+
+    def __init__(self, state: ClusterState, job: Job, planned: Allocation) -> None:
+        self._state = state
+        self.job = job
+        self.sequence = job.sequence
+        self.take(planned)
+
+    def take(self, planned: Allocation) -> None:
+        """Note that ``planned`` is its room."""
+        self.planned, self.share, self.smallest = planned, planned.share, self.job.gpus_min
+        self._known = False
+
+    def forget(self) -> None:
+        """Note that what is known of its work may have changed."""
+        self._known = False
+
+    @property
+    def even(self) -> bool:
+        """Whether it has its smallest size."""
+        return self.share == self.smallest
+
+    def left(self, now: float) -> float | None:
+        """The work that it still has to do, in seconds on one GPU; None if nothing tells."""
+        if not self._known:
+            self._learn(now)
+        return self._left if self._end is None else max(0.0, self._end - now) * self._speed
+
+    def _learn(self, now: float) -> None:
+        state, job = self._state, self.job
+        self._known = True
+        # Once it runs, its end stays the same; while it does not, the work that is left.
+        self._end = expected_end(job, state.history, state.speedup) if job.running else None
+        self._speed = state.speedup(self.share)
+        estimate = remaining(job, now, state.history, state.speedup) if self._end is None else None
+        self._left = None if estimate is None else estimate.work_s
+
+
+class Members:
+    """The jobs with GPUs promised to them, in order of arrival."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._known: dict[JobId, Member] = {}
+        self._uneven: set[JobId] = set()
+        self.all: list[Member] = []
+
+    @property
+    def even(self) -> bool:
+        """Whether all of them have their smallest sizes."""
+        return not self._uneven
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        known, planned = self._known.get(job.id), job.planned
+        if planned is None or not job.gpus_max:
+            if known is not None:
+                del self._known[job.id]
+                del self.all[bisect_left(self.all, known.sequence, key=_sequence)]
+                self._uneven.discard(job.id)
+            return
+        if known is None:
+            known = self._known[job.id] = Member(self._state, job, planned)
+            insort(self.all, known, key=_sequence)
+        elif known.planned is planned and known.smallest == job.gpus_min:
+            known.forget()
+            return
+        else:
+            known.take(planned)
+        if known.even:
+            self._uneven.discard(job.id)
+        else:
+            self._uneven.add(job.id)
+
+
+def _sequence(member: Member) -> int:
+    return member.sequence
+
+
+def supply(draft: Draft, members: Sequence[Member] = ()) -> Supply:
+    """What a pool has if ``members`` of it gave back what they have."""
+    idle, shared = draft.trial.room.total, _shared(draft)
+    available = idle * WHOLE + sum(WHOLE - share for share in shared.values())
+    for member in members:
+        available += member.share
+        if member.share >= WHOLE:
+            idle += member.share // WHOLE
+            continue
+        [gpu] = member.planned.gpu_ids
+        shared[gpu] -= member.share
+        idle += shared[gpu] == 0
+    return Supply(idle, available)
+
+
+def _shared(draft: Draft) -> dict[GpuId, int]:
+    """The healthy GPUs that are promised in part, and what of them is, in parts."""
+    trial = draft.trial
+    return {
+        gpu: share
+        for id in trial.room.shared
+        for gpu, share in trial.use(id).shares.items()
+        if gpu in trial.nodes[id].slices
+    }
