@@ -94,8 +94,10 @@ class Trial:
         return None if later is None or free_now else Allocation((later,))
 
     def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-        """``allocation`` of whole GPUs with more of them, ``share`` parts in all: of its own nodes, then, if ``job`` may
-        be spread, of others. What it has must be in use in this trial."""
+        """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.
+
+        They come from its own nodes, and from others only if ``job`` may be spread.
+        """
         self._enter()
         pieces, left = [], (share - allocation.share) // WHOLE
         for piece in allocation.nodes:

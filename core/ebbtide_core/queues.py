@@ -115,6 +115,10 @@ class ShapedQueue(Queue):
         """The head of the line."""
         return min((line.entries[line.first] for line in self._lines.values()), default=(None, None))[1]
 
+    def kinds(self) -> Iterator[tuple[Job, int]]:
+        """The first of each line, and how many are in it."""
+        return ((line.entries[line.first][1], len(line.entries) - line.first) for line in self._lines.values())
+
     def first_fit(
         self, fits: Callable[[Job], bool], most: Callable[[], int], others: Iterable[tuple[QueueKey, Job]] = ()
     ) -> None:

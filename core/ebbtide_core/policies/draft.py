@@ -21,6 +21,7 @@ class Draft:
         self.trial = Trial(snapshot.books)
         self.placements: dict[JobId, Placement] = {}
         self.evictions: dict[JobId, Eviction] = {}
+        self.lifted: set[JobId] = set()
         self.waits: dict[JobId, str] = {}
         self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
@@ -38,7 +39,27 @@ class Draft:
         if job.id in self.evictions:
             return None
         placement = self.placements.get(job.id)
-        return placement.allocation if placement is not None else job.planned
+        if placement is not None:
+            return placement.allocation
+        return None if job.id in self.lifted else job.planned
+
+    def lift(self, job: Job) -> None:
+        """Take up what ``job`` has, to `settle` it anew once others are."""
+        if job.planned is not None:
+            self.trial.give(job.planned)
+            self.lifted.add(job.id)
+
+    def settle(self, job: Job, allocation: Allocation | None, reason: str) -> None:
+        """Have a waiting or lifted ``job`` run on ``allocation``, or not at all. What it has already is no change."""
+        if allocation is not None and allocation == job.planned:
+            self.trial.take(allocation)
+            self.lifted.discard(job.id)
+        elif allocation is not None:
+            self.place(job, allocation, reason, claim=True)
+        elif job.planned is not None:
+            self.evict(job, reason, None)
+        else:
+            self.wait(job)
 
     def place(
         self, job: Job, allocation: Allocation, reason: str, claim: bool = False, *, sticky: bool = False

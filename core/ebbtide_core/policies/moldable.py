@@ -6,7 +6,7 @@ from ebbtide_core.placing import Trial
 from ebbtide_core.policies.balance import balance
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
-from ebbtide_core.policies.pool import Arrivals, Divide, supply
+from ebbtide_core.policies.pool import Arrivals, Divide, could_run, supply
 from ebbtide_core.policies.seats import size_at_most, sizes
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -17,20 +17,22 @@ def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
     fit_ranges(draft)
     queue = snapshot.queue
     assert isinstance(queue, Arrivals)
-    queue.first_fit(draft.admit, lambda: 0)  # those that need no GPUs
-    if not queue.smallest:
-        return draft.plan()
+    smallest = queue.smallest(snapshot.books)
     here = supply(draft)
-    if queue.smallest >= here.available:
+    if smallest >= here.available:
         start_at_smallest(draft, queue)
         return draft.plan()
-    jobs = queue.with_gpus()
+    start_without_gpus(draft, queue)
+    jobs = queue.with_gpus(snapshot.books)
     wanted = divide(draft, jobs, here)
     if wanted is None:
-        balance(draft, jobs)
-        return draft.plan()
-    for job, share in wanted:
-        start(draft, job, share, "starting")
+        balance(draft, jobs, "starting")
+    for job, share in wanted or ():
+        allocation = find_at_most(draft.trial, job, share)
+        if allocation is None:
+            draft.wait(job)
+        else:
+            draft.place(job, allocation, "starting")
     return draft.plan()
 
 
@@ -42,22 +44,20 @@ def start_at_smallest(draft: Draft, queue: Arrivals) -> None:
         draft.wait(head)
 
 
+def start_without_gpus(draft: Draft, queue: Arrivals) -> None:
+    """Start those that need no GPUs, and say why those wait that could not run even if nobody else did."""
+    queue.first_fit(draft.admit, lambda: 0)
+    for job, _ in queue.kinds():
+        if not could_run(job, draft.snapshot.books):
+            draft.wait(job)
+
+
 def most_free(draft: Draft) -> int:
     """The greatest share that may be free, in parts."""
     idle = draft.trial.idle
     if idle > 0:
         return idle * WHOLE
     return WHOLE - 1 if draft.trial.room.shared else 0
-
-
-def start(draft: Draft, job: Job, share: int, reason: str) -> bool:
-    """Place ``job`` with ``share`` parts of GPUs, or as many as fit; say why it waits if not even its smallest does."""
-    allocation = find_at_most(draft.trial, job, share)
-    if allocation is None:
-        draft.wait(job)
-        return False
-    draft.place(job, allocation, reason, claim=True)
-    return True
 
 
 def find_at_most(trial: Trial, job: Job, share: int) -> Allocation | None:

@@ -36,30 +36,35 @@ None if shares of GPUs are to be given to equally many jobs per GPU (see `ebbtid
 
 
 class Arrivals(ShapedQueue):
-    """The waiting jobs in order of arrival, with the sum of their smallest sizes in parts."""
+    """The waiting jobs in order of arrival."""
 
     def __init__(self) -> None:
         super().__init__(by_arrival_only)
-        self.smallest = 0
 
-    def add(self, key: QueueKey, job: Job) -> None:
-        """Put ``job`` in its line."""
-        self.smallest += key[1]
-        super().add(key, job)
+    def smallest(self, books: Books) -> int:
+        """The sum of the smallest sizes of those that could run, in parts."""
+        return sum([job.gpus_min * count for job, count in self.kinds() if job.gpus_min and could_run(job, books)])
 
-    def remove(self, key: QueueKey, job: Job) -> None:
-        """Take ``job`` out again."""
-        self.smallest -= key[1]
-        super().remove(key, job)
-
-    def with_gpus(self) -> list[Job]:
-        """Those that need GPUs."""
-        return [job for job in self if job.gpus_max]
+    def with_gpus(self, books: Books) -> list[Job]:
+        """Those that need GPUs and could run."""
+        return [job for job in self if job.gpus_min and could_run(job, books)]
 
 
 def by_arrival_only(job: Job) -> QueueKey:
     """In the order in which jobs were submitted, whatever happened since; with the size, which may change."""
     return (job.sequence, job.gpus_min, job.gpus_max)
+
+
+def could_run(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on the connected nodes if nobody else ran there."""
+    if job.gpus_min > books.largest * WHOLE and not _fits_as_gang(job, books):
+        return False
+    return not job.checkpoint_root_id or job.checkpoint_root_id in books.roots
+
+
+def _fits_as_gang(job: Job, books: Books) -> bool:
+    counts = sorted((len(node.slices) for node in books.usable.values()), reverse=True)
+    return job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE
 
 
 def reach(job: Job, books: Books) -> int:

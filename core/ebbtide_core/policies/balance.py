@@ -1,0 +1,142 @@
+"""Shares of GPUs: each job to the GPU with the fewest, each GPU divided equally among its jobs (seed 001, §IV-A).
+
+A job that has a place may keep it as long as its GPU does not get more jobs than the method gives it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+
+from ebbtide_core.books import Node
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
+from ebbtide_core.placing import reads_checkpoint
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
+
+
+@dataclass(slots=True)
+class Seat:
+    """One GPU, what of it is free, in parts and bytes, and the jobs that chose it beside ``others`` that stay."""
+
+    node: Node
+    gpu: GpuSlice
+    order: int
+    free: int = WHOLE
+    memory: int = 0
+    others: int = 0
+    jobs: list[Job] = field(default_factory=list)
+    quota: int = 0
+
+    def share(self, jobs: Sequence[Job]) -> int:
+        """The equal share of ``jobs``: the greatest 1/n of a GPU of which there is one for each; 0 if there is none."""
+        if not jobs:
+            return 0
+        n = -(-WHOLE * len(jobs) // self.free) if self.free else MOST_SHARING + 1
+        return WHOLE // n if n <= MOST_SHARING else 0
+
+    def takes(self, job: Job) -> bool:
+        """Whether ``job`` may choose it: nobody gets less than their smallest size, and memory lasts."""
+        jobs = [*self.jobs, job]
+        share = self.share(jobs)
+        if not share or not reads_checkpoint(job, self.node) or any(size_at_most(each, share) == 0 for each in jobs):
+            return False
+        return sum(self.needs(each, share) for each in jobs) <= self.memory
+
+    def needs(self, job: Job, share: int) -> int:
+        """The memory that ``job`` needs with that share, in bytes."""
+        return job.spec.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
+
+    def allocations(self) -> list[tuple[Job, Allocation]]:
+        """What each of its jobs gets."""
+        share = self.share(self.jobs)
+        return [(job, self._allocation(job, size_at_most(job, share), share)) for job in self.jobs]
+
+    def _allocation(self, job: Job, size: int, share: int) -> Allocation:
+        gpu = self.gpu if size == WHOLE else GpuSlice(self.gpu.gpu, size, self.needs(job, share))
+        return Allocation((NodeAllocation(self.node.id, (gpu,), job.spec.cpus, job.spec.mem_bytes),))
+
+
+def balance(draft: Draft, jobs: Sequence[Job], reason: str, now_on: Mapping[JobId, GpuId] | None = None) -> None:
+    """Place ``jobs``, in order of arrival; what they have is lifted. ``now_on`` says where some have a place.
+
+    Those that need whole GPUs get as many as they need, and choose first.
+    """
+    for job in jobs:
+        if job.gpus_min >= WHOLE:
+            draft.settle(job, draft.trial.find(job, job.gpus_min), reason)
+    sharing = [job for job in jobs if job.gpus_min < WHOLE]
+    seats = _seats(draft)
+    kept = _keep(seats, sharing, now_on) if now_on else set()
+    _choose(seats, [job for job in sharing if job.id not in kept])
+    chosen = {job.id: allocation for seat in seats for job, allocation in seat.allocations()}
+    for job in sharing:
+        allocation = chosen.get(job.id)
+        draft.settle(job, allocation if allocation is not None and _fits(draft, allocation) else None, reason)
+
+
+def _fits(draft: Draft, allocation: Allocation) -> bool:
+    """Whether the CPUs and memory of the node last, too."""
+    [piece] = allocation.nodes
+    return draft.trial.nodes[piece.node].fits(piece, draft.trial.use(piece.node))
+
+
+def _seats(draft: Draft) -> list[Seat]:
+    """The GPUs of which something is free, in order."""
+    trial = draft.trial
+    others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned())
+    ids = {id: None for nodes in trial.room.idle[1:] for id in nodes} | trial.room.shared
+    seats: list[Seat] = []
+    for node in trial.nodes.values():
+        use = trial.use(node.id)
+        for gpu, whole in node.slices.items() if node.id in ids else ():
+            free = WHOLE - use.share(gpu)
+            if free:
+                memory = whole.mem_bytes - use.gpu_mem.get(gpu, 0)
+                seats.append(Seat(node, whole, len(seats), free, memory, others[gpu]))
+    return seats
+
+
+def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
+    """The GPU that ``job`` shares with others."""
+    allocation = draft.allocation(job)
+    return allocation.gpu_ids[0] if allocation is not None and 0 < allocation.share < WHOLE else None
+
+
+def _keep(seats: list[Seat], jobs: Sequence[Job], now_on: Mapping[JobId, GpuId]) -> set[JobId]:
+    """Leave jobs where they are, up to as many per GPU as there would be if all chose anew."""
+    here: dict[GpuId, list[Job]] = {}
+    for job in jobs:
+        if job.id in now_on:
+            here.setdefault(now_on[job.id], []).append(job)
+    heap = [(seat.others, -len(here.get(seat.gpu.gpu, ())), seat.order) for seat in seats]
+    heapify(heap)
+    for _ in jobs if heap else ():
+        count, fewest, order = heap[0]
+        seats[order].quota += 1
+        heapreplace(heap, (count + 1, fewest, order))
+    kept = set()
+    for seat in seats:
+        for job in here.get(seat.gpu.gpu, ()):
+            if len(seat.jobs) < seat.quota and seat.takes(job):
+                seat.jobs.append(job)
+                kept.add(job.id)
+    return kept
+
+
+def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
+    """Let each job choose the GPU with the fewest of those that take it."""
+    heap = [(seat.others + len(seat.jobs), seat.order) for seat in seats]
+    heapify(heap)
+    for job in jobs:
+        passed = []
+        while heap:
+            count, order = heappop(heap)
+            if seats[order].takes(job):
+                seats[order].jobs.append(job)
+                heappush(heap, (count + 1, order))
+                break
+            passed.append((count, order))
+        for entry in passed:
+            heappush(heap, entry)
