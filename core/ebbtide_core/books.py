@@ -6,6 +6,7 @@ Two sums are kept for everything that can be allocated:
 - *promised*: by every attempt that is to go on, and by claims. It is what a policy plans with: an attempt that was
   asked to stop no longer counts, and the room kept for its preemptor does.
 
+They differ only while something is being freed; until then a node has one sum for both, which is changed once.
 An attempt may start where its allocation fits both. Nothing here is computed by going over all GPUs or all nodes: a
 change costs what it changes, and what it must never do (use a GPU twice) is checked while it is made.
 """
@@ -38,12 +39,14 @@ class Use:
 
     def add(self, piece: NodeAllocation) -> bool:
         """Add what ``piece`` holds; False if a GPU is now used twice."""
-        fine = True
-        if piece.gpus:
-            if piece.gpus[0].share == WHOLE:
-                fine = self._add_whole([gpu.gpu for gpu in piece.gpus])
+        fine, whole, shares = True, self.whole, self.shares
+        for gpu in piece.gpus:
+            if gpu.share != WHOLE:
+                fine = self._add_share(gpu) and fine
+            elif gpu.gpu in whole or gpu.gpu in shares:
+                fine = False
             else:
-                fine = False not in [self._add_share(gpu) for gpu in piece.gpus]
+                whole.add(gpu.gpu)
         if piece.cpus:
             self.cpus = round(self.cpus + piece.cpus, CPU_DIGITS)
         self.mem_bytes += piece.mem_bytes
@@ -51,23 +54,18 @@ class Use:
 
     def remove(self, piece: NodeAllocation) -> bool:
         """Take away what ``piece`` holds; False if it was not in use."""
-        fine = True
-        if piece.gpus:
-            if piece.gpus[0].share == WHOLE:
-                ids = [gpu.gpu for gpu in piece.gpus]
-                fine = self.whole.issuperset(ids)
-                self.whole.difference_update(ids)
+        fine, whole = True, self.whole
+        for gpu in piece.gpus:
+            if gpu.share != WHOLE:
+                fine = self._remove_share(gpu) and fine
+            elif gpu.gpu in whole:
+                whole.remove(gpu.gpu)
             else:
-                fine = False not in [self._remove_share(gpu) for gpu in piece.gpus]
+                fine = False
         if piece.cpus:
             self.cpus = round(self.cpus - piece.cpus, CPU_DIGITS)
         self.mem_bytes -= piece.mem_bytes
         return fine and self.cpus >= 0 and self.mem_bytes >= 0
-
-    def _add_whole(self, ids: list[GpuId]) -> bool:
-        fine = self.whole.isdisjoint(ids) and (not self.shares or self.shares.keys().isdisjoint(ids))
-        self.whole.update(ids)
-        return fine
 
     def _add_share(self, piece: GpuSlice) -> bool:
         share = self.shares[piece.gpu] = self.shares.get(piece.gpu, 0) + piece.share
@@ -95,7 +93,8 @@ class Node:
 
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
-    ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one.
+    ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one. ``promised`` is
+    the very object that ``held`` is while the two are equal.
     """
 
     id: NodeId
@@ -105,11 +104,24 @@ class Node:
     lost: bool = False
     last_seen: float = 0.0
     held: Use = field(default_factory=Use)
-    promised: Use = field(default_factory=Use)
+    promised: Use = field(init=False)
     attempts: set[JobId] = field(default_factory=set)
     planned: set[JobId] = field(default_factory=set)
     quarantine: dict[GpuId, str] = field(default_factory=dict)
     slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.promised = self.held
+
+    def part(self) -> None:
+        """See to it that what is promised can be changed without what is held."""
+        if self.promised is self.held:
+            self.promised = self.held.copy()
+
+    def join(self) -> None:
+        """Have one sum again if both are equal, so that the next change is made once."""
+        if self.promised == self.held:
+            self.promised = self.held
 
     @property
     def usable(self) -> bool:
@@ -230,37 +242,60 @@ class Books:
         self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
         self.largest = max((len(other.gpus) for other in self.usable.values()), default=0)
 
-    def hold(self, job: JobId, allocation: Allocation) -> None:
-        """Note that an attempt of ``job`` holds ``allocation``."""
+    def occupy(self, job: JobId, allocation: Allocation) -> None:
+        """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
-            if not node.held.add(piece):
-                self.problems.append(f"job {job} holds GPUs of node {node.id} that are held already")
+            fine = node.held.add(piece)
+            if node.promised is not node.held:
+                fine = node.promised.add(piece) and fine
+            if not fine:
+                self.problems.append(f"job {job} gets GPUs of node {node.id} that are held or promised already")
             node.attempts.add(job)
+            node.planned.add(job)
+            self.room.update(node, node.promised)
+
+    def vacate(self, job: JobId, allocation: Allocation) -> None:
+        """Note that what an attempt occupied is proven free, and promised to nobody."""
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            fine = node.held.remove(piece)
+            if node.promised is not node.held:
+                fine = node.promised.remove(piece) and fine
+            if not fine:
+                self.problems.append(f"job {job} leaves what it did not have on node {node.id}")
+            node.attempts.discard(job)
+            node.planned.discard(job)
+            self.room.update(node, node.promised)
 
     def free(self, job: JobId, allocation: Allocation) -> None:
-        """Note that it is proven free."""
+        """Note that what an attempt held is proven free; to whom it is promised was settled before."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
+            node.part()
             if not node.held.remove(piece):
                 self.problems.append(f"job {job} frees what it did not hold on node {node.id}")
+            node.join()
             node.attempts.discard(job)
 
     def promise(self, job: JobId, allocation: Allocation) -> None:
-        """Note that ``allocation`` is planned for ``job``."""
+        """Note that ``allocation`` is kept for ``job``."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
+            node.part()
             if not node.promised.add(piece):
                 self.problems.append(f"job {job} is promised GPUs of node {node.id} that are promised already")
             node.planned.add(job)
             self.room.update(node, node.promised)
 
     def release(self, job: JobId, allocation: Allocation) -> None:
-        """Note that it no longer is."""
+        """Note that it no longer is, or that an attempt there is not to go on."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
+            node.part()
             if not node.promised.remove(piece):
                 self.problems.append(f"job {job} gives up what it was not promised on node {node.id}")
+            node.join()
             node.planned.discard(job)
             self.room.update(node, node.promised)
 

@@ -139,12 +139,15 @@ class Cluster:
 
     def _forget_old(self, event: Event) -> Iterator[Command]:
         """A node that reports the end of an attempt once more has not heard that it may forget it."""
-        if isinstance(event, e.AttemptFreed | e.AttemptRefused):
-            job = self.state.jobs.get(event.job)
-            if job is not None and 0 < event.attempt <= len(job.attempts):
-                attempt = job.attempts[event.attempt - 1]
-                if attempt.freed is not None:
-                    yield from (Forget(node, job.id, attempt.number) for node in attempt.allocation.node_ids)
+        match event:
+            case e.AttemptExited(freed=True) | e.AttemptFreed() | e.AttemptRefused():
+                job = self.state.jobs.get(event.job)
+                if job is not None and 0 < event.attempt <= len(job.attempts):
+                    attempt = job.attempts[event.attempt - 1]
+                    if attempt.freed is not None:
+                        yield from (Forget(node, job.id, attempt.number) for node in attempt.allocation.node_ids)
+            case _:
+                pass
 
     def _schedule(self, now: float, out: list[Command]) -> None:
         """One scheduling pass.

@@ -204,12 +204,13 @@ class CheckpointPublished(Event):
 
 @frozen
 class AttemptExited(Event):
-    """No process of the attempt is left."""
+    """No process of the attempt is left. With ``freed``, its GPUs are free, too, and no `AttemptFreed` follows."""
 
     job: JobId
     attempt: int
     exit: ExitFacts
     progress: Progress | None = None
+    freed: bool = False
 
 
 @frozen

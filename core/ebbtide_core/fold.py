@@ -163,8 +163,7 @@ def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> 
         job.resizes += 1
     job.attempts.append(Attempt(event.attempt, event.allocation, now, sticky=event.sticky))
     job.reason = event.reason
-    state.promise(job, event.allocation)
-    state.books.hold(job.id, event.allocation)
+    state.place(job, event.allocation)
 
 
 def _stop_requested(state: ClusterState, event: e.StopRequested, now: float) -> None:
@@ -241,13 +240,15 @@ def _checkpoint_published(state: ClusterState, event: e.CheckpointPublished, now
 def _attempt_exited(state: ClusterState, event: e.AttemptExited, now: float) -> None:
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
+    if event.freed:
+        _free(state, job, attempt, now)
+    elif attempt.stop is None:
+        state.unplan(job)
     attempt.exited, attempt.exit = now, event.exit
     if attempt.started is not None:
         _count_run(state, job, attempt, event.exit, now)
     if event.progress is not None:
         job.progress, job.progress_at = event.progress, now
-    if attempt.stop is None:
-        state.unplan(job)
     outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
     attempt.outcome = job.reason = outcome.reason
     _finish_suspension(job, attempt, event, now)
@@ -323,11 +324,7 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
 def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> None:
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
-    attempt.freed = now
-    state.books.free(job.id, attempt.allocation)
-    state.roomier.update(attempt.allocation.node_ids)
-    if job.suspensions and job.suspensions[-1].gpu_free is None:
-        job.suspensions[-1].gpu_free = now
+    _free(state, job, attempt, now)
     for piece in attempt.allocation:
         node = state.books.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
@@ -336,15 +333,20 @@ def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> No
             state.books.refresh(node)
 
 
+def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
+    """What the newest attempt held is proven free."""
+    state.vacate(job)
+    attempt.freed = now
+    if job.suspensions and job.suspensions[-1].gpu_free is None:
+        job.suspensions[-1].gpu_free = now
+
+
 def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -> None:
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
+    state.vacate(job)
     attempt.exited = attempt.freed = now
     attempt.outcome = f"not started: {event.reason}"
-    if attempt.stop is None:
-        state.unplan(job)
-    state.books.free(job.id, attempt.allocation)
-    state.roomier.update(attempt.allocation.node_ids)
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
         return

@@ -73,7 +73,8 @@ def _about_attempt(event: Event) -> str:
         case e.ProgressReported():
             return f"at step {event.progress.step}"
         case e.AttemptExited():
-            return f"attempt {event.attempt} ended: {describe_exit(event.exit)}"
+            free = "; what it held is free" if event.freed else ""
+            return f"attempt {event.attempt} ended: {describe_exit(event.exit)}{free}"
         case e.AttemptFreed():
             dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
             return f"what attempt {event.attempt} held is free{dirty}"

@@ -56,8 +56,9 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         if _never_arrived(attempt):
             continue  # its launch is repeated
         if attempt.exited is None:
-            yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True))
-        yield e.AttemptFreed(job.id, attempt.number)
+            yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True)
+        else:
+            yield e.AttemptFreed(job.id, attempt.number)
 
 
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
@@ -91,7 +92,11 @@ def _stop(state: ClusterState, event: e.StopRequested) -> list[Command]:
     return [Stop(piece.node, event.job, event.attempt, event.grace_s) for piece in attempt.allocation.nodes]
 
 
-def _forget(state: ClusterState, event: e.AttemptFreed | e.AttemptRefused) -> list[Command]:
+def _forget_if_freed(state: ClusterState, event: e.AttemptExited) -> Iterable[Command]:
+    return _forget(state, event) if event.freed else ()
+
+
+def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> list[Command]:
     attempt = state.jobs[event.job].attempts[event.attempt - 1]
     return [Forget(piece.node, event.job, event.attempt) for piece in attempt.allocation.nodes]
 
@@ -127,6 +132,7 @@ def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
 COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
     e.AttemptPlaced: _launch,
     e.StopRequested: _stop,
+    e.AttemptExited: _forget_if_freed,
     e.AttemptFreed: _forget,
     e.AttemptRefused: _forget,
     e.NodeRegistered: _reminders,

@@ -97,8 +97,24 @@ class ClusterState:
 
     # --- room ---
 
+    def place(self, job: Job, allocation: Allocation) -> None:
+        """The job gets an attempt on ``allocation``, instead of what was planned before."""
+        self.unplan(job)
+        self.books.occupy(job.id, allocation)
+        job.planned = allocation
+
+    def vacate(self, job: Job) -> None:
+        """The newest attempt of the job is proven over; if nobody asked for that, it gives up its room only now."""
+        attempt = job.attempts[-1]
+        if attempt.stop is None and attempt.exited is None:
+            self.books.vacate(job.id, attempt.allocation)
+            job.planned = None
+        else:
+            self.books.free(job.id, attempt.allocation)
+        self.roomier.update(attempt.allocation.node_ids)
+
     def promise(self, job: Job, allocation: Allocation) -> None:
-        """Plan ``allocation`` for the job, instead of what was planned before."""
+        """Keep ``allocation`` for the job, instead of what was planned before."""
         self.unplan(job)
         self.books.promise(job.id, allocation)
         job.planned = allocation

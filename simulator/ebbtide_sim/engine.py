@@ -306,8 +306,7 @@ class Simulation:
 
     def _report_end(self, id: str, attempt: int, exit: ExitFacts) -> None:
         self._changed = True
-        self._tell(e.AttemptExited(JobId(id), attempt, exit))
-        self._tell(e.AttemptFreed(JobId(id), attempt))
+        self._tell(e.AttemptExited(JobId(id), attempt, exit, freed=True))
         job = self.cluster.state.jobs[JobId(id)]
         if job.ending is not None:
             self._end(id)

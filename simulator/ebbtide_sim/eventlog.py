@@ -23,7 +23,6 @@ class EventLog:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._allocations: dict[str, Allocation] = {}
-        self._done: set[str] = set()
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
         """A job came."""
@@ -46,14 +45,10 @@ class EventLog:
                 self._write(now, kind, job, allocation)
             case e.StopRequested(job=job, cause=StopCause.PREEMPTED):
                 self._write(now, "preempt", job, None)
-            case e.AttemptExited(job=job, exit=exit) if not exit.stop_requested:
-                self._done.add(job)
-            case e.AttemptFreed(job=job):
-                done = job in self._done
-                self._write(now, "finish" if done else "suspend", job, self._allocations[job])
-                if done:
-                    self._done.remove(job)
-                    del self._allocations[job]
+            case e.AttemptExited(job=job, exit=exit) if exit.stop_requested:  # the simulator's are freed at once
+                self._write(now, "suspend", job, self._allocations[job])
+            case e.AttemptExited(job=job):
+                self._write(now, "finish", job, self._allocations.pop(job))
             case _:
                 pass
 

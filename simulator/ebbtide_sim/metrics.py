@@ -159,11 +159,10 @@ class Metrics:
             tally.preempted_at = now
 
     def _exited(self, now: float, event: e.AttemptExited) -> None:
-        if not event.exit.stop_requested:
-            self.tallies[event.job].ended = now
-
-    def _freed(self, now: float, event: e.AttemptFreed) -> None:
         tally = self.tallies[event.job]
+        if not event.exit.stop_requested:
+            tally.ended = now
+        # The simulator's attempts are freed at once.
         tally.held_gpu_s += (now - tally.since) * tally.share / WHOLE
 
     # --- the report ---
@@ -205,7 +204,6 @@ _HANDLERS: Final[dict[type[Event], Callable[[Metrics, float, Any], None]]] = {
     e.AttemptPlaced: Metrics._placed,
     e.StopRequested: Metrics._stopping,
     e.AttemptExited: Metrics._exited,
-    e.AttemptFreed: Metrics._freed,
 }
 
 

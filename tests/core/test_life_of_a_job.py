@@ -23,7 +23,7 @@ from ebbtide_core.model import (
 )
 from ebbtide_core.spec import JobSpec
 
-from tests.core.lab import DONE, Lab, launched, registration, stepped_aside, stopped
+from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stepped_aside, stopped
 
 FAILED = ExitFacts(exit_code=1)
 KILLED = stepped_aside(exit_code=0, signal=9, killed=True, acknowledged=False)
@@ -262,6 +262,14 @@ class TestFencing:
         lab.end(job, DONE)
         lab.tell(e.AttemptFreed(job.id, 1))
         assert lab.last == [Forget(NodeId("a"), job.id, 1)]
+
+    def test_an_end_that_frees_its_gpus_at_once_needs_no_second_report(self) -> None:
+        lab = Lab(gpus=1)
+        job, after = lab.running(), lab.submit()
+        lab.tell(e.AttemptExited(job.id, 1, DONE, freed=True))
+        assert job.holding is None
+        assert gpus_of(after) == {"a0"}
+        assert Forget(NodeId("a"), job.id, 1) in lab.last
 
     def test_a_report_about_an_unknown_job_changes_nothing(self, lab: Lab) -> None:
         assert lab.tell(e.AttemptExited(JobId("99"), 1, FAILED)) == []

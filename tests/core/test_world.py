@@ -109,10 +109,10 @@ class World(RuleBasedStateMachine):
         if self.connected[process.node]:
             self.mail.append((process, tuple(process.reports)))
 
-    def _end(self, process: Process, exit: ExitFacts) -> None:
+    def _end(self, process: Process, exit: ExitFacts, freed: bool = False) -> None:
         if process.alive:
-            process.alive = False
-            self._report(process, e.AttemptExited(process.ref.job, process.ref.attempt, exit))
+            process.alive, process.free = False, freed
+            self._report(process, e.AttemptExited(process.ref.job, process.ref.attempt, exit, freed=freed))
 
     def _some(self, data: st.DataObject, choices: list) -> object:
         return data.draw(st.sampled_from(choices))
@@ -174,14 +174,14 @@ class World(RuleBasedStateMachine):
         self._tell_all(status)
 
     @precondition(lambda self: any(p.alive for p in self.processes.values()))
-    @rule(data=st.data(), code=st.sampled_from([0, 1, 85, 99]))
-    def end_by_itself(self, data: st.DataObject, code: int) -> None:
+    @rule(data=st.data(), code=st.sampled_from([0, 1, 85, 99]), freed=st.booleans())
+    def end_by_itself(self, data: st.DataObject, code: int, freed: bool) -> None:
         process = self._some(data, [p for p in self.processes.values() if p.alive])
-        self._end(process, ExitFacts(exit_code=code))
+        self._end(process, ExitFacts(exit_code=code), freed)
 
     @precondition(lambda self: any(p.alive and p.asked for p in self.processes.values()))
-    @rule(data=st.data(), killed=st.booleans())
-    def step_aside(self, data: st.DataObject, killed: bool) -> None:
+    @rule(data=st.data(), killed=st.booleans(), freed=st.booleans())
+    def step_aside(self, data: st.DataObject, killed: bool, freed: bool) -> None:
         process = self._some(data, [p for p in self.processes.values() if p.alive and p.asked])
         signal = 9 if killed else 0
         self._end(
@@ -190,6 +190,7 @@ class World(RuleBasedStateMachine):
                 exit_code=0 if killed else 85, signal=signal, killed=killed, stop_requested=True, delivered=True,
                 caught=True, acknowledged=not killed,
             ),
+            freed,
         )  # fmt: skip
 
     @precondition(lambda self: any(p.alive and self.connected[p.node] for p in self.processes.values()))
