@@ -299,6 +299,16 @@ class Books:
             node.planned.discard(job)
             self.room.update(node, node.promised)
 
+    def open(self, allocation: Allocation) -> bool:
+        """Whether nothing holds any of it, and it is promised to nobody."""
+        for piece in allocation.nodes:
+            node = self.usable.get(piece.node)
+            if node is None or not node.fits(piece, node.held):
+                return False
+            if node.promised is not node.held and not node.fits(piece, node.promised):
+                return False
+        return True
+
     def free_now(self, allocation: Allocation) -> bool:
         """Whether nothing holds any of it, whoever it is promised to."""
         for piece in allocation.nodes:

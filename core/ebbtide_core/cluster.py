@@ -145,7 +145,7 @@ class Cluster:
                 if job is not None and 0 < event.attempt <= len(job.attempts):
                     attempt = job.attempts[event.attempt - 1]
                     if attempt.freed is not None:
-                        yield from (Forget(node, job.id, attempt.number) for node in attempt.allocation.node_ids)
+                        yield Forget(attempt.allocation.node_ids, job.id, attempt.number)
             case _:
                 pass
 
@@ -153,7 +153,8 @@ class Cluster:
         """One scheduling pass.
 
         1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
-        3. Start those whose claimed room is free.  4. Ask the policy.  5. Do what follows from its plan.
+        3. Start those whose claimed room is free.  4. Ask the policy, unless there is nothing that it could do.
+        5. Do what follows from its plan.
         """
         state = self.state
         state.end_delays(now)
@@ -165,7 +166,12 @@ class Cluster:
             state.awaited.clear()
         if state.quiesced or state.awaited:
             return
-        self._decide(settle_claims(state, now), now, out)
+        if state.claims:
+            self._decide(settle_claims(state), now, out)
+        else:
+            state.roomier.clear()
+        if not (state.queue or state.elastic or state.resizing or state.claims):
+            return
         plan = self.policy.plan(Snapshot(state, now))
         self._decide(reconcile(state, plan), now, out)
         for id, reason in plan.waits.items():

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ebbtide_core.events import Event
-from ebbtide_core.model import Allocation, JobId, NodeAllocation, NodeId
+from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.spec import JobSpec
 
 
@@ -14,33 +14,32 @@ class Record(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Start an attempt on ``node``; asking again changes nothing.
+    """Start an attempt: each of ``nodes`` its part of ``allocation``; asking again changes nothing.
 
-    With ``needs_checkpoint`` the node refuses if no checkpoint of the job verifies: it had progress that would be lost.
+    With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
     """
 
-    node: NodeId
+    nodes: tuple[NodeId, ...]
     job: JobId
     attempt: int
     spec: JobSpec
-    here: NodeAllocation
-    whole: Allocation
+    allocation: Allocation
     needs_checkpoint: bool
 
 
 class Stop(NamedTuple):
-    """End an attempt: its stop signal, the grace period, SIGKILL."""
+    """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL."""
 
-    node: NodeId
+    nodes: tuple[NodeId, ...]
     job: JobId
     attempt: int
     grace_s: float
 
 
 class Forget(NamedTuple):
-    """The attempt's end is recorded; the node may drop its state."""
+    """The attempt's end is recorded; ``nodes`` may drop its state."""
 
-    node: NodeId
+    nodes: tuple[NodeId, ...]
     job: JobId
     attempt: int
 

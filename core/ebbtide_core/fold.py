@@ -112,8 +112,7 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     state.refresh(job, now)
 
 
-def _hold(state: ClusterState, event: e.HoldRequested | e.SuspendRequested, now: float) -> None:
-    job = state.jobs[event.job]
+def _hold(state: ClusterState, job: Job, event: e.HoldRequested | e.SuspendRequested, now: float) -> None:
     job.held_by = HeldBy.USER
     if job.claiming:
         state.unplan(job)
@@ -121,8 +120,7 @@ def _hold(state: ClusterState, event: e.HoldRequested | e.SuspendRequested, now:
         job.reason = "suspended by user" if job.state is JobState.SUSPENDED else "held by user"
 
 
-def _release(state: ClusterState, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
-    job = state.jobs[event.job]
+def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
     job.held_by = None
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
@@ -130,22 +128,19 @@ def _release(state: ClusterState, event: e.ReleaseRequested | e.ResumeRequested,
         job.reason = "waiting for its turn in the queue"
 
 
-def _resize(state: ClusterState, event: e.ResizeRequested, now: float) -> None:
-    job = state.jobs[event.job]
+def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:
     job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
     if job.claiming:
         state.unplan(job)
 
 
-def _job_held(state: ClusterState, event: e.JobHeld, now: float) -> None:
-    job = state.jobs[event.job]
+def _job_held(state: ClusterState, job: Job, event: e.JobHeld, now: float) -> None:
     job.held_by, job.reason = event.by, event.reason
     if job.claiming:
         state.unplan(job)
 
 
-def _cancel(state: ClusterState, event: e.CancelRequested, now: float) -> None:
-    job = state.jobs[event.job]
+def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float) -> None:
     if job.live is None:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
 
@@ -157,8 +152,7 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 # --- decisions ---
 
 
-def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> None:
-    job = state.jobs[event.job]
+def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
     job.attempts.append(Attempt(event.attempt, event.allocation, now, sticky=event.sticky))
@@ -166,8 +160,7 @@ def _attempt_placed(state: ClusterState, event: e.AttemptPlaced, now: float) -> 
     state.place(job, event.allocation)
 
 
-def _stop_requested(state: ClusterState, event: e.StopRequested, now: float) -> None:
-    job = state.jobs[event.job]
+def _stop_requested(state: ClusterState, job: Job, event: e.StopRequested, now: float) -> None:
     attempt = job.attempts[event.attempt - 1]
     first = attempt.stop is None
     attempt.stop = StopOrder(event.cause, event.grace_s, now, event.reason, event.for_job)
@@ -192,14 +185,12 @@ def _count_stop(job: Job, cause: StopCause) -> None:
             pass
 
 
-def _room_claimed(state: ClusterState, event: e.RoomClaimed, now: float) -> None:
-    job = state.jobs[event.job]
+def _room_claimed(state: ClusterState, job: Job, event: e.RoomClaimed, now: float) -> None:
     job.reason = event.reason
     state.promise(job, event.allocation)
 
 
-def _claim_dropped(state: ClusterState, event: e.ClaimDropped, now: float) -> None:
-    job = state.jobs[event.job]
+def _claim_dropped(state: ClusterState, job: Job, event: e.ClaimDropped, now: float) -> None:
     state.unplan(job)
     job.reason = event.reason
 
@@ -207,8 +198,7 @@ def _claim_dropped(state: ClusterState, event: e.ClaimDropped, now: float) -> No
 # --- reports ---
 
 
-def _attempt_started(state: ClusterState, event: e.AttemptStarted, now: float) -> None:
-    job = state.jobs[event.job]
+def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
     attempt.started, attempt.pid, attempt.resumed_step = now, event.pid, event.resumed_step
     job.reason = "running" if attempt.stop is None else job.reason
@@ -226,19 +216,16 @@ def _resumed(job: Job, attempt: Attempt, now: float) -> None:
     job.restart_cost_s = saving + (now - attempt.placed)
 
 
-def _progress_reported(state: ClusterState, event: e.ProgressReported, now: float) -> None:
-    job = state.jobs[event.job]
+def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
     job.progress, job.progress_at = event.progress, now
 
 
-def _checkpoint_published(state: ClusterState, event: e.CheckpointPublished, now: float) -> None:
-    job = state.jobs[event.job]
+def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
     job.checkpoint = event.checkpoint
     job.attempts[-1].published = True
 
 
-def _attempt_exited(state: ClusterState, event: e.AttemptExited, now: float) -> None:
-    job = state.jobs[event.job]
+def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.freed:
         _free(state, job, attempt, now)
@@ -321,8 +308,7 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
     state.unplan(job)
 
 
-def _attempt_freed(state: ClusterState, event: e.AttemptFreed, now: float) -> None:
-    job = state.jobs[event.job]
+def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
     _free(state, job, attempt, now)
     for piece in attempt.allocation:
@@ -341,8 +327,7 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
         job.suspensions[-1].gpu_free = now
 
 
-def _attempt_refused(state: ClusterState, event: e.AttemptRefused, now: float) -> None:
-    job = state.jobs[event.job]
+def _attempt_refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
     attempt = job.attempts[-1]
     state.vacate(job)
     attempt.exited = attempt.freed = now
@@ -405,7 +390,10 @@ def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: flo
         state.roomier.add(node.id)
 
 
-def _about_job(handler: Callable[[ClusterState, Any, float], None]) -> Callable[[ClusterState, Any, float], None]:
+_Handler = Callable[[ClusterState, Any, float], None]
+
+
+def _about_job(handler: Callable[[ClusterState, Job, Any, float], None]) -> _Handler:
     """Wrap ``handler`` so that the job's story, state and place in the queue follow."""
 
     def handle(state: ClusterState, event: Any, now: float) -> None:
@@ -417,15 +405,13 @@ def _about_job(handler: Callable[[ClusterState, Any, float], None]) -> Callable[
             story.append((now, event))
             if len(story) > limits.STORY_LENGTH:
                 del story[0]
-        handler(state, event, now)
+        handler(state, job, event, now)
         state.refresh(job, now)
 
     return handle
 
 
-_Handler = Callable[[ClusterState, Any, float], None]
-
-_JOB_HANDLERS: Final[dict[type[Event], _Handler]] = {
+_JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float], None]]] = {
     e.SuspendRequested: _hold,
     e.HoldRequested: _hold,
     e.ResumeRequested: _release,

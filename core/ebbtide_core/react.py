@@ -9,7 +9,7 @@ from ebbtide_core import limits
 from ebbtide_core.commands import Command, Forget, Launch, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, StopCause
+from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 
@@ -74,31 +74,30 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
 # --- commands ---
 
 
-def _launch(state: ClusterState, event: e.AttemptPlaced) -> Iterable[Command]:
-    return _launches(state.jobs[event.job])
+def _launch(state: ClusterState, event: e.AttemptPlaced) -> tuple[Command]:
+    return (_launch_on(event.allocation.node_ids, state.jobs[event.job]),)
 
 
-def _launches(job: Job) -> list[Launch]:
+def _launch_on(nodes: tuple[NodeId, ...], job: Job) -> Launch:
     attempt, spec = job.attempts[-1], job.spec
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
         # The user has changed the range since: the node is told what the attempt really has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    whole, number, needs_checkpoint = attempt.allocation, attempt.number, job.checkpoint is not None
-    return [Launch(piece.node, job.id, number, spec, piece, whole, needs_checkpoint) for piece in whole.nodes]
+    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, job.checkpoint is not None)
 
 
-def _stop(state: ClusterState, event: e.StopRequested) -> list[Command]:
+def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
     attempt = state.jobs[event.job].attempts[event.attempt - 1]
-    return [Stop(piece.node, event.job, event.attempt, event.grace_s) for piece in attempt.allocation.nodes]
+    return (Stop(attempt.allocation.node_ids, event.job, event.attempt, event.grace_s),)
 
 
 def _forget_if_freed(state: ClusterState, event: e.AttemptExited) -> Iterable[Command]:
     return _forget(state, event) if event.freed else ()
 
 
-def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> list[Command]:
+def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> tuple[Command]:
     attempt = state.jobs[event.job].attempts[event.attempt - 1]
-    return [Forget(piece.node, event.job, event.attempt) for piece in attempt.allocation.nodes]
+    return (Forget(attempt.allocation.node_ids, event.job, event.attempt),)
 
 
 def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command]:
@@ -107,12 +106,12 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) not in event.known:
             if _never_arrived(attempt):
-                yield from (launch for launch in _launches(job) if launch.node == event.node)
+                yield _launch_on((event.node,), job)
         elif attempt.exited is None and attempt.stop is not None:
-            yield Stop(event.node, job.id, attempt.number, attempt.stop.grace_s)
+            yield Stop((event.node,), job.id, attempt.number, attempt.stop.grace_s)
     for ref in event.known:
         if _is_over(state, ref):
-            yield Forget(event.node, ref.job, ref.attempt)
+            yield Forget((event.node,), ref.job, ref.attempt)
 
 
 def _never_arrived(attempt: Attempt) -> bool:

@@ -15,7 +15,7 @@ from ebbtide_core.snapshot import Eviction, Placement, Plan
 from ebbtide_core.state import ClusterState
 
 
-def settle_claims(state: ClusterState, now: float) -> Iterator[Event]:
+def settle_claims(state: ClusterState) -> Iterator[Event]:
     """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
     roomier, state.roomier = state.roomier, set()
     for job in list(state.claims.values()):
@@ -23,7 +23,7 @@ def settle_claims(state: ClusterState, now: float) -> Iterator[Event]:
         if planned is None or not _exists(state, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
-            yield AttemptPlaced(job.id, len(job.attempts) + 1, room, f"starting on {where(room)}")
+            yield _start(job, room)
 
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
@@ -65,6 +65,9 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> list[tuple[JobId, Pla
 
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     wanted = placement.allocation
+    if job.planned is None and job.waiting and state.books.open(wanted):
+        yield _start(job, wanted, placement.sticky)
+        return
     if wanted == job.planned or not _fits_instead(state, job, wanted):
         return
     if job.running:
@@ -75,10 +78,14 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and state.books.free_now(wanted):
-        reason = f"starting on {where(wanted)}"
-        yield AttemptPlaced(job.id, len(job.attempts) + 1, wanted, reason, placement.sticky)
+        yield _start(job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
         yield RoomClaimed(job.id, wanted, placement.reason)
+
+
+def _start(job: Job, allocation: Allocation, sticky: bool = False) -> Event:
+    """The decision to start the job on ``allocation``, which is free."""
+    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, f"starting on {where(allocation)}", sticky)
 
 
 def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:

@@ -71,11 +71,12 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self.loop: MasterLoop
 
     def perform(self, order: c.Command) -> None:
-        """Send an order to its node; if that is not connected, it is reminded when it registers."""
+        """Send an order to its nodes; one that is not connected is reminded when it registers."""
         if isinstance(order, c.Launch | c.Stop | c.Forget):
-            session = self._sessions.get(order.node)
-            if session is not None and session.registered:
-                session.send(order_to_message(order))
+            for node in order.nodes:
+                session = self._sessions.get(node)
+                if session is not None and session.registered:
+                    session.send(order_to_message(order, node))
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
         """What the node's GPUs said last; empty if it is not connected."""

@@ -46,20 +46,20 @@ def slices_to_messages(slices: tuple[GpuSlice, ...]) -> Iterator[job_pb2.GpuAllo
         yield job_pb2.GpuAllocation(uuid=piece.gpu, share=parts_to_share(piece.share), mem_bytes=piece.mem_bytes)
 
 
-def order_to_message(order: c.Launch | c.Stop | c.Forget) -> agent_pb2.MasterMessage:
-    """An order to a node on the wire."""
+def order_to_message(order: c.Launch | c.Stop | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+    """An order on the wire, as ``node`` gets it."""
     match order:
-        case c.Launch():
-            rank = order.whole.nodes.index(order.here)
+        case c.Launch(allocation=allocation):
+            rank = allocation.node_ids.index(node)
             launch = agent_pb2.Launch(
                 job_id=order.job,
                 attempt=order.attempt,
                 spec=spec_to_message(order.spec),
-                gpus=slices_to_messages(order.here.gpus),
+                gpus=slices_to_messages(allocation.nodes[rank].gpus),
                 needs_checkpoint=order.needs_checkpoint,
                 node_rank=rank,
-                num_nodes=len(order.whole.nodes),
-                world_size=len(order.whole.gpu_ids),
+                num_nodes=len(allocation.nodes),
+                world_size=len(allocation.gpu_ids),
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():

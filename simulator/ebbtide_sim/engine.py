@@ -243,8 +243,6 @@ class Simulation:
 
     def _launch(self, order: Launch) -> None:
         job = self._jobs[order.job]
-        if order.node != order.whole.nodes[0].node:
-            return  # the first node speaks for the gang
         job.starting = order.attempt
         delay = self.world.restart_cost_s if order.attempt > 1 else 0.0
         self._later(self.now + delay, _HEARD, order.job, order.attempt)

@@ -261,7 +261,7 @@ class TestFencing:
         job = lab.running()
         lab.end(job, DONE)
         lab.tell(e.AttemptFreed(job.id, 1))
-        assert lab.last == [Forget(NodeId("a"), job.id, 1)]
+        assert lab.last == [Forget((NodeId("a"),), job.id, 1)]
 
     def test_an_end_that_frees_its_gpus_at_once_needs_no_second_report(self) -> None:
         lab = Lab(gpus=1)
@@ -269,7 +269,7 @@ class TestFencing:
         lab.tell(e.AttemptExited(job.id, 1, DONE, freed=True))
         assert job.holding is None
         assert gpus_of(after) == {"a0"}
-        assert Forget(NodeId("a"), job.id, 1) in lab.last
+        assert Forget((NodeId("a"),), job.id, 1) in lab.last
 
     def test_a_report_about_an_unknown_job_changes_nothing(self, lab: Lab) -> None:
         assert lab.tell(e.AttemptExited(JobId("99"), 1, FAILED)) == []

@@ -80,18 +80,17 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
-            match command:
-                case Launch(node=node) | Stop(node=node) | Forget(node=node) if self.connected[node]:
-                    self._order(command)
-                case _:
-                    pass
+            if isinstance(command, Launch | Stop | Forget):
+                [node] = command.nodes  # no job may be spread here
+                if self.connected[node]:
+                    self._order(command, node)
 
-    def _order(self, order: Launch | Stop | Forget) -> None:
+    def _order(self, order: Launch | Stop | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
         match order:
             case Launch() if ref not in self.processes:
-                gpus = {gpu.gpu: gpu.share for gpu in order.here.gpus}
-                process = self.processes[ref] = Process(ref, order.node, gpus)
+                gpus = {gpu.gpu: gpu.share for gpu in order.allocation.nodes[0].gpus}
+                process = self.processes[ref] = Process(ref, node, gpus)
                 self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100))
             case Stop() if ref in self.processes and order.grace_s == 0:
                 self._end(self.processes[ref], ExitFacts(signal=9, stop_requested=True, killed=True))

@@ -232,6 +232,8 @@ async def test_it_wakes_up_at_the_time_that_was_asked_for_and_never_before() -> 
 async def test_of_two_times_it_wakes_up_at_the_earlier_one_first() -> None:
     policy = Counting()
     async with a_bench(Disk(), policy) as bench:
+        await bench.tell(submitted())  # while nobody waits, no policy is asked
+        policy.asked.clear()
         start = bench.clock.now()
         for seconds in (60.0, 0.03, 90.0):
             bench.loop._carry_out(WakeAt(start + seconds))
@@ -242,6 +244,8 @@ async def test_of_two_times_it_wakes_up_at_the_earlier_one_first() -> None:
 async def test_a_time_that_is_past_is_now() -> None:
     policy = Counting()
     async with a_bench(Disk(), policy) as bench:
+        await bench.tell(submitted())
+        policy.asked.clear()
         bench.loop._carry_out(WakeAt(1.0))
         await turns(lambda: policy.asked)
 

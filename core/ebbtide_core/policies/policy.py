@@ -15,7 +15,11 @@ class Policy(Protocol):
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows."""
+        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows.
+
+        It is called only while a job waits in the queue or for claimed room, or one with room promised to it may get
+        another GPU count: at any other time there must be nothing that the policy wants to change.
+        """
         ...
 
     def queue(self) -> Queue:
