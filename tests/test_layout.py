@@ -9,6 +9,7 @@ ROOTS = {
     "core": "ebbtide_core",
     "master": "ebbtide_master",
     "agent": "ebbtide_agent",
+    "simulator": "ebbtide_sim",
     "client": "ebbtide_cli",
     "sdk": "ebbtide",
     "protos": "ebbtide_protos",

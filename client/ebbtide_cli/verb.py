@@ -30,6 +30,9 @@ VERBS: Final = {
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
     },
+    "Studies": {
+        "simulate": "Try policies on workloads, and re-run the papers' experiments",
+    },
     "Changes": {
         "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
         "resume": "Let suspended jobs go on",

@@ -29,9 +29,18 @@ class Scenario:
     world: World = field(default_factory=World)
 
 
-def simulate(scenario: Scenario, *, events: TextIO | None = None, progress: Progress | None = None) -> Report:
-    """Run ``scenario``; its event log goes to ``events``. `PolicyError` for a policy that there is not."""
-    metrics = Metrics()
+def simulate(
+    scenario: Scenario,
+    *,
+    events: TextIO | None = None,
+    progress: Progress | None = None,
+    metrics: Metrics | None = None,
+) -> Report:
+    """Run ``scenario``; its event log goes to ``events``, tallies of its jobs to ``metrics``.
+
+    `PolicyError` for a policy that there is not.
+    """
+    metrics = metrics or Metrics()
     observers: list[Observer] = [metrics]
     if events is not None:
         observers.append(EventLog(events))

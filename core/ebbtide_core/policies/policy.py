@@ -1,6 +1,6 @@
 """What a policy is."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -13,6 +13,9 @@ class Policy(Protocol):
     A policy keeps no state of its own: what it needs from pass to pass is derived from the jobs, in the queue and the
     ranking that it defines here and finds again in its snapshot.
     """
+
+    rigid: ClassVar[bool] = False
+    """Whether it gives elastic jobs their greatest size or nothing."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows.

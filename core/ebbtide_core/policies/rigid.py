@@ -6,6 +6,7 @@ this open, but only so are its utilisations almost the same for all policies. St
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ebbtide_core.books import Books
 from ebbtide_core.job import Job
@@ -22,6 +23,8 @@ from ebbtide_core.work import remaining
 @dataclass(frozen=True, slots=True)
 class RigidFcfs(Policy):
     """First come, first served, with p_max GPUs each (Rigid FCFS)."""
+
+    rigid: ClassVar[bool] = True
 
     def queue(self) -> ShapedQueue:
         """In order of arrival."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ebbtide_core.policies.registry import create_policy
 
+from ebbtide_sim.draw import new_figure
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
 from ebbtide_sim.metrics import Metrics, Report
@@ -286,11 +287,7 @@ def _checks(rows: dict[str, dict[str, Any]], wins: Sequence[bool]) -> tuple[Chec
 
 def _draw(table: dict[str, list[Report]], path: Path) -> None:
     """The paper's Fig. 1: slowdown rates of TE and BE by policy."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.use("Agg")
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = new_figure(9, 4)
     for axes, kind, title in zip(figure.subplots(1, 2), ("te", "be"), ("trial-and-error", "best-effort"), strict=True):
         for offset, percentile, color in ((-0.27, "p50", "#0072B2"), (0.0, "p95", "#E69F00"), (0.27, "p99", "#999999")):
             heights = [mean(run.slowdown[kind][percentile] or 0.0 for run in runs) for runs in table.values()]

@@ -1,0 +1,343 @@
+"""``ebb simulate``: policies on recorded or made-up workloads, and the papers' experiments."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
+from ebbtide_cli.output import StatusLine, complain, print_json
+from ebbtide_cli.values import format_duration
+from ebbtide_cli.verb import DURATION, SETTING, SIZE, argument_type, examples, json_option
+
+if TYPE_CHECKING:
+    from ebbtide_sim.experiments import ExperimentReport
+    from ebbtide_sim.metrics import Report
+    from ebbtide_sim.setup import Setup
+    from ebbtide_sim.simulate import Scenario
+    from ebbtide_sim.sweep import Sweep
+
+T = TypeVar("T")
+EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations")
+MAX_JOBS = 2**24
+
+
+def _parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
+    name, equals, values = text.partition("=")
+    chosen = tuple(values.split(","))
+    if not (name and equals and all(chosen)):
+        raise ValueError(f"{text[:60]!r} is not NAME=VALUE,VALUE,…")
+    return name, chosen
+
+
+AXIS = argument_type("name=values", _parse_axis)
+
+
+@click.command(
+    epilog=examples(
+        "ebb simulate --workload bags --nodes 2x8 --policy fitgpp",
+        "ebb simulate --workload jobs.csv --nodes 84x8 --policy fifo --events out.jsonl --json",
+        "ebb simulate --workload bags --jobs-limit 500 --sweep policy=fitgpp,fifo --sweep s=0,4 --jobs 2",
+        "ebb simulate fitgpp --plot fitgpp.png",
+    )
+)
+@click.argument("experiment", required=False, type=click.Choice(EXPERIMENTS))
+@click.option("--full", is_flag=True, help="The experiment at the paper's size.")
+@click.option("--workload", metavar="FILE|NAME", default="bags", show_default=True,
+              help="SWF, CSV, Philly, openb, Pollux or Google trace; or bags, fitgpp, hybrid.")  # fmt: skip
+@click.option("--jobs-limit", "limit", metavar="N", type=click.IntRange(1, MAX_JOBS), help="Only its first N jobs.")
+@click.option("--arrival", type=click.Choice(("submit", "start")), default="submit", help="When a job of an SWF comes.")
+@click.option("--offline", is_flag=True, help="All jobs are there from the beginning.")
+@click.option("--elastic", metavar="MIN-MAX", default="", help="GPUs of every job, such as 1-8 or 1/4-4.")
+@click.option("--nodes", metavar="NxG", default="4x8", show_default=True, help="N nodes with G GPUs each.")
+@click.option("--node-cpus", metavar="N", type=click.FloatRange(0, 65536), default=32.0, help="CPUs of each node.")
+@click.option("--node-mem", metavar="SIZE", type=SIZE, default="256GiB", help="Memory of each node.")
+@click.option("--gpu-mem", metavar="SIZE", type=SIZE, default="80GiB", help="Memory of each GPU.")
+@click.option("--cluster", metavar="FILE", default="", help="CSV of different nodes, instead of --nodes.")
+@click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
+@click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+@click.option("--speedup", metavar="NAME|FILE", default="linear", help="Speed by GPUs: linear, dl-sublinear, a CSV.")
+@click.option("--restart-cost", metavar="TIME", type=DURATION, default="0s", help="From a relaunch to computing again.")
+@click.option("--not-resumable", is_flag=True, help="Who is preempted starts again from nothing.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="For whatever is drawn at random.")
+@click.option("--sweep", "axes", metavar="NAME=V,V", type=AXIS, multiple=True, help="Run every combination.")
+@click.option("--metric", default="slowdown.all.p95", show_default=True, help="Of the report, for a sweep's plot.")
+@click.option("--jobs", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
+@click.option("--engine", type=click.Choice(("processes", "dask")), default="processes", help="Where sweeps run.")
+@click.option("--scheduler", metavar="HOST:PORT", help="Of the Dask cluster.")
+@click.option("--events", metavar="FILE", type=click.Path(dir_okay=False), help="What happened, as JSON lines.")
+@click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="A picture (PNG).")
+@json_option
+def command(
+    experiment: str | None,
+    full: bool,
+    axes: tuple[tuple[str, tuple[str, ...]], ...],
+    metric: str,
+    jobs: int,
+    engine: str,
+    scheduler: str | None,
+    events: str | None,
+    plot: str | None,
+    as_json: bool,
+    **setting: Any,
+) -> int:
+    """Run a workload under a policy in the simulator, which drives the master's own scheduling code.
+
+    With the name of an EXPERIMENT, run that of the paper instead, and show the paper's figures beside ours.
+    """
+    with _errors():
+        if experiment is not None:
+            return _experiment(experiment, full, setting["seed"], jobs, plot, as_json)
+        if full:
+            raise Failure("--full: is for the named experiments", USAGE)
+        setup = _setup(setting)
+        if axes:
+            if events:
+                raise Failure("--events: is for one simulation, not for a sweep", USAGE)
+            _sweep(setup, axes, metric, _engine(engine, scheduler, jobs), plot, as_json)
+        else:
+            _single(setup, events, plot, as_json)
+    return OK
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the simulator refuses is wrong usage; what is not installed can be."""
+    try:
+        from ebbtide_core.policies.registry import PolicyError
+        from ebbtide_sim.workload import WorkloadError
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    try:
+        yield
+    except (PolicyError, WorkloadError) as error:
+        raise Failure(str(error), USAGE) from None
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+
+
+def _missing(error: ModuleNotFoundError) -> Failure:
+    extra = "dask" if error.name in ("dask", "distributed") else "simulate"
+    return Failure(f"{error.name} is not installed: pip install 'ebbtide[{extra}]'")
+
+
+def _setup(setting: dict[str, Any]) -> "Setup":
+    from ebbtide_sim.setup import Setup
+
+    return Setup(
+        node_mem_bytes=setting.pop("node_mem"),
+        gpu_mem_bytes=setting.pop("gpu_mem"),
+        restart_cost_s=setting.pop("restart_cost"),
+        resumable=not setting.pop("not_resumable"),
+        options=dict(setting.pop("options")),
+        **setting,
+    )
+
+
+# --- one simulation ---
+
+
+def _single(setup: "Setup", events: str | None, plot: str | None, as_json: bool) -> None:
+    from ebbtide_sim.draw import draw_run
+    from ebbtide_sim.metrics import Metrics
+
+    status = StatusLine()
+    with status:
+        status.show(f"reading {setup.workload} …")
+        scenario = setup.scenario()
+        metrics = Metrics()
+        with _written(events) as log:
+            report = _run(scenario, metrics, log, status)
+        if plot:
+            with _replaced(plot) as path:
+                draw_run(list(metrics.tallies.values()), f"{scenario.workload.name} under {setup.policy}", path)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_reports([({"policy": setup.policy}, report)])
+        _print_notes(scenario)
+
+
+def _run(scenario: "Scenario", metrics: Any, log: TextIO | None, status: StatusLine) -> "Report":
+    from ebbtide_sim.simulate import simulate
+
+    total = max(1, len(scenario.workload.jobs))
+
+    def progress(now: float, count: int) -> None:
+        words = f"{format_duration(now)} simulated, {count} events"
+        status.show(words, done=min(1.0, len(metrics.tallies) / total))
+
+    return simulate(scenario, events=log, progress=progress, metrics=metrics)
+
+
+@contextmanager
+def _written(name: str | None) -> Iterator[TextIO | None]:
+    """A file to write into, which appears under its name once it is complete."""
+    if name is None:
+        yield None
+        return
+    with _replaced(name) as path, path.open("w", encoding="utf-8") as stream:
+        yield stream
+
+
+@contextmanager
+def _replaced(name: str) -> Iterator[Path]:
+    """A path to write to; what is there is moved to ``name`` at the end, or removed after a failure."""
+    target = Path(name)
+    part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    try:
+        part.touch()
+    except OSError as error:
+        raise Failure(f"{name}: cannot be written: {error.strerror}", USAGE) from None
+    try:
+        yield part
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# --- sweeps ---
+
+
+def _engine(engine: str, scheduler: str | None, jobs: int) -> Callable[[Sequence["Setup"]], Any]:
+    from ebbtide_sim.sweep import in_processes, on_dask
+
+    if engine == "dask" and scheduler is None:
+        raise Failure("--scheduler: is needed with --engine dask, HOST:PORT of its scheduler", USAGE)
+    if engine != "dask" and scheduler is not None:
+        raise Failure("--scheduler: is for --engine dask", USAGE)
+    return in_processes(jobs) if scheduler is None else on_dask(scheduler)
+
+
+def _sweep(
+    base: "Setup",
+    axes: Sequence[tuple[str, tuple[str, ...]]],
+    metric: str,
+    engine: Callable[[Sequence["Setup"]], Any],
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    from ebbtide_sim.sweep import combine
+
+    sweep = combine(base, axes)
+    for why in sweep.skipped:
+        complain(why)
+    _check(sweep)
+    reports: dict[int, Report] = {}
+    with StatusLine() as status:
+        status.show(f"0 of {len(sweep.runs)} simulations", done=0.0)
+        for index, report in engine([setup for _, setup in sweep.runs]):
+            reports[index] = report
+            status.show(f"{len(reports)} of {len(sweep.runs)} simulations", done=len(reports) / len(sweep.runs))
+    results = [(parameters, reports[index]) for index, (parameters, _) in enumerate(sweep.runs)]
+    if plot:
+        _plot_sweep(results, metric, plot)
+    if as_json:
+        print_json([{"parameters": parameters, "report": report.to_json()} for parameters, report in results])
+    else:
+        _print_reports(results)
+
+
+def _check(sweep: "Sweep") -> None:
+    """Refuse what is wrong with any combination before the first is run; the workload of the first stands for all."""
+    for _, setup in sweep.runs:
+        replace(setup, workload="bags", limit=1).scenario()
+    sweep.runs[0][1].scenario()
+
+
+def _plot_sweep(results: Sequence[tuple[dict[str, str], "Report"]], metric: str, plot: str) -> None:
+    from ebbtide_sim.draw import draw_sweep
+
+    with _replaced(plot) as path:
+        try:
+            draw_sweep(results, metric, path)
+        except (KeyError, TypeError):
+            raise Failure(f"--metric: {metric!r} is no number of the report, such as slowdown.te.p95", USAGE) from None
+
+
+# --- named experiments ---
+
+
+def _experiment(name: str, full: bool, seed: int, jobs: int, plot: str | None, as_json: bool) -> int:
+    from ebbtide_sim.experiments import load_experiment
+
+    with StatusLine() as status:
+        status.show(f"{name} …", done=0.0)
+        experiment = load_experiment(name)
+        report = experiment.run(full, seed, jobs, lambda words, done: status.show(words, done=done))
+    picture = plot or f"{name}.png"
+    with _replaced(picture) as path:
+        report.draw(path)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_experiment(report, picture)
+    return OK if all(check.held for check in report.checks) else FAILED
+
+
+def _print_experiment(report: "ExperimentReport", picture: str) -> None:
+    from ebbtide_cli.drawing import print_table
+
+    titles = list(dict.fromkeys(name for row in report.rows for name in row))
+    print_table(
+        [title.upper() for title in titles], [[_cell(row.get(title)) for title in titles] for row in report.rows]
+    )
+    print()
+    for check in report.checks:
+        print(f"{'✓' if check.held else '✗'} {check.name}: {check.detail}")
+    print("\nAssumed:")
+    for assumption in report.assumptions:
+        print(f"- {assumption}")
+    print(f"\nDrawn: {picture}")
+
+
+# --- tables ---
+
+
+def _print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
+    from ebbtide_cli.drawing import print_table
+
+    names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
+    titles = [*(name.upper() for name in names), "FINISHED", "MAKESPAN", "UTILISATION", "BUSY", "FLOW MEAN", "FLOW P95",
+              "TE P95", "BE P50", "BE P95", "PREEMPTIONS", "RESIZES", "DROPPED"]  # fmt: skip
+    print_table(
+        titles, [[parameters.get(name, "-") for name in names] + _row(report) for parameters, report in results]
+    )
+
+
+def _row(report: "Report") -> list[str]:
+    return [
+        f"{report.finished}/{report.jobs}",
+        format_duration(report.makespan_s),
+        f"{report.utilisation:.1%}",
+        f"{report.busy:.1%}",
+        _time(report.flow_time_s["mean"]),
+        _time(report.flow_time_s["p95"]),
+        _cell(report.slowdown["te"]["p95"]),
+        _cell(report.slowdown["be"]["p50"]),
+        _cell(report.slowdown["be"]["p95"]),
+        str(report.preemptions),
+        str(report.resizes),
+        str(report.dropped),
+    ]
+
+
+def _print_notes(scenario: "Scenario") -> None:
+    for note in scenario.workload.notes:
+        print(f"Note: {note}")
+    for why, count in scenario.workload.skipped.items():
+        print(f"Skipped: {count} jobs: {why}")
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)

@@ -1,0 +1,101 @@
+"""What a user asks to be simulated, in plain values that travel between processes, and the scenario it stands for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from ebbtide_core.limits import MAX_GPUS_PER_NODE
+from ebbtide_core.model import parts
+from ebbtide_core.policies.registry import POLICIES, create_policy
+
+from ebbtide_sim.engine import World
+from ebbtide_sim.simulate import Scenario
+from ebbtide_sim.speedup import load_speedup
+from ebbtide_sim.workload import Workload, WorkloadError, elastic, load_workload, offline
+from ebbtide_sim.workloads.nodes import MAX_NODES, SimNode, read_cluster
+
+GIB: Final = 2**30
+RIGID: Final = frozenset(name for name, kind in POLICIES.items() if kind.rigid)
+"""Policies that give a job what it asks for or nothing: bounds for elastic jobs do not concern them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One simulation, in words and numbers. ``nodes`` is ``NODESxGPUS``; ``elastic`` is ``MIN-MAX`` GPUs, or empty.
+
+    ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` are of each node and GPU, unless a ``cluster`` file says
+    it all. ``limit`` keeps the first jobs of the workload only.
+    """
+
+    workload: str = "bags"
+    nodes: str = "4x8"
+    node_cpus: float = 32.0
+    node_mem_bytes: int = 256 * GIB
+    gpu_mem_bytes: int = 80 * GIB
+    cluster: str = ""
+    policy: str = "fitgpp"
+    options: Mapping[str, str] = field(default_factory=dict)
+    offline: bool = False
+    elastic: str = ""
+    speedup: str = "linear"
+    restart_cost_s: float = 0.0
+    resumable: bool = True
+    limit: int | None = None
+    arrival: str = "submit"
+    seed: int = 0
+
+    def scenario(self) -> Scenario:
+        """What it stands for; `WorkloadError` or `PolicyError`, in one line, if there is no such thing."""
+        create_policy(self.policy, self.options)
+        workload = _loaded(self.workload, self.seed, self.limit, self.arrival)
+        speedup = load_speedup(self.speedup)
+        if self.elastic and self.policy not in RIGID:
+            low, high = parse_elastic(self.elastic)
+            workload = elastic(workload, low, high, speedup)
+        if self.offline:
+            workload = offline(workload)
+        world = World(speedup=speedup, restart_cost_s=self.restart_cost_s, resumable=self.resumable)
+        return Scenario(workload=workload, nodes=self._nodes(), policy=self.policy, options=self.options, world=world)
+
+    def _nodes(self) -> tuple[SimNode, ...]:
+        if self.cluster:
+            return tuple(read_cluster(Path(self.cluster)))
+        count, gpus = parse_nodes(self.nodes)
+        node = SimNode(
+            name="node0",
+            gpus=gpus,
+            gpu_mem_bytes=self.gpu_mem_bytes,
+            cpus=self.node_cpus,
+            mem_bytes=self.node_mem_bytes,
+        )
+        return tuple(replace(node, name=f"node{number}") for number in range(count))
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, seed: int, limit: int | None, arrival: str) -> Workload:
+    """A workload is read once per process, however many simulations run there."""
+    return load_workload(name, seed, jobs=limit, arrival=arrival)
+
+
+def parse_nodes(text: str) -> tuple[int, int]:
+    """Read ``84x8``: 84 nodes with 8 GPUs each."""
+    count, times, gpus = text.partition("x")
+    if not (times and count.isdecimal() and gpus.isdecimal()) or len(text) > 20:
+        raise WorkloadError(f"--nodes: {text[:40]!r} is not NODESxGPUS, such as 84x8")
+    if not 1 <= int(count) <= MAX_NODES or int(gpus) > MAX_GPUS_PER_NODE:
+        raise WorkloadError(f"--nodes: {text} is not within 1 to {MAX_NODES} nodes of at most {MAX_GPUS_PER_NODE} GPUs")
+    return int(count), int(gpus)
+
+
+def parse_elastic(text: str) -> tuple[int, int]:
+    """Read ``1/4-4``: from a quarter of a GPU to four, in parts."""
+    low, dash, high = text.partition("-")
+    try:
+        if not dash or len(text) > 20:
+            raise ValueError
+        return parts(Fraction(low)), parts(Fraction(high))
+    except (ValueError, ZeroDivisionError):
+        raise WorkloadError(f"--elastic: {text[:40]!r} is not MIN-MAX GPUs, such as 1-8 or 1/4-4") from None

@@ -1,0 +1,136 @@
+"""Many simulations that differ in a few parameters, side by side: in processes here, or on a Dask cluster."""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from typing import Any, Final
+
+from ebbtide_core.policies.registry import POLICIES, PolicyError, option_names
+
+from ebbtide_sim.metrics import Report
+from ebbtide_sim.setup import Setup
+from ebbtide_sim.simulate import simulate
+from ebbtide_sim.workload import WorkloadError
+
+PARAMETERS: Final = ("policy", "nodes", "seed", "restart-cost", "elastic")
+"""What can be varied beside the options of policies."""
+Engine = Callable[[Sequence[Setup]], Iterable[tuple[int, Report]]]
+"""Runs simulations anywhere and anyhow; gives each report with its place, in any order."""
+Parameters = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The combinations that make sense, and why the others do not."""
+
+    runs: tuple[tuple[Parameters, Setup], ...]
+    skipped: tuple[str, ...]
+
+
+def combine(base: Setup, axes: Sequence[tuple[str, Sequence[str]]]) -> Sweep:
+    """All combinations of the values of ``axes`` on top of ``base``.
+
+    A combination that gives a policy an option that it lacks is left out, once; if no policy has an option,
+    `PolicyError`. Every combination is checked before any is run.
+    """
+    runs: dict[tuple[Any, ...], tuple[Parameters, Setup]] = {}
+    skipped: dict[str, None] = {}
+    for values in product(*(values for _, values in axes)):
+        wanted = dict(zip((name for name, _ in axes), values, strict=True))
+        setup, dropped = _applied(base, wanted)
+        for name in dropped:
+            skipped[f"{setup.policy} has no option {name}: it runs once, whatever its value"] = None
+        used = {name: value for name, value in wanted.items() if name not in dropped}
+        runs.setdefault(tuple(used.items()), (used, setup))
+    _check_options(axes, [setup.policy for _, setup in runs.values()])
+    return Sweep(tuple(runs.values()), tuple(skipped))
+
+
+def _check_options(axes: Sequence[tuple[str, Sequence[str]]], policies: Sequence[str]) -> None:
+    for name, _ in axes:
+        if name not in PARAMETERS and not any(name in option_names(policy) for policy in policies):
+            raise PolicyError(f"--sweep: {name!r} is no option of {', '.join(dict.fromkeys(policies))}, and none of "
+                              f"{', '.join(PARAMETERS)}")  # fmt: skip
+
+
+def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
+    """``base`` with what is ``wanted``; and the options that its policy does not have."""
+    setup, dropped = base, []
+    if "policy" in wanted:
+        setup = replace(setup, policy=wanted["policy"], options=_own(base, wanted["policy"]))
+    if setup.policy not in POLICIES:
+        raise PolicyError(f"--sweep: policy {setup.policy!r} is none of {', '.join(POLICIES)}")
+    for name, value in wanted.items():
+        match name:
+            case "policy":
+                pass
+            case "nodes":
+                setup = replace(setup, nodes=value)
+            case "seed":
+                setup = replace(setup, seed=_number(name, value, int))
+            case "restart-cost":
+                setup = replace(setup, restart_cost_s=_number(name, value, float))
+            case "elastic":
+                setup = replace(setup, elastic=value)
+            case _ if name in option_names(setup.policy):
+                setup = replace(setup, options={**setup.options, name: value})
+            case _:
+                dropped.append(name)
+    return setup, dropped
+
+
+def _own(base: Setup, policy: str) -> dict[str, str]:
+    """The options given for all that ``policy`` knows."""
+    if policy not in POLICIES:
+        return {}
+    return {name: value for name, value in base.options.items() if name in option_names(policy)}
+
+
+def _number(name: str, value: str, kind: type[int] | type[float]) -> Any:
+    try:
+        number = kind(value)
+    except ValueError:
+        raise WorkloadError(f"--sweep: {name} takes a number, not {value!r}") from None
+    if not 0 <= number < 1e12:
+        raise WorkloadError(f"--sweep: {name} is at least 0, not {value}")
+    return number
+
+
+def run_setup(setup: Setup) -> Report:
+    """One simulation of a sweep."""
+    return simulate(setup.scenario())
+
+
+def in_processes(jobs: int) -> Engine:
+    """Runs simulations in ``jobs`` processes of this machine; they end with the one who waits for them."""
+
+    def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
+        # A pool's exit terminates its workers, so an interrupted sweep leaves nothing behind.
+        with get_context("spawn").Pool(min(jobs, len(setups)), _ignore_interrupts) as pool:
+            yield from pool.imap_unordered(_numbered, list(enumerate(setups)))
+
+    return run
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _numbered(job: tuple[int, Setup]) -> tuple[int, Report]:
+    return job[0], run_setup(job[1])
+
+
+def on_dask(scheduler: str) -> Engine:
+    """Runs simulations on the workers of the Dask cluster whose scheduler listens at ``scheduler``."""
+
+    def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
+        from distributed import Client, as_completed
+
+        with Client(scheduler, timeout="10s", set_as_default=False) as client:
+            futures = {client.submit(run_setup, setup, pure=False): index for index, setup in enumerate(setups)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+    return run
