@@ -135,19 +135,22 @@ class Node:
             return len(self.slices) - used
         return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
 
-    def fits(self, piece: NodeAllocation, use: Use) -> bool:
-        """Whether ``piece`` fits beside ``use``."""
-        if piece.cpus and use.cpus + piece.cpus > self.facts.cpus:
+    def fits(self, piece: NodeAllocation, use: Use, less: NodeAllocation | None = None) -> bool:
+        """Whether ``piece`` fits beside ``use`` (``less`` some of it)."""
+        cpus = round(use.cpus - less.cpus, CPU_DIGITS) if less else use.cpus
+        if piece.cpus and cpus + piece.cpus > self.facts.cpus:
             return False
-        if piece.mem_bytes and use.mem_bytes + piece.mem_bytes > self.facts.mem_bytes:
+        if piece.mem_bytes and use.mem_bytes - (less.mem_bytes if less else 0) + piece.mem_bytes > self.facts.mem_bytes:
             return False
         whole, shares, slices = use.whole, use.shares, self.slices
+        own = {gpu.gpu: gpu for gpu in less.gpus} if less else {}
         for gpu in piece.gpus:
             id = gpu.gpu
-            if id in whole or id not in slices:
+            if id not in slices or (id in whole and id not in own):
                 return False
             if id in shares and (
-                shares[id] + gpu.share > WHOLE or use.gpu_mem[id] + gpu.mem_bytes > slices[id].mem_bytes
+                shares[id] + gpu.share - (own[id].share if id in own else 0) > WHOLE
+                or use.gpu_mem[id] + gpu.mem_bytes - (own[id].mem_bytes if id in own else 0) > slices[id].mem_bytes
             ):
                 return False
         return True
@@ -161,11 +164,11 @@ class Node:
 class Room:
     """The usable nodes by how many GPUs nobody is promised, so that room is found without a look at every node.
 
-    ``idle[n]`` has the nodes with n such GPUs; ``shared`` those where parts of a GPU are in use.
+    ``idle[n]`` has the nodes with n such GPUs, if there are any; ``shared`` those where parts of a GPU are in use.
     """
 
     def __init__(self) -> None:
-        self.idle: list[dict[NodeId, None]] = [{}]
+        self.idle: dict[int, dict[NodeId, None]] = {}
         self.shared: dict[NodeId, None] = {}
         self.total = 0
         self._count: dict[NodeId, int] = {}
@@ -177,12 +180,13 @@ class Room:
         before = self._count.get(id, -1)
         if count != before:
             if before >= 0:
-                del self.idle[before][id]
+                nodes = self.idle[before]
+                del nodes[id]
+                if not nodes:
+                    del self.idle[before]
                 self.total -= before
             if count >= 0:
-                while count >= len(self.idle):
-                    self.idle.append({})
-                self.idle[count][id] = None
+                self.idle.setdefault(count, {})[id] = None
                 self.total += count
             self._count[id] = count
         if use.shares and count >= 0:
@@ -193,7 +197,7 @@ class Room:
     def copy(self) -> "Room":
         """An independent copy."""
         other = Room()
-        other.idle = [nodes.copy() for nodes in self.idle]
+        other.idle = {count: nodes.copy() for count, nodes in self.idle.items()}
         other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
         return other
 

@@ -71,19 +71,25 @@ class Trial:
             yield node, use, piece
 
     def find(
-        self, job: Job, share: int, nodes: Iterable[NodeId] | None = None, *, free_now: bool = False
+        self,
+        job: Job,
+        share: int,
+        nodes: Iterable[NodeId] | None = None,
+        *,
+        free_now: bool = False,
+        fullest: bool = False,
     ) -> Allocation | None:
         """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
 
         Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
-        fullest node (best fit), but those that can grow to the emptiest. A gang, which is larger than any node and
-        allows several, takes whole GPUs from as few nodes as possible.
+        fullest node (best fit), but those that can grow to the emptiest, unless the ``fullest`` is asked for. A gang,
+        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible.
         """
         self._enter()
         if share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE:
             return self._gang(job, share // WHOLE, nodes, free_now)
         later = None
-        for id in self._candidates(job, share) if nodes is None else nodes:
+        for id in self._candidates(job, share, fullest) if nodes is None else nodes:
             node = self.nodes.get(id)
             piece = self._on_node(job, share, node) if node is not None else None
             if piece is None or node is None:
@@ -118,17 +124,15 @@ class Trial:
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
 
-    def _candidates(self, job: Job, share: int) -> Iterator[NodeId]:
+    def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
         if 0 < share < WHOLE:
             yield from self._by_shares_left()
         first = max(1, share // WHOLE) if share else 0
-        roomy = idle[first:]
-        if job.gpus_max > share:
-            roomy.reverse()
-        for nodes in filter(None, roomy):
-            yield from nodes
+        for count in sorted(idle, reverse=job.gpus_max > share and not fullest):
+            if count >= first:
+                yield from idle[count]
 
     def _by_shares_left(self) -> list[NodeId]:
         """The nodes where GPUs are shared, those first whose shared GPUs have least left."""
@@ -167,8 +171,8 @@ class Trial:
 
     def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
         idle = self._room.idle
-        for count in range(len(idle) - 1, 0, -1):
-            for id in idle[count]:
+        for count in sorted(idle, reverse=True):
+            for id in idle[count] if count else ():
                 if wanted is None or id in wanted:
                     yield self.nodes[id], count
 
@@ -232,13 +236,8 @@ def _own_gpus(job: Job) -> frozenset[GpuId]:
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     """Whether nobody else holds any of it."""
     holding = job.holding
-    if holding is None or node.id not in holding.allocation.node_ids:
-        return node.fits(piece, node.held)
-    others = node.held.copy()
-    for own in holding.allocation.nodes:
-        if own.node == node.id:
-            others.remove(own)
-    return node.fits(piece, others)
+    own = None if holding is None else next((own for own in holding.allocation.nodes if own.node == node.id), None)
+    return node.fits(piece, node.held, own)
 
 
 def reads_checkpoint(job: Job, node: Node) -> bool:

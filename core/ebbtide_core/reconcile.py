@@ -91,14 +91,9 @@ def _start(job: Job, allocation: Allocation, sticky: bool = False) -> Event:
 def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
     """Whether nobody else has a promise on any of ``wanted``."""
     usable = state.books.usable
-    if job.planned is None:
-        return all(
-            (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised) for piece in wanted.nodes
-        )
-    trial = Trial(state.books)
-    trial.give(job.planned)
+    own = {piece.node: piece for piece in job.planned.nodes} if job.planned is not None else {}
     return all(
-        (node := usable.get(piece.node)) is not None and node.fits(piece, trial.use(piece.node))
+        (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised, own.get(piece.node))
         for piece in wanted.nodes
     )
 

@@ -104,6 +104,21 @@ class Lab:
         self.exit(job, exit)
         self.free(job)
 
+    def settle(self) -> None:
+        """Those that are asked to stop step aside, and those that are launched start, until nothing more follows."""
+        for _ in range(1000):
+            jobs = [job for job in self.cluster.state.jobs.values() if job.live is not None]
+            stopping = [job for job in jobs if job.attempts[-1].stop is not None]
+            starting = [job for job in jobs if job.attempts[-1].stop is None and job.attempts[-1].started is None]
+            if not stopping and not starting:
+                return
+            for job in stopping:
+                self.end(job)
+            for job in starting:
+                if job.running and job.attempts[-1].started is None:
+                    self.start(job)
+        raise AssertionError("the policy never comes to rest")
+
 
 def gpus_of(job: Job) -> set[str]:
     """The GPUs that the job's newest attempt holds."""

@@ -4,6 +4,7 @@ Checkers that look only at the core's own books miss fencing bugs. Here the worl
 GPU: it starts processes when told to, lets them end when they like, and delivers reports late, twice and out of order.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,7 +24,7 @@ from ebbtide_core.model import (
     SuspendMode,
     parts,
 )
-from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.spec import JobSpec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -51,9 +52,10 @@ class Process:
 class World(RuleBasedStateMachine):
     """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
 
-    @initialize(policy=st.sampled_from(["fifo", "fitgpp"]))
+    @initialize(policy=st.sampled_from([*POLICIES]))
     def begin(self, policy: str) -> None:
-        self.policy = create_policy(policy, {"resize_after_s": "5"})
+        options = {field.name for field in dataclasses.fields(POLICIES[policy])}
+        self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
         self.cluster = Cluster(self.policy)
         self.now = 0.0
         self.journal: list[tuple[float, e.Event]] = []

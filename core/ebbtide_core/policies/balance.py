@@ -13,6 +13,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.placing import reads_checkpoint
 from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.resizing import Why, fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
 
 
@@ -58,35 +59,39 @@ class Seat:
         return Allocation((NodeAllocation(self.node.id, (gpu,), job.spec.cpus, job.spec.mem_bytes),))
 
 
-def balance(draft: Draft, jobs: Sequence[Job], reason: str, now_on: Mapping[JobId, GpuId] | None = None) -> None:
-    """Place ``jobs``, in order of arrival; what they have is lifted. ``now_on`` says where some have a place.
+def balance(draft: Draft, jobs: Sequence[Job], why: Why, now: Mapping[JobId, Allocation] | None = None) -> None:
+    """Place ``jobs``, in order of arrival; what they have is lifted. ``now`` says what that is.
 
-    Those that need whole GPUs get as many as they need, and choose first.
+    Those that need whole GPUs get as many as they need, and choose first. Room for those that cannot start yet is left.
     """
+    now = now or {}
     for job in jobs:
         if job.gpus_min >= WHOLE:
-            draft.settle(job, draft.trial.find(job, job.gpus_min), reason)
+            kept = on_own_gpus(draft, job, now[job.id], job.gpus_min) if job.id in now else None
+            _settle(draft, job, kept or draft.trial.find(job, job.gpus_min), why)
     sharing = [job for job in jobs if job.gpus_min < WHOLE]
     seats = _seats(draft)
-    kept = _keep(seats, sharing, now_on) if now_on else set()
-    _choose(seats, [job for job in sharing if job.id not in kept])
+    kept_ids = _keep(seats, sharing, now) if now else set()
+    _choose(seats, [job for job in sharing if job.id not in kept_ids])
     chosen = {job.id: allocation for seat in seats for job, allocation in seat.allocations()}
     for job in sharing:
         allocation = chosen.get(job.id)
-        draft.settle(job, allocation if allocation is not None and _fits(draft, allocation) else None, reason)
+        fits = allocation is not None and fits_beside(draft.trial, allocation)
+        _settle(draft, job, allocation if fits else None, why)
 
 
-def _fits(draft: Draft, allocation: Allocation) -> bool:
-    """Whether the CPUs and memory of the node last, too."""
-    [piece] = allocation.nodes
-    return draft.trial.nodes[piece.node].fits(piece, draft.trial.use(piece.node))
+def _settle(draft: Draft, job: Job, allocation: Allocation | None, why: Why) -> None:
+    if job.waiting or job.planned is not None:
+        draft.settle(job, allocation, why(job))
+    elif allocation is not None:
+        draft.trial.take(allocation)
 
 
 def _seats(draft: Draft) -> list[Seat]:
     """The GPUs of which something is free, in order."""
     trial = draft.trial
     others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned())
-    ids = {id: None for nodes in trial.room.idle[1:] for id in nodes} | trial.room.shared
+    ids = {id for count, nodes in trial.room.idle.items() if count for id in nodes} | trial.room.shared.keys()
     seats: list[Seat] = []
     for node in trial.nodes.values():
         use = trial.use(node.id)
@@ -104,12 +109,12 @@ def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
     return allocation.gpu_ids[0] if allocation is not None and 0 < allocation.share < WHOLE else None
 
 
-def _keep(seats: list[Seat], jobs: Sequence[Job], now_on: Mapping[JobId, GpuId]) -> set[JobId]:
+def _keep(seats: list[Seat], jobs: Sequence[Job], now: Mapping[JobId, Allocation]) -> set[JobId]:
     """Leave jobs where they are, up to as many per GPU as there would be if all chose anew."""
     here: dict[GpuId, list[Job]] = {}
     for job in jobs:
-        if job.id in now_on:
-            here.setdefault(now_on[job.id], []).append(job)
+        if job.id in now:
+            here.setdefault(now[job.id].gpu_ids[0], []).append(job)
     heap = [(seat.others, -len(here.get(seat.gpu.gpu, ())), seat.order) for seat in seats]
     heapify(heap)
     for _ in jobs if heap else ():

@@ -7,6 +7,8 @@ from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
 """Nodes of one allocation that a reason lists."""
+CROWDED_OUT = "no room is left beside the jobs that came earlier"
+"""Why a job is suspended whom no other one in particular replaces."""
 
 
 RUNS_PER_RESTART = 10
@@ -57,7 +59,7 @@ class Draft:
         elif allocation is not None:
             self.place(job, allocation, reason, claim=True)
         elif job.planned is not None:
-            self.evict(job, reason, None)
+            self.evict(job, CROWDED_OUT, None)
         else:
             self.wait(job)
 

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE
 from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.malleable import check_rules, plan_malleable
 from ebbtide_core.policies.moldable import plan_moldable
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.pool import Arrivals, Supply, Wanted, reach
+from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, reach
 from ebbtide_core.policies.seats import dhondt
 from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,37 @@ class MoldableEquipartition(Policy):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Start waiting jobs by the four cases."""
         return plan_moldable(snapshot, divide_equally)
+
+
+@dataclass(frozen=True, slots=True)
+class MalleableEquipartition(Policy):
+    """Divides all GPUs equally among running and waiting jobs, again and again (Malleable Equipartition).
+
+    ``min_work_s``: only jobs with more work left than this, in seconds on one GPU, are resized or suspended; the others
+    keep what they have and leave the pool (paper: 300). Jobs of unknown work are taken for longer.
+    ``resize_after_s``: an attempt is resized or suspended only after it has run this long, in seconds (paper: 0).
+    ``gain_restarts``: a job grows only if that ends it sooner by more than so many times what its restart cost,
+    measured (paper: 0).
+    """
+
+    min_work_s: float = 300.0
+    resize_after_s: float = 60.0
+    gain_restarts: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_rules(self)
+
+    def queue(self) -> Arrivals:
+        """In order of arrival."""
+        return Arrivals()
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Those that have room, in order of arrival."""
+        return Members(state)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start, resize and suspend jobs by the four cases."""
+        return plan_malleable(snapshot, divide_equally, self, lambda _: "an equal share of the GPUs")
 
 
 def divide_equally(draft: Draft, jobs: Sequence[Job], here: Supply) -> Wanted | None:

@@ -251,8 +251,8 @@ class _Pass:
     def _nodes(self, job: Job) -> Iterator[NodeId]:
         """Where ``job`` may go: production to the most powerful slots, all others to a slot drawn at random."""
         first = max(1, job.gpus_min // WHOLE)
-        levels = [(count, nodes) for count, nodes in enumerate(self.draft.trial.room.idle) if count >= first and nodes]
-        if not job.gpus_min or job.gpus_min < WHOLE or job.spec.max_nodes > 1:
+        levels = sorted((count, nodes) for count, nodes in self.draft.trial.room.idle.items() if count >= first)
+        if job.gpus_min < WHOLE or job.gpus_min > self.draft.snapshot.books.largest * WHOLE:
             room = self.draft.trial.find(job, job.gpus_min, free_now=True)
             yield from room.node_ids[:1] if room is not None else ()
         elif job.priority <= PRODUCTION:

@@ -26,7 +26,7 @@ def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
     jobs = queue.with_gpus(snapshot.books)
     wanted = divide(draft, jobs, here)
     if wanted is None:
-        balance(draft, jobs, "starting")
+        balance(draft, jobs, lambda _: "starting")
     for job, share in wanted or ():
         allocation = find_at_most(draft.trial, job, share)
         if allocation is None:
@@ -36,12 +36,24 @@ def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
     return draft.plan()
 
 
-def start_at_smallest(draft: Draft, queue: Arrivals) -> None:
-    """Start waiting jobs at their smallest size, in order of arrival, wherever one fits."""
-    queue.first_fit(draft.admit, lambda: most_free(draft))
+def start_at_smallest(draft: Draft, queue: Arrivals) -> bool:
+    """Start waiting jobs at their smallest size, in order of arrival, wherever one fits.
+
+    Returns whether the free GPUs, in pieces as they may be, were enough for all that are no larger.
+    """
+    refused: list[Job] = []
+
+    def fits(job: Job) -> bool:
+        if draft.admit(job):
+            return True
+        refused.append(job)
+        return False
+
+    queue.first_fit(fits, lambda: most_free(draft))
     head = queue.head()  # to word it for all that wait would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head)
+    return not refused
 
 
 def start_without_gpus(draft: Draft, queue: Arrivals) -> None:

@@ -105,6 +105,12 @@ class Member:
             self._learn(now)
         return self._left if self._end is None else max(0.0, self._end - now) * self._speed
 
+    def nearly_done(self, now: float, work_s: float) -> bool:
+        """Whether, running, it has ``work_s`` or less to do. Who runs on for as long beyond the estimate is not."""
+        if not self._known:
+            self._learn(now)
+        return self._end is not None and abs(self._end - now) * self._speed <= work_s
+
     def _learn(self, now: float) -> None:
         state, job = self._state, self.job
         self._known = True
@@ -123,6 +129,8 @@ class Members:
         self._known: dict[JobId, Member] = {}
         self._uneven: set[JobId] = set()
         self.all: list[Member] = []
+        self.returning: dict[JobId, Job] = {}
+        """Those that step aside, have no room promised, and will wait again."""
 
     @property
     def even(self) -> bool:
@@ -133,11 +141,17 @@ class Members:
         """Take ``job`` in, or out."""
         known, planned = self._known.get(job.id), job.planned
         if planned is None or not job.gpus_max:
+            if _returns(job):
+                self.returning[job.id] = job
+            elif self.returning:
+                self.returning.pop(job.id, None)
             if known is not None:
                 del self._known[job.id]
                 del self.all[bisect_left(self.all, known.sequence, key=_sequence)]
                 self._uneven.discard(job.id)
             return
+        if self.returning:
+            self.returning.pop(job.id, None)
         if known is None:
             known = self._known[job.id] = Member(self._state, job, planned)
             insort(self.all, known, key=_sequence)
@@ -150,6 +164,14 @@ class Members:
             self._uneven.discard(job.id)
         else:
             self._uneven.add(job.id)
+
+
+def _returns(job: Job) -> bool:
+    """Whether ``job``, which has no room promised, waits as soon as what it held is free."""
+    if job.holding is None or job.ending is not None or job.held_by is not None or not job.gpus_max:
+        return False
+    stop = job.attempts[-1].stop
+    return stop is not None and not stop.cause.final
 
 
 def _sequence(member: Member) -> int:

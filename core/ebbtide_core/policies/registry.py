@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ebbtide_core.policies.baselines import Lrtp, Rand
+from ebbtide_core.policies.equipartition import MalleableEquipartition, MoldableEquipartition
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
@@ -21,6 +22,8 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "fifo": Fifo,
     "fitgpp": FitGpp,
     "lrtp": Lrtp,
+    "malleable-equipartition": MalleableEquipartition,
+    "moldable-equipartition": MoldableEquipartition,
     "rand": Rand,
     "hybrid": Hybrid,
     "pri": Pri,
@@ -37,7 +40,7 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
         raise PolicyError(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
     kind = POLICIES[name]
     types = typing.get_type_hints(kind)
-    known = {field.name: types[field.name] for field in dataclasses.fields(kind)}
+    known = {key: types[key] for key in option_names(name)}
     values = {}
     for key, text in options.items():
         if key not in known:
@@ -48,6 +51,11 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
     except ValueError as error:
         raise PolicyError(f"--policy-option: {error}") from None
     return policy
+
+
+def option_names(name: str) -> tuple[str, ...]:
+    """The options that policy ``name`` takes."""
+    return tuple(field.name for field in dataclasses.fields(POLICIES[name]))
 
 
 def _parse(key: str, text: str, kind: Any) -> object:

@@ -1,0 +1,276 @@
+"""Malleable policies: those that run are resized, suspended and resumed as others come and go (seed 001, §IV).
+
+The algorithms are those of the moldable policies, over the waiting and the running jobs. Who leads to the least change
+keeps what they have: a job whose size stays is not touched, one that shrinks keeps some of its GPUs, one that grows
+keeps all and gets more. Jobs move only if not everybody has room otherwise.
+
+Of the running jobs, some keep what they have and leave the pool: those with little work left, those that may not be
+suspended, those that were resized a short while ago, and those on nodes or GPUs that cannot be used now. Attempts that
+have not started yet count, but are left alone until they have.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Final, Protocol
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import Allocation, JobId
+from ebbtide_core.policies.balance import balance
+from ebbtide_core.policies.draft import CROWDED_OUT, Draft
+from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
+from ebbtide_core.policies.pool import Arrivals, Divide, Member, Members, Wanted, supply
+from ebbtide_core.policies.resizing import Why, grown, shrunk
+from ebbtide_core.snapshot import Plan, Snapshot
+
+UNKNOWN_WORK_S: Final = 3600.0
+"""What is taken for the work of a job, in seconds on one GPU, if nothing is known of any."""
+
+
+class Rules(Protocol):
+    """When running jobs are resized; see `ebbtide_core.policies.equipartition.MalleableEquipartition`."""
+
+    @property
+    def min_work_s(self) -> float:
+        """Work that a job must have left, in seconds on one GPU."""
+
+    @property
+    def resize_after_s(self) -> float:
+        """How long an attempt must have run, in seconds."""
+
+    @property
+    def gain_restarts(self) -> float:
+        """How many times the cost of a restart growing must save."""
+
+
+def check_rules(rules: Rules) -> None:
+    """Raise ``ValueError`` unless all of ``rules`` are numbers of at least 0."""
+    for name in ("min_work_s", "resize_after_s", "gain_restarts"):
+        value: float = getattr(rules, name)
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} is at least 0 and finite, not {value}")
+
+
+@dataclass(slots=True)
+class Pool:
+    """The jobs with room that take part; ``still`` are those of them that count but are left alone.
+
+    ``returning`` are stepping aside and will wait again: they count, but cannot be placed yet.
+    """
+
+    members: list[Member] = field(default_factory=list)
+    still: set[JobId] = field(default_factory=set)
+    returning: Sequence[Job] = ()
+
+    def moving(self) -> dict[JobId, Member]:
+        """Those with room that may be changed."""
+        return {member.job.id: member for member in self.members if member.job.id not in self.still}
+
+    @property
+    def smallest(self) -> int:
+        """The sum of their smallest sizes, in parts."""
+        return sum([member.smallest for member in self.members]) + sum([job.gpus_min for job in self.returning])
+
+
+def plan_malleable(snapshot: Snapshot, divide: Divide, rules: Rules, why: Why) -> Plan:
+    """Divide all that the pool has among its jobs."""
+    queue, draft = snapshot.queue, Draft(snapshot)
+    assert isinstance(queue, Arrivals)
+    if _only_the_queue_matters(draft, queue, snapshot.ranking):
+        if start_at_smallest(draft, queue):
+            return draft.plan()
+        draft = Draft(snapshot)
+    start_without_gpus(draft, queue)
+    pool = _pool(draft, snapshot.ranking, rules)
+    while True:
+        here = supply(draft, pool.members)
+        if queue.smallest(snapshot.books) + pool.smallest >= here.available:
+            return _carry_out(draft, queue, pool, _smallest(snapshot, queue, pool), why).plan()
+        jobs = _in_order_of_arrival(pool, queue.with_gpus(snapshot.books))
+        wanted = divide(draft, jobs, here)
+        if wanted is None:
+            _balance(draft, pool, jobs, why)
+            return draft.plan()
+        if not (vain := _growing_in_vain(snapshot, pool, wanted, rules)):
+            return _carry_out(draft, queue, pool, wanted, why).plan()
+        pool.members = [member for member in pool.members if member.job.id not in vain]
+
+
+def _only_the_queue_matters(draft: Draft, queue: Arrivals, members: Members) -> bool:
+    """Whether everybody with room has their smallest size and came before all that wait, and these fill the rest.
+
+    Then the first case holds, and nothing changes but that waiting jobs start. It is how an overloaded cluster stays,
+    and costs no look at those that run.
+    """
+    if not members.even or members.returning:
+        return False
+    head = queue.head()
+    if head is not None and members.all and head.sequence < members.all[-1].sequence:
+        return False
+    return queue.smallest(draft.snapshot.books) >= supply(draft).available
+
+
+def _in_order_of_arrival(pool: Pool, waiting: Sequence[Job]) -> list[Job]:
+    jobs = [member.job for member in pool.members]
+    return sorted([*jobs, *pool.returning, *waiting], key=lambda job: job.sequence)
+
+
+# --- who takes part ---
+
+
+def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
+    """Those that take part, beside the queue."""
+    pool, now = Pool(returning=list(members.returning.values())), draft.snapshot.now
+    books = draft.snapshot.books
+    reliable = len(books.usable) == len(books.nodes) and all(
+        len(node.slices) == len(node.gpus) for node in books.usable.values()
+    )
+    for member in members.all:
+        job = member.job
+        if not reliable and not _usable(draft, member):
+            continue
+        if job.running:
+            if not job.preemptible:
+                continue
+            started = job.attempts[-1].started
+            if started is None:
+                pool.still.add(job.id)
+            elif job.gpus_min <= member.share <= job.gpus_max:
+                if member.nearly_done(now, rules.min_work_s):
+                    continue
+                if started + rules.resize_after_s > now:
+                    draft.recheck(started + rules.resize_after_s)
+                    continue
+        pool.members.append(member)
+    return pool
+
+
+def _usable(draft: Draft, member: Member) -> bool:
+    """Whether all that ``member`` has could be given to it anew."""
+    nodes = draft.trial.nodes
+    return all(
+        piece.node in nodes and all(gpu.gpu in nodes[piece.node].slices for gpu in piece.gpus)
+        for piece in member.planned.nodes
+    )
+
+
+def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rules) -> set[JobId]:
+    """Those that would win less time by growing than their restart costs, so many times."""
+    if not rules.gain_restarts:
+        return set()
+    moving, now, speedup = pool.moving(), snapshot.now, snapshot.speedup
+    vain = set()
+    for job, share in wanted:
+        member = moving.get(job.id)
+        if member is None or not job.running or not job.gpus_min <= member.share < share:
+            continue
+        left = member.left(now)
+        left = typical(each.left(now) for each in pool.members) if left is None else left
+        gain = left / speedup(member.share) - left / speedup(share)
+        if gain <= rules.gain_restarts * (job.restart_cost_s or 0.0):
+            vain.add(job.id)
+    return vain
+
+
+def typical(works: Iterable[float | None]) -> float:
+    """What is taken for the work of a job of which nothing is known: the mean of the others, else an hour."""
+    known = [work for work in works if work is not None]
+    return fmean(known) if known else UNKNOWN_WORK_S
+
+
+# --- who gets what ---
+
+
+def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
+    """Who gets their smallest size: in order of arrival, all that fit on a cluster without them."""
+    draft, moving = Draft(snapshot), pool.moving()
+    for member in moving.values():
+        draft.lift(member.job)
+    wanted: Wanted = []
+
+    def fits(job: Job) -> bool:
+        allocation = _anew(draft, job, job.gpus_min) if job.gpus_max else None
+        if allocation is None:
+            return False
+        draft.trial.take(allocation)
+        wanted.append((job, job.gpus_min))
+        return True
+
+    others = [*(member.job for member in moving.values()), *pool.returning]
+    queue.first_fit(fits, lambda: most_free(draft), [(queue.order(job), job) for job in others])
+    return wanted
+
+
+def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
+    """Shares of GPUs for those that may be changed."""
+    moving = pool.moving()
+    for member in moving.values():
+        draft.lift(member.job)
+    free = [job for job in jobs if job.id not in pool.still]
+    balance(draft, free, why, {id: member.planned for id, member in moving.items()})
+
+
+def _carry_out(draft: Draft, queue: Arrivals, pool: Pool, wanted: Wanted, why: Why) -> Draft:
+    """Give the jobs what is wanted for them with the least change; move them if that leaves fewer without room."""
+    left_out = _change_little(draft, pool, wanted, why)
+    if left_out:
+        other = Draft(draft.snapshot)
+        other.recheck_at = draft.recheck_at
+        start_without_gpus(other, queue)
+        if _place_anew(other, pool, wanted, why) < left_out:
+            draft = other
+    head = queue.head()
+    if head is not None and head.id not in draft.placements:
+        draft.wait(head)
+    return draft
+
+
+def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
+    """Suspend, shrink, start and grow jobs where they are; returns how many are left without room."""
+    moving = pool.moving()
+    for id in moving.keys() - {job.id for job, _ in wanted}:
+        draft.evict(moving[id].job, CROWDED_OUT, None)
+    for job, share in wanted:
+        member = moving.get(job.id)
+        if member is not None and share < member.share:
+            draft.place(job, shrunk(draft.trial, job, member.planned, share), why(job), claim=True)
+    left_out = 0
+    for job, share in wanted:
+        if job.waiting and job.planned is None:
+            allocation = find_at_most(draft.trial, job, share)
+            left_out += allocation is None
+            draft.settle(job, allocation, why(job))
+    for job, share in wanted:
+        member = moving.get(job.id)
+        if member is not None and share > member.share:
+            bigger = grown(draft.trial, job, member.planned, share)
+            if bigger is not None:
+                draft.place(job, bigger, why(job), claim=True)
+    return left_out
+
+
+def _place_anew(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
+    """Place all that may be changed as if none of them had room; returns how many are left without."""
+    moving = pool.moving()
+    for member in moving.values():
+        draft.lift(member.job)
+    left_out = 0
+    for job, share in wanted:
+        if job.id in pool.still:
+            continue
+        allocation = _anew(draft, job, share)
+        if job.waiting or job.planned is not None:
+            draft.settle(job, allocation, why(job))
+        elif allocation is not None:
+            draft.trial.take(allocation)
+        moving.pop(job.id, None)
+        left_out += allocation is None
+    for member in moving.values():
+        draft.settle(member.job, None, CROWDED_OUT)
+    return left_out
+
+
+def _anew(draft: Draft, job: Job, share: int) -> Allocation | None:
+    """Room for ``job`` wherever it leaves the most for others."""
+    return draft.trial.find(job, share, fullest=True) or find_at_most(draft.trial, job, share)

@@ -1,0 +1,72 @@
+"""Another size for a job with as little change as possible."""
+
+from collections.abc import Callable
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, Allocation, GpuSlice, NodeAllocation
+from ebbtide_core.placing import Trial
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.seats import size_at_most, sizes
+
+Why = Callable[[Job], str]
+"""The reason for a job's size, in words."""
+
+
+def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation:
+    """``share`` parts of the GPUs of ``allocation``, which has at least as much: the first of them."""
+    if share >= WHOLE:
+        pieces, left = [], share // WHOLE
+        for piece in allocation.nodes:
+            if left:
+                kept = piece.gpus[:left]
+                pieces.append(NodeAllocation(piece.node, kept, piece.cpus, piece.mem_bytes))
+                left -= len(kept)
+        return Allocation(tuple(pieces))
+    piece = allocation.nodes[0]
+    whole = trial.nodes[piece.node].slices[piece.gpus[0].gpu]
+    memory = job.spec.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+    return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
+
+
+def on_own_gpus(draft: Draft, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+    """``share`` parts of the GPUs of ``allocation``, which ``job`` had; None if it had less, or others took them."""
+    held = allocation.share
+    if held < share:
+        return None
+    kept = allocation if held == share else shrunk(draft.trial, job, allocation, share)
+    return kept if fits_beside(draft.trial, kept) else None
+
+
+def fits_beside(trial: Trial, allocation: Allocation) -> bool:
+    """Whether ``allocation`` fits beside all that is in use."""
+    return all(
+        piece.node in trial.nodes and trial.nodes[piece.node].fits(piece, trial.use(piece.node))
+        for piece in allocation.nodes
+    )
+
+
+def grown(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+    """Room for ``job`` with ``share`` parts, or as much more than in ``allocation`` as there is; None if there is none.
+
+    Its own GPUs and more of its nodes come first; then other GPUs, if there it gets all that it should.
+    """
+    if allocation.share >= WHOLE and (bigger := trial.grown(job, allocation, share)) is not None:
+        return bigger
+    trial.give(allocation)
+    found = trial.find(job, share, allocation.node_ids) or trial.find(job, share)
+    if found is None and allocation.share < WHOLE:
+        found = _biggest(trial, job, allocation, share)
+    trial.take(allocation)
+    if found is not None or allocation.share < WHOLE:
+        return found
+    size = allocation.share + sum(trial.nodes[id].idle(trial.use(id)) for id in allocation.node_ids) * WHOLE
+    return trial.grown(job, allocation, size) if max(job.gpus_min, allocation.share + 1) <= size else None
+
+
+def _biggest(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+    """Room on its nodes for the greatest size between what ``job`` has and ``share`` parts."""
+    between = [size for size in sizes(job.gpus_min, size_at_most(job, share)) if allocation.share < size < share]
+    for size in reversed(between):
+        if (found := trial.find(job, size, allocation.node_ids)) is not None:
+            return found
+    return None
