@@ -80,8 +80,8 @@ def cluster() -> tuple[SimNode, ...]:
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """Run the main setting with 2^19 jobs (else 2^13), and the sweep with 2^14 (else 2^11) per point."""
-    count, per_point = (2**19, 2**14) if full else (2**13, 2**11)
+    """Run the main setting with 2^19 jobs (else 2^13), and the sweep with 2^16 (else 2^11) per point."""
+    count, per_point = (2**19, 2**16) if full else (2**13, 2**11)
     points = SWEEP if full else SWEEP[::4]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         policies = (FITGPP, MULTI, LRTP, *RANDS)
