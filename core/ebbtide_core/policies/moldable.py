@@ -39,21 +39,21 @@ def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
 def start_at_smallest(draft: Draft, queue: Arrivals) -> bool:
     """Start waiting jobs at their smallest size, in order of arrival, wherever one fits.
 
-    Returns whether the free GPUs, in pieces as they may be, were enough for all that are no larger.
+    Returns whether all of them found room that are no larger than all that is free, in pieces as that may be.
     """
-    refused: list[Job] = []
+    refused: list[int] = []
 
     def fits(job: Job) -> bool:
         if draft.admit(job):
             return True
-        refused.append(job)
+        refused.append(job.gpus_min)
         return False
 
     queue.first_fit(fits, lambda: most_free(draft))
     head = queue.head()  # to word it for all that wait would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head)
-    return not refused
+    return not refused or min(refused) > supply(draft).available
 
 
 def start_without_gpus(draft: Draft, queue: Arrivals) -> None:
