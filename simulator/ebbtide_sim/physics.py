@@ -71,6 +71,8 @@ class Server:
     at: float = 0.0
     running: int = 0
     queue: list[tuple[float, int, Run]] = field(default_factory=list)
+    expected: Run | None = None
+    """The run whose end was predicted last."""
 
     def advance(self, now: float) -> None:
         """Let time pass: every task gets C / max(N_c, N_r) (seed 004 §2.2)."""
@@ -123,8 +125,12 @@ class SharedServers:
     def _next(self, server: Server, now: float) -> Iterable[Run]:
         while server.queue and server.queue[0][2].stopped:
             heapq.heappop(server.queue)
+        if server.expected is not None:
+            server.expected.ends = None  # it may have been overtaken, and what was predicted is over
+            server.expected = None
         if not server.queue:
             return ()
         target, _, run = server.queue[0]
+        server.expected = run
         run.ends = now + max(0.0, target - server.clock) / server.rate
         return (run,)
