@@ -44,7 +44,7 @@ def test_the_report_has_the_papers_figures_beside_ours_and_draws_its_figure(
     assert rows["fitgpp"]["paper_te_p95_%"] == -96.6
     assert rows["fifo"]["te_p95_change_%"] == 0
     assert len(report.checks) == 5
-    assert json.loads(json.dumps(report.to_json()))["sweep"][0]["te_gpus"] == 4
+    assert json.loads(json.dumps(report.to_json()))["sweep"][0]["te_gpus"] == fitgpp.SWEEP[0][0][0]
     report.draw(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
