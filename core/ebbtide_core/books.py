@@ -94,7 +94,8 @@ class Node:
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one. ``promised`` is
-    the very object that ``held`` is while the two are equal.
+    the very object that ``held`` is while the two are equal. ``all_slices`` are ``slices`` as one tuple, and ``sound``
+    says that all GPUs are healthy.
     """
 
     id: NodeId
@@ -109,6 +110,8 @@ class Node:
     planned: set[JobId] = field(default_factory=set)
     quarantine: dict[GpuId, str] = field(default_factory=dict)
     slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
+    all_slices: tuple[GpuSlice, ...] = ()
+    sound: bool = True
 
     def __post_init__(self) -> None:
         self.promised = self.held
@@ -130,9 +133,8 @@ class Node:
 
     def idle(self, use: Use) -> int:
         """How many healthy GPUs nobody uses, if ``use`` is what is in use."""
-        used = len(use.whole) + len(use.shares)
-        if len(self.slices) == len(self.gpus):
-            return len(self.slices) - used
+        if self.sound:
+            return len(self.slices) - len(use.whole) - len(use.shares)
         return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
 
     def fits(self, piece: NodeAllocation, use: Use, less: NodeAllocation | None = None) -> bool:
@@ -159,6 +161,8 @@ class Node:
         """Take note of which GPUs are healthy now."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
         self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in healthy}
+        self.all_slices = tuple(self.slices.values())
+        self.sound = len(healthy) == len(self.gpus)
 
 
 class Room:

@@ -67,10 +67,12 @@ class Cluster:
         Raises `InvariantError` or `InvalidTransitionError` if the books went wrong.
         """
         out: list[Command] = []
-        self._take(event, now, out)
         if type(event) is e.SchedulingDue:
             self._schedule(now, out)
-        self._wake(now, out)
+        else:
+            self._take(event, now, out)
+        if (time := self.state.next_time()) is not None:
+            self._wake_by(time, now, out)
         if self.state.books.problems:
             raise InvariantError("; ".join(self.state.books.problems))
         return out
@@ -178,10 +180,6 @@ class Cluster:
             state.jobs[id].reason = reason
         if plan.recheck_at is not None:
             self._wake_by(plan.recheck_at, now, out)
-
-    def _wake(self, now: float, out: list[Command]) -> None:
-        if (time := self.state.next_time()) is not None:
-            self._wake_by(time, now, out)
 
     def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
         """Ask to be woken at ``time`` unless that was asked for already."""

@@ -94,7 +94,7 @@ class Trial:
             piece = self._on_node(job, share, node) if node is not None else None
             if piece is None or node is None:
                 continue
-            if _free_now(job, node, piece):
+            if self._free_now(job, node, piece):
                 return Allocation((piece,))
             later = later or piece
         return None if later is None or free_now else Allocation((later,))
@@ -140,7 +140,7 @@ class Trial:
         return sorted(left, key=left.__getitem__)
 
     def _on_node(self, job: Job, share: int, node: Node) -> NodeAllocation | None:
-        use, spec = self.use(node.id), job.spec
+        use, spec = self._use.get(node.id) or node.promised, job.spec
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
@@ -149,6 +149,12 @@ class Trial:
             return None
         slices = _pick(job, share, node, use)
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
+
+    def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
+        """Whether nobody else holds any of ``piece``, for which there is room in this trial."""
+        if node.promised is node.held and node.id not in self._use:
+            return True  # what fits beside what is promised fits beside what is held
+        return _free_now(job, node, piece)
 
     def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
         """``count`` whole GPUs of several nodes; those that are free now if that is possible."""
@@ -160,7 +166,7 @@ class Trial:
             left = count
             for node, idle in self._emptiest_first(wanted):
                 piece = self._on_node(job, min(idle, left) * WHOLE, node)
-                if piece is not None and (not now or _free_now(job, node, piece)):
+                if piece is not None and (not now or self._free_now(job, node, piece)):
                     pieces.append(piece)
                     left -= len(piece.gpus)
                     if left == 0 or len(pieces) == job.spec.max_nodes:
@@ -186,6 +192,8 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
     count = share // WHOLE
     memory, own = job.spec.gpu_mem_bytes, _own_gpus(job)
     if not own:
+        if not (memory or use.whole or use.shares or node.held is not use):
+            return node.all_slices[:count] if count <= len(node.all_slices) else None
         free = tuple(islice(_idle(node, memory, use, node.held), count))
         if len(free) == count:
             return free

@@ -4,7 +4,7 @@ Each decision is yielded and takes effect before the next is looked at. So whate
 on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, JobHeld, RoomClaimed, StopRequested
 from ebbtide_core.job import Job
@@ -51,8 +51,10 @@ def _evict(job: Job, eviction: Eviction) -> Iterator[Event]:
         yield ClaimDropped(job.id, eviction.reason)
 
 
-def _room_givers_first(state: ClusterState, plan: Plan) -> list[tuple[JobId, Placement]]:
+def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId, Placement]]:
     """Those that shrink, then those that start, then those that grow: the order in which room appears."""
+    if len(plan.placements) <= 1:  # as nearly always
+        return plan.placements.items()
 
     def gain(item: tuple[JobId, Placement]) -> int:
         planned = state.jobs[item[0]].planned

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.commands import Command, Launch, Record, Stop, WakeAt
+from ebbtide_core.commands import Launch, Record, Stop, WakeAt
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
     AttemptRef,
@@ -42,8 +42,11 @@ SAVED_NOTHING: Final = ExitFacts(
 
 _PASS: Final = e.SchedulingDue()
 
-_HEARD, _DONE, _ENDED = range(3)
-"""What a heap entry is: an attempt that starts to compute, a run whose work is done, an attempt that stepped aside."""
+_HEARD, _DONE, _ENDED, _WAKE = range(4)
+"""What a heap entry is: an attempt that starts to compute, a run whose work is done, an attempt that stepped aside, or
+a time for which the cluster asked."""
+
+_NOBODY: Final = JobId("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +112,10 @@ class Simulation:
         self._observers = tuple(observers)
         self._physics = physics or Dedicated(self.world.speedup)
         self._keep_jobs = keep_jobs
-        self._heap: list[tuple[float, int, int, str, int, Run | None]] = []
-        self._wakes: list[float] = []
+        self._heap: list[tuple[float, int, int, JobId, int, Run | None]] = []
         self._order = 0
-        self._jobs: dict[str, _Job] = {}
-        self._ended: list[str] = []
+        self._jobs: dict[JobId, _Job] = {}
+        self._ended: list[JobId] = []
         self._changed = False
         self._possible: dict[tuple[object, ...], str] = {}
         for node in nodes:
@@ -132,12 +134,11 @@ class Simulation:
                 due = self.events + every
 
     def _next_time(self) -> float | None:
-        times = [entries[0] for entries in (self._wakes,) if entries]
-        if self._heap:
-            times.append(self._heap[0][0])
-        if (arrival := self._source.next_time()) is not None:
-            times.append(arrival)
-        return min(times, default=None)
+        arrival = self._source.next_time()
+        if not self._heap:
+            return arrival
+        time = self._heap[0][0]
+        return time if arrival is None or time < arrival else arrival
 
     def _moment(self) -> None:
         """All that happens now: facts first, then one pass, again until nothing follows from it any more."""
@@ -152,23 +153,21 @@ class Simulation:
 
     def _due(self) -> bool:
         """Carry out what is due; whether a wake-up was among it."""
-        heap, now = self._heap, self.now
+        heap, now, woken = self._heap, self.now, False
         while heap and heap[0][0] <= now:
             _, _, what, job, attempt, run = heapq.heappop(heap)
             if what == _DONE:
                 if run is not None and run.ends is not None and run.ends <= now and self._is_running(run):
                     self._complete(run)
+            elif what == _HEARD:
+                self._compute(job, attempt)
             elif what == _ENDED:
                 self._step_aside(job, attempt)
             else:
-                self._compute(job, attempt)
-        woken = False
-        while self._wakes and self._wakes[0] <= now:
-            heapq.heappop(self._wakes)
-            woken = True
+                woken = True
         return woken
 
-    def _later(self, time: float, what: int, job: str, attempt: int, run: Run | None = None) -> None:
+    def _later(self, time: float, what: int, job: JobId, attempt: int = 0, run: Run | None = None) -> None:
         self._order += 1
         heapq.heappush(self._heap, (time, self._order, what, job, attempt, run))
 
@@ -178,14 +177,25 @@ class Simulation:
         """Hand ``event`` to the cluster, and carry out what it asks for."""
         self.events += 1
         for command in self.cluster.handle(event, self.now):
-            self._carry_out(command)
+            match command:
+                case Record(event=fact):
+                    self._record(fact)
+                case Launch():
+                    self._launch(command)
+                case Stop():
+                    self._stop(command)
+                case WakeAt(time=time):
+                    self._later(time, _WAKE, _NOBODY)
+                case _:
+                    pass
         while self._ended:
             self._end(self._ended.pop())
 
     def _submit(self, job: SimJob) -> None:
         speedup = self.world.speedup
         work = job.runtime_s if job.elastic or not job.gpus_max else job.runtime_s * speedup(job.gpus_max)
-        event = e.JobSubmitted(JobId(job.id), self._spec(job, work), job.user)
+        id = JobId(job.id)
+        event = e.JobSubmitted(id, self._spec(job, work), job.user)
         for observer in self._observers:
             observer.submitted(self.now, job, work)
         if reason := self._impossible(job, event):
@@ -193,7 +203,7 @@ class Simulation:
             for observer in self._observers:
                 observer.dropped(self.now, job.id, reason)
             return
-        self._jobs[job.id] = _Job(job, work)
+        self._jobs[id] = _Job(job, work)
         self._changed = True
         self._tell(event)
 
@@ -226,20 +236,11 @@ class Simulation:
 
     # --- orders ---
 
-    def _carry_out(self, command: Command) -> None:
-        kind = type(command)
-        if kind is Record:
-            event = command.event  # type: ignore[union-attr]
-            for observer in self._observers:
-                observer.recorded(self.now, event)
-            if type(event) is e.JobHeld:
-                self._drop(event)
-        elif kind is Launch:
-            self._launch(command)  # type: ignore[arg-type]
-        elif kind is Stop:
-            self._stop(command)  # type: ignore[arg-type]
-        elif kind is WakeAt:
-            heapq.heappush(self._wakes, command.time)  # type: ignore[union-attr]
+    def _record(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.recorded(self.now, event)
+        if type(event) is e.JobHeld:
+            self._drop(event)
 
     def _launch(self, order: Launch) -> None:
         job = self._jobs[order.job]
@@ -247,14 +248,14 @@ class Simulation:
         delay = self.world.restart_cost_s if order.attempt > 1 else 0.0
         self._later(self.now + delay, _HEARD, order.job, order.attempt)
 
-    def _compute(self, id: str, attempt: int) -> None:
+    def _compute(self, id: JobId, attempt: int) -> None:
         """An attempt is up: it computes from here on."""
         job = self._jobs[id]
         if job.starting != attempt:
             return
         job.starting = 0
-        self._tell(e.AttemptStarted(JobId(id), attempt, 1))
-        allocation = self.cluster.state.jobs[JobId(id)].attempts[-1].allocation
+        self._tell(e.AttemptStarted(id, attempt, 1))
+        allocation = self.cluster.state.jobs[id].attempts[-1].allocation
         job.run = Run(id, attempt, allocation, job.left, self.now)
         self._expect(self._physics.start(job.run, self.now))
         self._changed = self._changed or bool(self.cluster.state.elastic)
@@ -298,14 +299,14 @@ class Simulation:
             observer.computed(run.job, run.attempt, self.now - run.started, done, kept)
         self._expect(affected)
 
-    def _step_aside(self, id: str, attempt: int) -> None:
+    def _step_aside(self, id: JobId, attempt: int) -> None:
         job = self._jobs[id]
         self._report_end(id, attempt, _saved(job.sim.grace_s) if self.world.resumable else SAVED_NOTHING)
 
-    def _report_end(self, id: str, attempt: int, exit: ExitFacts) -> None:
+    def _report_end(self, id: JobId, attempt: int, exit: ExitFacts) -> None:
         self._changed = True
-        self._tell(e.AttemptExited(JobId(id), attempt, exit, freed=True))
-        job = self.cluster.state.jobs[JobId(id)]
+        self._tell(e.AttemptExited(id, attempt, exit, freed=True))
+        job = self.cluster.state.jobs[id]
         if job.ending is not None:
             self._end(id)
 
@@ -315,13 +316,13 @@ class Simulation:
             observer.dropped(self.now, event.job, event.reason)
         self._ended.append(event.job)
 
-    def _end(self, id: str) -> None:
+    def _end(self, id: JobId) -> None:
         """The job is over as far as the world is concerned."""
         self._source.ended(self._jobs[id].sim)
-        job = self.cluster.state.jobs[JobId(id)]
+        job = self.cluster.state.jobs[id]
         if job.ending is not None and not self._keep_jobs:
             del self._jobs[id]
-            self._tell(e.JobRetired(JobId(id)))
+            self._tell(e.JobRetired(id))
 
 
 def _saved(grace_s: float) -> ExitFacts:

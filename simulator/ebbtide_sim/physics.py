@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebbtide_core.model import Allocation, NodeId
+from ebbtide_core.model import Allocation, JobId, NodeId
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +15,7 @@ class Run:
     ``ends`` is when it is known to end; None while another run of its server ends first.
     """
 
-    job: str
+    job: JobId
     attempt: int
     allocation: Allocation
     work: float
