@@ -128,7 +128,7 @@ def on_dask(scheduler: str) -> Engine:
     def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
         from distributed import Client, as_completed
 
-        with Client(scheduler, timeout="10s", set_as_default=False) as client:
+        with Client(scheduler, timeout="10s") as client:
             futures = {client.submit(run_setup, setup, pure=False): index for index, setup in enumerate(setups)}
             for future in as_completed(futures):
                 yield futures[future], future.result()

@@ -1,0 +1,182 @@
+"""`ebb simulate`: what goes in, what comes out, and how it refuses what makes no sense."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.client.runs import start_ebb
+
+HEADER = "id,submit_s,runtime_s,class,gpus_min,gpus_max,grace_s"
+JOBS = [HEADER, "long,0,3600,be,4,4,30", "trial,60,300,te,1,1,0", "wide,120,600,be,2,4,10"]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> str:
+    path = tmp_path / "jobs.csv"
+    path.write_text("\n".join(JOBS) + "\n")
+    return str(path)
+
+
+def test_json_has_every_measure(ebb, jobs):
+    result = ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert set(report) >= {
+        "policy", "jobs", "finished", "makespan_s", "utilisation", "busy", "flow_time_s", "stretch", "slowdown",
+        "preemptions", "preempted_jobs", "preemptions_per_job_max", "resizes", "reschedule_interval_s",
+        "wasted_gpu_s", "dropped", "skipped", "sim_wall_s", "events",
+    }  # fmt: skip
+    assert set(report["flow_time_s"]) == {"mean", "p50", "p95", "p99", "max"}
+    assert set(report["slowdown"]) == {"te", "be", "all"}
+    assert (report["jobs"], report["finished"], report["preemptions"]) == (3, 3, 1)
+
+
+def test_the_event_log_tells_the_same_story_and_leaves_nothing_else(ebb, jobs, tmp_path):
+    log = tmp_path / "out.jsonl"
+    assert ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--events", str(log), "--json").code == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all(set(line) == {"t", "event", "job", "gpus", "cpus", "mem_gib"} for line in lines)
+    assert [line["event"] for line in lines if line["job"] == "long"][:4] == ["submit", "start", "preempt", "suspend"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.csv", "out.jsonl"]
+
+
+def test_the_same_command_gives_the_same_log(ebb, tmp_path):
+    logs = []
+    for name in ("a", "b"):
+        log = tmp_path / name
+        ebb(
+            "simulate", "--jobs-limit", "200", "--nodes", "1x4", "--policy", "rand", "--seed", "7", "--events", str(log)
+        )
+        logs.append(log.read_bytes())
+    assert logs[0] == logs[1] != b""
+
+
+def test_a_table_for_people_has_notes_on_what_was_assumed(ebb):
+    result = ebb("simulate", "--jobs-limit", "20", "--nodes", "1x8")
+    assert result.code == 0
+    assert "MAKESPAN" in result.out
+    assert "Note: " in result.out
+
+
+def test_elastic_bounds_concern_elastic_policies_only(ebb, jobs):
+    def makespan(policy: str, *more: str) -> float:
+        options = ("simulate", "--workload", jobs, "--nodes", "1x4", "--policy", policy, "--json", *more)
+        return json.loads(ebb(*options).out)["makespan_s"]
+
+    assert makespan("rigid-fcfs", "--elastic", "1-4") == makespan("rigid-fcfs")
+    assert makespan("moldable-equipartition", "--elastic", "1-4") != makespan("rigid-fcfs")
+
+
+def test_a_picture_is_drawn(ebb, jobs, tmp_path):
+    picture = tmp_path / "run.png"
+    assert ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--plot", str(picture)).code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+class TestSweeps:
+    def test_every_combination_is_as_if_it_had_been_run_alone(self, ebb, jobs):
+        common = ("simulate", "--workload", jobs, "--nodes", "1x4", "--json")
+        swept = json.loads(ebb(*common, "--sweep", "policy=fitgpp,fifo", "--sweep", "seed=0,1").out)
+        assert [entry["parameters"] for entry in swept] == [
+            {"policy": "fitgpp", "seed": "0"}, {"policy": "fitgpp", "seed": "1"},
+            {"policy": "fifo", "seed": "0"}, {"policy": "fifo", "seed": "1"},
+        ]  # fmt: skip
+        alone = json.loads(ebb(*common, "--policy", "fifo").out)
+        for report in (alone, swept[2]["report"]):
+            del report["sim_wall_s"]
+        assert swept[2]["report"] == alone
+
+    def test_an_option_that_a_policy_lacks_is_said_once_and_run_once(self, ebb, jobs):
+        result = ebb("simulate", "--workload", jobs, "--sweep", "policy=fitgpp,fifo", "--sweep", "s=0,4", "--json")
+        assert [entry["parameters"] for entry in json.loads(result.out)] == [
+            {"policy": "fitgpp", "s": "0"}, {"policy": "fitgpp", "s": "4"}, {"policy": "fifo"},
+        ]  # fmt: skip
+        assert result.err.count("fifo has no option s") == 1
+
+    def test_the_plot_shows_the_metric_that_was_asked_for(self, ebb, jobs, tmp_path):
+        picture = tmp_path / "sweep.png"
+        options = ("simulate", "--workload", jobs, "--sweep", "policy=fitgpp,fifo", "--plot", str(picture))
+        assert ebb(*options, "--metric", "slowdown.te.p95").code == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
+        result = ebb(*options, "--metric", "slowdown.nonsense")
+        assert (result.code, list(picture.parent.glob("*.png"))) == (2, [])
+        assert "--metric: 'slowdown.nonsense'" in result.err
+
+    def test_an_interrupted_sweep_leaves_no_process_and_no_file(self, home, tmp_path):
+        picture = tmp_path / "never.png"
+        with start_ebb(
+            "simulate", "--jobs-limit", "20000", "--sweep", "seed=0,1,2,3", "--jobs", "2", "--plot", str(picture)
+        ) as process:
+            while not (workers := children(process.pid)):
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert list(tmp_path.iterdir()) == []
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+BAD = {
+    "an unknown policy": (["--policy", "nope"], "--policy: 'nope' is none of"),
+    "an unknown option": (["--policy-option", "x=1"], "--policy-option: fitgpp has no 'x'"),
+    "a bad option": (["--policy-option", "s=high"], "--policy-option: s takes a number, not 'high'"),
+    "no such workload": (["--workload", "nothing"], "nothing: neither a file nor one of"),
+    "no nodes": (["--nodes", "0x8"], "--nodes: 0x8 is not within 1 to"),
+    "nodes that are none": (["--nodes", "eight"], "--nodes: 'eight' is not NODESxGPUS"),
+    "elastic bounds upside down": (["--elastic", "4-1"], "--elastic: --gpus: 4-1 is not a range"),
+    "elastic nonsense": (["--elastic", "1/0-2"], "--elastic: '1/0-2' is not MIN-MAX GPUs"),
+    "a speed-up that is none": (["--speedup", "magic"], "magic: neither a file nor one of"),
+    "no cluster file": (["--cluster", "missing.csv"], "missing.csv"),
+    "a time without a unit": (["--restart-cost", "5"], "'5' is not a duration with units"),
+    "--full without an experiment": (["--full"], "--full: is for the named experiments"),
+    "dask without a scheduler": (["--sweep", "seed=0,1", "--engine", "dask"], "--scheduler: is needed"),
+    "a scheduler without dask": (["--sweep", "seed=0,1", "--scheduler", "h:1"], "--scheduler: is for --engine dask"),
+    "a sweep of nothing": (["--sweep", "policy"], "'policy' is not NAME=VALUE,VALUE"),
+    "a sweep of an unknown name": (["--sweep", "colour=red"], "--sweep: 'colour' is no option of fitgpp"),
+    "a sweep of an unknown policy": (["--sweep", "policy=fifo,nope"], "--sweep: policy 'nope' is none of"),
+    "a sweep with an event log": (["--sweep", "seed=0,1", "--events", "x.jsonl"], "--events: is for one simulation"),
+    "a file that cannot be written": (["--events", "/nonexistent/x.jsonl"], "/nonexistent/x.jsonl: cannot be written"),
+    "an unknown experiment": (["nonsense"], "'nonsense' is not one of"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_makes_no_sense_is_refused_in_one_line(ebb, case):
+    arguments, message = BAD[case]
+    result = ebb("simulate", "--jobs-limit", "5", *arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert (result.out, result.err.count("\n")) == ("", 1)
+
+
+LINES = {
+    "negative run time": ("a,0,-1,be,1,1,0", "runtime_s"),
+    "least above most": ("a,0,1,be,4,1,0", "gpus_min"),
+    "not a number": ("a,x,1,be,1,1,0", "submit_s"),
+    "no such class": ("a,0,1,zz,1,1,0", "class"),
+    "a fraction that is none": ("a,0,1,be,2/3,1,0", "gpus_min"),
+    "a cell too few": ("a,0,1,be,1,1", ":3"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_bad_line_is_named_by_file_and_number(ebb, tmp_path, case):
+    line, field = LINES[case]
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join([HEADER, "ok,0,1,be,1,1,0", line]) + "\n")
+    result = ebb("simulate", "--workload", str(path))
+    assert result.code == 2
+    assert f"{path}:3" in result.err
+    assert field in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,43 @@
+"""Sweeps on a Dask cluster give what they give here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from distributed import LocalCluster
+from ebbtide_core.policies.registry import PolicyError
+from ebbtide_sim.setup import Setup
+from ebbtide_sim.sweep import combine, in_processes, on_dask
+
+BASE = Setup(workload="bags", limit=60, nodes="1x4")
+
+
+def test_a_real_dask_cluster_runs_the_same_sweep(tmp_path: Path) -> None:
+    sweep = combine(BASE, [("policy", ("fifo", "fitgpp")), ("seed", ("0", "1"))])
+    setups = [setup for _, setup in sweep.runs]
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address="127.0.0.1:0",
+        host="127.0.0.1",
+        protocol="tcp",
+        local_directory=str(tmp_path),  # fmt: skip
+    ) as cluster:
+        there = dict(on_dask(cluster.scheduler_address)(setups))
+    here = dict(in_processes(1)(setups))
+    assert [without_wall(there[i]) for i in range(4)] == [without_wall(here[i]) for i in range(4)]
+
+
+def without_wall(report):
+    return replace(report, sim_wall_s=0.0)
+
+
+def test_options_go_to_the_policies_that_know_them() -> None:
+    sweep = combine(replace(BASE, options={"s": "2"}), [("policy", ("fitgpp", "fifo"))])
+    assert [dict(setup.options) for _, setup in sweep.runs] == [{"s": "2"}, {}]
+
+
+def test_an_option_of_none_of_the_policies_is_refused() -> None:
+    with pytest.raises(PolicyError, match="'s' is no option of fifo"):
+        combine(replace(BASE, policy="fifo"), [("s", ("0", "4"))])
