@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ebbtide_core.model import JobClass
 
@@ -16,8 +16,7 @@ def new_figure(width: float, height: float) -> Any:
     """An empty figure that needs no display."""
     from matplotlib import figure
 
-    make: Any = figure.Figure
-    return make(figsize=(width, height), layout="constrained")
+    return cast(Any, figure.Figure)(figsize=(width, height), layout="constrained")
 
 
 def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:

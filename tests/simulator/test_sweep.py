@@ -22,7 +22,7 @@ def test_a_real_dask_cluster_runs_the_same_sweep(tmp_path: Path) -> None:
         dashboard_address="127.0.0.1:0",
         host="127.0.0.1",
         protocol="tcp",
-        local_directory=str(tmp_path),  # fmt: skip
+        local_directory=str(tmp_path),
     ) as cluster:
         there = dict(on_dask(cluster.scheduler_address)(setups))
     here = dict(in_processes(1)(setups))
