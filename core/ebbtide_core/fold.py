@@ -237,7 +237,9 @@ def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: 
     if event.progress is not None:
         job.progress, job.progress_at = event.progress, now
     outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
-    attempt.outcome = job.reason = outcome.reason
+    attempt.outcome = outcome.reason
+    if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
+        job.reason = outcome.reason
     _finish_suspension(job, attempt, event, now)
     _follow(state, job, attempt, outcome, now)
 

@@ -28,10 +28,10 @@ def settle_claims(state: ClusterState) -> Iterator[Event]:
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
     """The decisions that lead from the state to ``plan``."""
-    for id, reason in plan.holds.items():
-        yield JobHeld(id, HeldBy.SYSTEM, reason)
     for id, eviction in plan.evictions.items():
         yield from _evict(state.jobs[id], eviction)
+    for id, reason in plan.holds.items():
+        yield JobHeld(id, HeldBy.SYSTEM, reason)
     for id, placement in _room_givers_first(state, plan):
         yield from _place(state, state.jobs[id], placement)
 

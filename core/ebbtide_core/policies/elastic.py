@@ -109,9 +109,10 @@ def _resize(draft: Draft, job: Job, size: int, why: str) -> bool:
     draft.trial.take(before)
     if after is None:
         return False
-    planned_already = draft.placements.get(job.id)
+    planned = draft.placements.get(job.id)
     starts = job.live is None and not job.claiming
-    draft.place(job, after, planned_already.reason if planned_already else why, claim=not starts)
+    sticky = planned is not None and planned.sticky
+    draft.place(job, after, planned.reason if planned else why, claim=not starts, sticky=sticky)
     return True
 
 

@@ -7,14 +7,17 @@ least urgent class is preempted (§3.2). Arrival is the first one: a preempted j
 
 Where the paper is silent: a job with several GPUs needs as many sticky slots, and they are kept free until it is its
 turn; jobs that need more than there are never wait for them. "The low-priority task that starts most recently" is read
-as the newest of the least urgent class that is less urgent than the one who needs its place. A job that needs several
-GPUs preempts on one node, only what it needs.
+as the newest of the least urgent class that is less urgent than the one who needs its place; so are ties between
+equally powerful slots broken. A job that needs several GPUs preempts on one node, only what it needs. An elastic job
+takes as many slots as its smallest size; what it has beyond that is taken back before anybody is preempted. A job that
+is resized leaves its sticky slot.
 """
 
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ebbtide_core.books import Node
@@ -22,7 +25,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId, NodeId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
-from ebbtide_core.policies.elastic import fit_ranges, grow
+from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.queues import Queue, QueueKey
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -60,11 +63,10 @@ class Hybrid(Policy):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The sticky phase, then the regular one."""
-        total = sum(len(node.slices) for node in snapshot.nodes.values())
-        sticky = math.ceil(self.sticky * total) if self.sticky < 1 else round(self.sticky)
-        return _Pass(snapshot, self.seed, self.min_run_s, sticky * WHOLE, (total - sticky) * WHOLE).plan(
-            self.resize_after_s
-        )
+        total = sum([len(node.slices) for node in snapshot.nodes.values()])
+        sticky = min(total, math.ceil(self.sticky * total) if self.sticky < 1 else round(self.sticky))
+        phases = _Pass(snapshot, self.seed, self.min_run_s, sticky * WHOLE, (total - sticky) * WHOLE)
+        return phases.plan(self.resize_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Slots:
         if job.planned is not None:
             placed = job.attempts[-1] if job.running else None
             sticky = placed is not None and placed.sticky
-            entry = (job.priority, placed.placed if placed else math.inf, job.planned.share, sticky)
+            entry = (job.priority, placed.placed if placed else math.inf, slots_of(job), sticky)
         known = self._known.get(job.id)
         if entry == known:
             return
@@ -162,11 +164,11 @@ class Slots:
             del self.waiting[bisect_left(self.waiting, self._stands.pop(job.id))]
 
     def _count(self, job: Job, entry: tuple[int, float, int, bool], sign: int) -> None:
-        priority, placed, share, sticky = entry
+        priority, placed, slots, sticky = entry
         if sticky:
-            self.sticky_share += sign * share
+            self.sticky_share += sign * slots
             return
-        self.regular_share += sign * share
+        self.regular_share += sign * slots
         line = self.regular.setdefault(priority, [])
         key = (placed, job.sequence, job)
         if sign > 0:
@@ -202,7 +204,7 @@ class _Pass:
         """What should run where."""
         fit_ranges(self.draft)
         self._sticky_phase()
-        self._regular_phase()
+        self._regular_phase(resize_after_s)
         grow(self.draft, resize_after_s)
         return self.draft.plan()
 
@@ -222,44 +224,48 @@ class _Pass:
 
     # --- the regular phase (§3.2) ---
 
-    def _regular_phase(self) -> None:
+    def _regular_phase(self, resize_after_s: float) -> None:
         for job in self.draft.snapshot.waiting():
             if job.id in self.draft.placements:
                 continue
-            if not (self._start(job) or self._preempt_for(job)):
+            if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
                 if job.gpus_min:
                     return
 
-    def _start(self, job: Job) -> bool:
-        if self.regular_left is not None and job.gpus_min > self.regular_left:
+    def _admit(self, job: Job, resize_after_s: float) -> bool:
+        """Place ``job`` without preempting anybody: where it can start now, else where room is being freed."""
+        draft = self.draft
+        if self.regular_left is not None and job.gpus_min > max(0, self.regular_left):
             return False
-        if not self._place(job, "starting"):
+        if not (self._place(job, "starting") or draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s)):
             return False
-        if self.regular_left is not None:
-            self.regular_left -= job.gpus_min
+        self._use_slots(job.gpus_min)
         return True
 
+    def _use_slots(self, slots: int) -> None:
+        if self.regular_left is not None:
+            self.regular_left -= slots
+
     def _place(self, job: Job, reason: str, sticky: bool = False) -> bool:
-        for node in self._nodes(job):
-            room = self.draft.trial.find(job, job.gpus_min, [node], free_now=True)
-            if room is not None:
-                self.draft.place(job, room, reason, sticky=sticky)
-                return True
-        return False
+        find = partial(self.draft.trial.find, job, job.gpus_min, free_now=True)
+        if WHOLE <= job.gpus_min <= self.draft.snapshot.books.largest * WHOLE:
+            room = next(filter(None, (find([node]) for node in self._nodes(job))), None)
+        else:  # a share of a GPU, or a gang over several nodes
+            room = find()
+        if room is not None:
+            self.draft.place(job, room, reason, sticky=sticky)
+        return room is not None
 
     def _nodes(self, job: Job) -> Iterator[NodeId]:
         """Where ``job`` may go: production to the most powerful slots, all others to a slot drawn at random."""
-        first = max(1, job.gpus_min // WHOLE)
-        levels = sorted((count, nodes) for count, nodes in self.draft.trial.room.idle.items() if count >= first)
-        if job.gpus_min < WHOLE or job.gpus_min > self.draft.snapshot.books.largest * WHOLE:
-            room = self.draft.trial.find(job, job.gpus_min, free_now=True)
-            yield from room.node_ids[:1] if room is not None else ()
-        elif job.priority <= PRODUCTION:
+        count = job.gpus_min // WHOLE
+        levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count)
+        if job.priority <= PRODUCTION:
             nodes = self.draft.snapshot.nodes
             yield from sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id]))
         else:
-            yield from self._shuffled(job, [(id, count) for count, ids in levels for id in ids])
+            yield from self._shuffled(job, [(id, idle) for idle, ids in levels for id in ids])
 
     def _shuffled(self, job: Job, nodes: list[tuple[NodeId, int]]) -> Iterator[NodeId]:
         """The nodes in the order in which slots drawn at random fall on them."""
@@ -285,6 +291,7 @@ class _Pass:
             self.draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
         room = self.draft.trial.find(job, job.gpus_min, self._node_of(victims[0]))
         assert room is not None, f"preemption made no room for job {job.id}"
+        self._use_slots(job.gpus_min - sum([slots_of(victim) for victim in victims]))
         names = ", ".join(victim.id for victim in victims)
         reason = f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free"
         self.draft.place(job, room, reason, claim=True)
@@ -317,6 +324,9 @@ class _Pass:
         return job.planned.node_ids
 
     def _fits_without(self, job: Job, victims: list[Job]) -> bool:
+        slots = sum([slots_of(victim) for victim in victims])
+        if self.regular_left is not None and slots + self.regular_left < job.gpus_min:
+            return False
         trial = self.draft.trial
         given = [victim.planned for victim in victims if victim.planned is not None]
         for allocation in given:
@@ -358,6 +368,11 @@ def _nth_slot(nodes: list[tuple[NodeId, int]], slot: int) -> int:
             return index
         slot -= count
     raise IndexError(slot)
+
+
+def slots_of(job: Job) -> int:
+    """The slots that ``job`` takes with the room promised to it, in parts: what it has to grow on does not count."""
+    return min(job.gpus_min, job.planned.share) if job.planned is not None else 0
 
 
 def power(node: Node) -> float:
