@@ -45,6 +45,8 @@ class RigidShortest(Policy):
     limit, in this order. Jobs of unknown work come last.
     """
 
+    rigid: ClassVar[bool] = True
+
     def ranking(self, state: ClusterState) -> Ranking:
         """The waiting jobs by work."""
         return ByWork(state)
@@ -107,9 +109,13 @@ def _start(draft: Draft, job: Job) -> bool:
 
 def _size(books: Books, job: Job) -> int:
     """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
-    if not job.elastic or job.gpus_max <= books.largest * WHOLE:
+    if not job.elastic or job.gpus_max <= WHOLE:
         return job.gpus_max
-    gpus = books.largest if job.spec.max_nodes == 1 else sum(len(node.gpus) for node in books.usable.values())
+    memory = job.spec.gpu_mem_bytes
+    large_enough = [
+        sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory) for node in books.usable.values()
+    ]
+    gpus = max(large_enough, default=0) if job.spec.max_nodes == 1 else sum(large_enough)
     return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))
 
 
