@@ -257,15 +257,28 @@ def test_a_free_sticky_slot_goes_to_the_job_that_first_came_not_to_the_most_urge
 
 
 def test_regular_slots_are_what_sticky_ones_leave() -> None:
-    lab = lab_of("hybrid", gpus=4, sticky="2")
+    lab = lab_of("hybrid", gpus=5, sticky="2")
     kept = lab.running(1, priority=12)
-    triple = lab.submit(3, priority=1)  # three GPUs are idle, but only two regular slots
+    lab.running(1, suspend=SuspendMode.NONE, priority=2)  # on the other sticky slot
+    lab.running(1, suspend=SuspendMode.NONE, priority=2)
+    triple = lab.submit(3, priority=1)  # it would fit on the regular slots, were they all free
     assert triple.state is JobState.PENDING
     assert stopped(lab.last) == set()
     assert sticky(kept)
-    with_less = lab_of("hybrid", gpus=4, sticky="1")
-    with_less.running(1, priority=12)
-    assert with_less.submit(3, priority=1).state is JobState.STARTING
+
+
+def test_a_job_larger_than_all_regular_slots_gets_sticky_ones_too_and_they_are_kept_for_it() -> None:
+    lab = lab_of("hybrid", gpus=4, sticky="2")
+    kept = lab.running(1, priority=12)
+    triple = lab.submit(3, priority=1)
+    assert triple.state is JobState.STARTING
+    lab.start(triple)
+    whole = lab.submit(4, priority=1)
+    later = lab.submit(1, priority=12)
+    lab.end(triple, DONE)
+    assert later.state is JobState.PENDING  # a sticky slot is free, but it is the turn of the one that needs all
+    lab.end(kept, DONE)
+    assert whole.state is JobState.STARTING
 
 
 def test_a_job_with_several_gpus_needs_as_many_sticky_slots_and_they_are_kept_for_it() -> None:

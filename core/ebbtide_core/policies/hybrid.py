@@ -10,7 +10,8 @@ turn; jobs that need more than there are never wait for them. "The low-priority 
 as the newest of the least urgent class that is less urgent than the one who needs its place; so are ties between
 equally powerful slots broken. A job that needs several GPUs preempts on one node, only what it needs. An elastic job
 takes as many slots as its smallest size; what it has beyond that is taken back before anybody is preempted. A job that
-is resized leaves its sticky slot.
+is resized leaves its sticky slot. No more sticky slots are given out once it is the turn of a job that is larger than
+all regular ones together: it gets both.
 """
 
 import math
@@ -18,6 +19,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from ebbtide_core.books import Node
@@ -197,6 +199,7 @@ class _Pass:
         self.min_run_s = min_run_s
         self.limit = limit
         self.sticky = sticky
+        self.regular = regular
         self.sticky_left = sticky - self.slots.sticky_share
         self.regular_left = None if regular is None else regular - self.slots.regular_share
 
@@ -214,6 +217,8 @@ class _Pass:
         if self.sticky_left <= 0:
             return
         for _, job in self.slots.waiting:
+            if self._needs_all(job):
+                return
             if not 0 < job.gpus_min <= self.sticky:
                 continue
             if job.gpus_min > self.sticky_left or not self._place(job, "starting on a sticky slot", sticky=True):
@@ -236,12 +241,18 @@ class _Pass:
     def _admit(self, job: Job, resize_after_s: float) -> bool:
         """Place ``job`` without preempting anybody: where it can start now, else where room is being freed."""
         draft = self.draft
-        if self.regular_left is not None and job.gpus_min > max(0, self.regular_left):
-            return False
+        if self.regular_left is not None:
+            left = self.regular_left + (self.sticky_left if self._needs_all(job) else 0)
+            if job.gpus_min > max(0, left):
+                return False
         if not (self._place(job, "starting") or draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s)):
             return False
         self._use_slots(job.gpus_min)
         return True
+
+    def _needs_all(self, job: Job) -> bool:
+        """Whether ``job`` is larger than all regular slots together: once it is its turn, it gets sticky ones too."""
+        return self.regular is not None and job.gpus_min > max(self.regular, self.sticky)
 
     def _use_slots(self, slots: int) -> None:
         if self.regular_left is not None:
@@ -263,17 +274,19 @@ class _Pass:
         levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count)
         if job.priority <= PRODUCTION:
             nodes = self.draft.snapshot.nodes
-            yield from sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id]))
-        else:
-            yield from self._shuffled(job, [(id, idle) for idle, ids in levels for id in ids])
+            return iter(sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id])))
+        return self._drawn(job, levels)
 
-    def _shuffled(self, job: Job, nodes: list[tuple[NodeId, int]]) -> Iterator[NodeId]:
-        """The nodes in the order in which slots drawn at random fall on them."""
+    def _drawn(self, job: Job, levels: list[tuple[int, dict[NodeId, None]]]) -> Iterator[NodeId]:
+        """The nodes in the order in which slots drawn at random fall on them; ``levels`` are those with idle slots."""
         state = mix(self.seed, job.sequence, len(job.attempts))
-        while nodes:
-            index = _nth_slot(nodes, state % sum(count for _, count in nodes))
-            yield nodes.pop(index)[0]
+        seen: set[NodeId] = set()
+        while slots := sum([idle * len(ids) for idle, ids in levels]):
+            node = _nth_slot(levels, state % slots)
+            yield node
+            seen.add(node)
             state = mix(state)
+            levels = [(idle, {id: None for id in ids if id not in seen}) for idle, ids in levels]
 
     def _preempt_for(self, job: Job) -> bool:
         """Take the place of less urgent jobs; False if they could not make room, and then nobody is preempted."""
@@ -361,12 +374,12 @@ class _Pass:
         return []
 
 
-def _nth_slot(nodes: list[tuple[NodeId, int]], slot: int) -> int:
-    """Which of ``nodes`` has the ``slot``-th of their idle slots."""
-    for index, (_, count) in enumerate(nodes):
-        if slot < count:
-            return index
-        slot -= count
+def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId:
+    """The node with the ``slot``-th of all idle slots."""
+    for idle, ids in levels:
+        if slot < idle * len(ids):
+            return next(islice(ids, slot // idle, None))
+        slot -= idle * len(ids)
     raise IndexError(slot)
 
 
