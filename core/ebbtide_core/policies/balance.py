@@ -1,12 +1,12 @@
 """Shares of GPUs: each job to the GPU with the fewest, each GPU divided equally among its jobs (seed 001, §IV-A).
 
-A job that has a place may keep it as long as its GPU does not get more jobs than the method gives it.
+A job that has a place keeps it, unless another GPU would have at least two fewer.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
@@ -28,7 +28,11 @@ class Seat:
     memory: int = 0
     others: int = 0
     jobs: list[Job] = field(default_factory=list)
-    quota: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many would share it."""
+        return self.others + len(self.jobs)
 
     def share(self, jobs: Sequence[Job]) -> int:
         """The equal share of ``jobs``: the greatest 1/n of a GPU of which there is one for each; 0 if there is none."""
@@ -71,8 +75,10 @@ def balance(draft: Draft, jobs: Sequence[Job], why: Why, now: Mapping[JobId, All
             _settle(draft, job, kept or draft.trial.find(job, job.gpus_min), why)
     sharing = [job for job in jobs if job.gpus_min < WHOLE]
     seats = _seats(draft)
-    kept_ids = _keep(seats, sharing, now) if now else set()
-    _choose(seats, [job for job in sharing if job.id not in kept_ids])
+    stay = _keep(seats, sharing, now) if now else set()
+    _choose(seats, [job for job in sharing if job.id not in stay])
+    if stay:
+        _even_out(seats)
     chosen = {job.id: allocation for seat in seats for job, allocation in seat.allocations()}
     for job in sharing:
         allocation = chosen.get(job.id)
@@ -110,29 +116,19 @@ def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
 
 
 def _keep(seats: list[Seat], jobs: Sequence[Job], now: Mapping[JobId, Allocation]) -> set[JobId]:
-    """Leave jobs where they are, up to as many per GPU as there would be if all chose anew."""
-    here: dict[GpuId, list[Job]] = {}
+    """Leave jobs where they are, as far as that is possible."""
+    by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
     for job in jobs:
-        if job.id in now:
-            here.setdefault(now[job.id].gpu_ids[0], []).append(job)
-    heap = [(seat.others, -len(here.get(seat.gpu.gpu, ())), seat.order) for seat in seats]
-    heapify(heap)
-    for _ in jobs if heap else ():
-        count, fewest, order = heap[0]
-        seats[order].quota += 1
-        heapreplace(heap, (count + 1, fewest, order))
-    kept = set()
-    for seat in seats:
-        for job in here.get(seat.gpu.gpu, ()):
-            if len(seat.jobs) < seat.quota and seat.takes(job):
-                seat.jobs.append(job)
-                kept.add(job.id)
+        seat = by_gpu.get(now[job.id].gpu_ids[0]) if job.id in now else None
+        if seat is not None and seat.takes(job):
+            seat.jobs.append(job)
+            kept.add(job.id)
     return kept
 
 
 def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
     """Let each job choose the GPU with the fewest of those that take it."""
-    heap = [(seat.others + len(seat.jobs), seat.order) for seat in seats]
+    heap = [(seat.count, seat.order) for seat in seats]
     heapify(heap)
     for job in jobs:
         passed = []
@@ -145,3 +141,19 @@ def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
             passed.append((count, order))
         for entry in passed:
             heappush(heap, entry)
+
+
+def _even_out(seats: list[Seat]) -> None:
+    """Move jobs, the latest first, from GPUs with many to GPUs with at least two fewer that take them.
+
+    Every move makes the numbers more equal. So this comes to an end even if it is repeated with others of the jobs, as
+    it is when attempts start that had to be left alone: choosing anew would have jobs change places forever.
+    """
+    fewest = min((seat.count for seat in seats), default=0)
+    for giver in sorted(seats, key=lambda seat: -seat.count):
+        while giver.jobs and giver.count > fewest + 1:
+            fewer = sorted((seat for seat in seats if seat.count + 1 < giver.count), key=lambda seat: seat.count)
+            taker = next((seat for seat in fewer if seat.takes(giver.jobs[-1])), None)
+            if taker is None:
+                break
+            taker.jobs.append(giver.jobs.pop())
