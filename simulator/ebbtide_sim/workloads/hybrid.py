@@ -50,8 +50,8 @@ class HybridMix:
     From the paper: about 68,000 tasks in 15 hours, 12 classes of which 0, 4 and 9 matter most, class 0 the most
     common, class 9 rare but hungry. **The rest is assumed**, to be calibrated: the shares; demands are lognormal with
     ``sigma``, cut at ``cut`` times the mean; ``load`` is all demand over what `hybrid_servers` can do in ``hours``
-    with every slot taken; of class 9, ``bursty`` come in ``bursts_per_hour`` bursts, each dying down within
-    ``burst_s`` or so; all else comes evenly.
+    with every slot taken; of the ``bursting`` classes, ``bursty`` come in ``bursts_per_hour`` bursts, one in each part
+    of the time, and each dying down within ``burst_s`` or so; all else comes evenly.
     """
 
     tasks: int = 68_000
@@ -60,6 +60,7 @@ class HybridMix:
     mix: tuple[ClassMix, ...] = MIX
     sigma: float = 1.5
     cut: float = 30.0
+    bursting: tuple[int, ...] = (PRODUCTION,)
     bursty: float = 0.8
     bursts_per_hour: float = 2.0
     burst_s: float = 60.0
@@ -124,8 +125,9 @@ def _demands(rng: np.random.Generator, mix: HybridMix, weights: Floats, kinds: n
 def _arrivals(rng: np.random.Generator, mix: HybridMix, classes: np.ndarray) -> Floats:
     span_s = mix.hours * HOUR_S
     arrival = rng.random(mix.tasks) * span_s
-    bursts = rng.random(max(1, round(mix.bursts_per_hour * mix.hours))) * span_s
-    in_burst = (classes == PRODUCTION) & (rng.random(mix.tasks) < mix.bursty)
+    number = max(1, round(mix.bursts_per_hour * mix.hours))
+    bursts = (np.arange(number) + rng.random(number)) / number * span_s
+    in_burst = np.isin(classes, mix.bursting) & (rng.random(mix.tasks) < mix.bursty)
     count = int(in_burst.sum())
     if mix.bursts_per_hour > 0:
         arrival[in_burst] = rng.choice(bursts, size=count) + rng.exponential(mix.burst_s, size=count)
