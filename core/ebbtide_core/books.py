@@ -180,7 +180,12 @@ class Room:
     def update(self, node: Node, use: Use) -> None:
         """Put ``node`` where it belongs if ``use`` of it is promised."""
         id = node.id
-        count = node.idle(use) if node.connected and not node.lost else -1
+        if not node.connected or node.lost:
+            count = -1
+        elif node.sound:  # as `Node.idle`; this is done for every piece of every placement
+            count = len(node.slices) - len(use.whole) - len(use.shares)
+        else:
+            count = node.idle(use)
         before = self._count.get(id, -1)
         if count != before:
             if before >= 0:
@@ -189,8 +194,11 @@ class Room:
                 if not nodes:
                     del self.idle[before]
                 self.total -= before
-            if count >= 0:
-                self.idle.setdefault(count, {})[id] = None
+            if count in self.idle:
+                self.idle[count][id] = None
+                self.total += count
+            elif count >= 0:
+                self.idle[count] = {id: None}
                 self.total += count
             self._count[id] = count
         if use.shares and count >= 0:

@@ -159,13 +159,8 @@ class Cluster:
         5. Do what follows from its plan.
         """
         state = self.state
-        state.end_delays(now)
-        for job in state.due_deadlines(now):
-            if job.spec.time_limit_s is not None and job.running_s(now) >= job.spec.time_limit_s:
-                reason = f"time limit of {job.spec.time_limit_s:g} s reached"
-                self._take(stop(job, StopCause.TIME_LIMIT, reason), now, out)
-        if state.awaited and now >= state.recovery_ends:
-            state.awaited.clear()
+        if state.is_due(now):
+            self._end_times(now, out)
         if state.quiesced or state.awaited:
             return
         if state.claims:
@@ -180,6 +175,17 @@ class Cluster:
             state.jobs[id].reason = reason
         if plan.recheck_at is not None:
             self._wake_by(plan.recheck_at, now, out)
+
+    def _end_times(self, now: float, out: list[Command]) -> None:
+        """Do what is due by itself."""
+        state = self.state
+        state.end_delays(now)
+        for job in state.due_deadlines(now):
+            if job.spec.time_limit_s is not None and job.running_s(now) >= job.spec.time_limit_s:
+                reason = f"time limit of {job.spec.time_limit_s:g} s reached"
+                self._take(stop(job, StopCause.TIME_LIMIT, reason), now, out)
+        if state.awaited and now >= state.recovery_ends:
+            state.awaited.clear()
 
     def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
         """Ask to be woken at ``time`` unless that was asked for already."""

@@ -48,7 +48,7 @@ def decode_event(kind: str, body: Json) -> Event:
 
 @cache
 def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
 
 
 @cache

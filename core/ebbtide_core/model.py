@@ -1,6 +1,7 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
 from collections.abc import Iterator
+from dataclasses import field
 from enum import Enum
 from fractions import Fraction
 from typing import Final, NewType
@@ -142,24 +143,21 @@ class NodeAllocation:
 
 @frozen
 class Allocation:
-    """What an attempt holds."""
+    """What an attempt holds: ``share`` are all GPUs of it, in parts, and ``node_ids`` its nodes."""
 
     nodes: tuple[NodeAllocation, ...]
+    share: int = field(init=False, repr=False, compare=False)
+    node_ids: tuple[NodeId, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def share(self) -> int:
-        """All GPUs of it, in parts."""
-        return sum([piece.share for node in self.nodes for piece in node.gpus])
+    def __post_init__(self) -> None:
+        # Both are asked for again and again.
+        object.__setattr__(self, "share", sum([piece.share for node in self.nodes for piece in node.gpus]))
+        object.__setattr__(self, "node_ids", tuple([node.node for node in self.nodes]))
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
         """All GPUs of it."""
         return tuple([piece.gpu for node in self.nodes for piece in node.gpus])
-
-    @property
-    def node_ids(self) -> tuple[NodeId, ...]:
-        """All nodes of it."""
-        return tuple([node.node for node in self.nodes])
 
     def __iter__(self) -> Iterator[NodeAllocation]:
         return iter(self.nodes)

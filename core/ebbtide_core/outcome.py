@@ -45,6 +45,9 @@ _GIVEN_UP = {
 """However such an attempt ends, unless it completed first, its job is over."""
 
 
+_COMPLETED = Outcome(Ending.COMPLETED, "completed")
+
+
 def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None) -> Outcome:
     """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not)."""
     gone = _GIVEN_UP.get(cause) if cause is not None else None
@@ -72,7 +75,7 @@ def describe_exit(exit: ExitFacts) -> str:
 
 def _read_unrequested(exit: ExitFacts) -> Outcome:
     if exit.signal == 0 and exit.exit_code == 0:
-        return Outcome(Ending.COMPLETED, "completed")
+        return _COMPLETED
     if exit.signal == 0 and exit.exit_code in AGAIN_EXITS:
         return Outcome(Ending.REQUEUED, f"asked to be run again ({describe_exit(exit)})")
     return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")

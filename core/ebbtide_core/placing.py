@@ -25,7 +25,15 @@ class Trial:
     @property
     def idle(self) -> int:
         """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""
-        return self._room.total - sum([len(piece.gpus) for taken in self._taken for piece in taken.nodes])
+        return self._room.total - sum([taken.share // WHOLE for taken in self._taken])
+
+    @property
+    def most(self) -> int:
+        """The greatest share that may be promised to nobody, in parts; never less than there is."""
+        if (idle := self.idle) > 0:
+            return idle * WHOLE
+        shared = self._room.shared or any(taken.share % WHOLE for taken in self._taken)
+        return WHOLE - 1 if shared else 0
 
     @property
     def room(self) -> Room:
@@ -144,7 +152,7 @@ class Trial:
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
-            or not reads_checkpoint(job, node)
+            or (job.checkpoint_root_id and not reads_checkpoint(job, node))
         ):
             return None
         slices = _pick(job, share, node, use)
@@ -165,7 +173,7 @@ class Trial:
             pieces: list[NodeAllocation] = []
             left = count
             for node, idle in self._emptiest_first(wanted):
-                piece = self._on_node(job, min(idle, left) * WHOLE, node)
+                piece = self._on_node(job, (idle if idle < left else left) * WHOLE, node)
                 if piece is not None and (not now or self._free_now(job, node, piece)):
                     pieces.append(piece)
                     left -= len(piece.gpus)
@@ -189,11 +197,11 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
         return ()
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
-    count = share // WHOLE
-    memory, own = job.spec.gpu_mem_bytes, _own_gpus(job)
+    count, memory = share // WHOLE, job.spec.gpu_mem_bytes
+    if node.held is use and not (job.attempts or memory or use.whole or use.shares):
+        return node.all_slices[:count] if count <= len(node.all_slices) else None
+    own = _own_gpus(job)
     if not own:
-        if not (memory or use.whole or use.shares or node.held is not use):
-            return node.all_slices[:count] if count <= len(node.all_slices) else None
         free = tuple(islice(_idle(node, memory, use, node.held), count))
         if len(free) == count:
             return free

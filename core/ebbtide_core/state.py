@@ -32,7 +32,9 @@ class ClusterState:
         self.speedup = speedup
         self.history = History()
         self.planned: dict[JobId, Job] = {}
+        """Those with room promised to them."""
         self.claims: dict[JobId, Job] = {}
+        """Those of them for whom it is kept until an attempt can start there."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
         self.unreachable: set[NodeId] = set()
@@ -66,18 +68,14 @@ class ClusterState:
 
     def _index(self, job: Job, now: float) -> None:
         """Have ``job`` in the indexes where it belongs; called after every event, so only changes may cost."""
-        id, planned, live = job.id, job.planned is not None, job.live
-        running = live is not None and live.stop is None
-        if planned is not (id in self.planned):
-            _keep(self.planned, job, planned)
-        if (claims := planned and not running) is not (id in self.claims):
-            _keep(self.claims, job, claims)
-        if job.gpus_max != job.gpus_min or id in self.elastic:
+        planned = job.planned is not None
+        if job.gpus_max != job.gpus_min or job.id in self.elastic:
             _keep(self.elastic, job, job.elastic and planned)
         if job.range_changed:
-            _keep(self.resizing, job, running and _out_of_range(job))
-        if job.queued is not None or (not planned and job.waiting):
-            self._enqueue(job, now, not planned and job.waiting)
+            _keep(self.resizing, job, job.running and _out_of_range(job))
+        waits = not planned and job.waiting
+        if waits or job.queued is not None:
+            self._enqueue(job, now, waits)
         if self.ranking is not None:
             self.ranking.update(job)
 
@@ -102,6 +100,7 @@ class ClusterState:
         self.unplan(job)
         self.books.occupy(job.id, allocation)
         job.planned = allocation
+        self.planned[job.id] = job
 
     def vacate(self, job: Job) -> None:
         """The newest attempt of the job is proven over; if nobody asked for that, it gives up its room only now."""
@@ -109,22 +108,30 @@ class ClusterState:
         if attempt.stop is None and attempt.exited is None:
             self.books.vacate(job.id, attempt.allocation)
             job.planned = None
+            del self.planned[job.id]
         else:
             self.books.free(job.id, attempt.allocation)
         self.roomier.update(attempt.allocation.node_ids)
 
     def promise(self, job: Job, allocation: Allocation) -> None:
         """Keep ``allocation`` for the job, instead of what was planned before."""
-        self.unplan(job)
+        if job.planned is not None:
+            self._release(job.id, job.planned)
         self.books.promise(job.id, allocation)
         job.planned = allocation
+        self.planned[job.id] = self.claims[job.id] = job
 
     def unplan(self, job: Job) -> None:
         """Plan nothing for the job any more."""
         if job.planned is not None:
-            self.books.release(job.id, job.planned)
-            self.roomier.update(job.planned.node_ids)
+            self._release(job.id, job.planned)
             job.planned = None
+            del self.planned[job.id]
+            self.claims.pop(job.id, None)
+
+    def _release(self, job: JobId, planned: Allocation) -> None:
+        self.books.release(job, planned)
+        self.roomier.update(planned.node_ids)
 
     def jobs_on(self, node: Node) -> list[Job]:
         """The jobs with an attempt on ``node`` that is not proven over."""
@@ -135,6 +142,11 @@ class ClusterState:
     def set_deadline(self, job: Job, time: float) -> None:
         """Remember that the job's time limit ends at ``time`` if it runs on."""
         heapq.heappush(self._deadlines, (time, job.id))
+
+    def is_due(self, now: float) -> bool:
+        """Whether something is due by itself."""
+        time = self.next_time()
+        return time is not None and time <= now
 
     def due_deadlines(self, now: float) -> list[Job]:
         """The running jobs whose time limit may have ended; asked for once each."""

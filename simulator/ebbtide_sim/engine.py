@@ -28,6 +28,7 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.work import LINEAR, Speedup
 
+from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, Run
 from ebbtide_sim.sources import Source
 from ebbtide_sim.workload import SimJob
@@ -126,12 +127,13 @@ class Simulation:
     def run(self, progress: Callable[[float, int], None] | None = None, every: int = 5000) -> None:
         """Simulate until nothing more happens; ``progress`` is told the time and the count of events now and then."""
         due = every
-        while (time := self._next_time()) is not None:
-            self.now = max(self.now, time)
-            self._moment()
-            if progress is not None and self.events >= due:
-                progress(self.now, self.events)
-                due = self.events + every
+        with rarely_collected():
+            while (time := self._next_time()) is not None:
+                self.now = max(self.now, time)
+                self._moment()
+                if progress is not None and self.events >= due:
+                    progress(self.now, self.events)
+                    due = self.events + every
 
     def _next_time(self) -> float | None:
         arrival = self._source.next_time()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ebbtide_core import limits
+from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, JobClass
 from ebbtide_core.spec import SpecError, check_gpu_range
 from ebbtide_core.work import Speedup
@@ -14,7 +15,7 @@ class WorkloadError(ValueError):
     """Something that cannot be read or made; one line, ``FILE:LINE: field: what is wrong and the limit``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SimJob:
     """One job of a workload; times in seconds from the workload's start, GPU counts in parts.
 

@@ -1,7 +1,7 @@
 """Moldable policies: how many GPUs a job gets is decided when it starts, and stays so (seed 001, §IV)."""
 
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation
+from ebbtide_core.model import Allocation
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.balance import balance
 from ebbtide_core.policies.draft import Draft
@@ -66,10 +66,7 @@ def start_without_gpus(draft: Draft, queue: Arrivals) -> None:
 
 def most_free(draft: Draft) -> int:
     """The greatest share that may be free, in parts."""
-    idle = draft.trial.idle
-    if idle > 0:
-        return idle * WHOLE
-    return WHOLE - 1 if draft.trial.room.shared else 0
+    return draft.trial.most
 
 
 def find_at_most(trial: Trial, job: Job, share: int) -> Allocation | None:

@@ -92,7 +92,7 @@ def by_arrival_and_size(job: Job) -> QueueKey:
 def _start_all_that_fit(snapshot: Snapshot, line: ShapedQueue) -> Plan:
     draft = Draft(snapshot)
     fit_ranges(draft)
-    line.first_fit(lambda job: _start(draft, job), lambda: _most(draft))
+    line.first_fit(lambda job: _start(draft, job), lambda: draft.trial.most)
     head = line.head()  # to word it for all that wait would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head, _size(snapshot.books, head))
@@ -117,11 +117,3 @@ def _size(books: Books, job: Job) -> int:
     ]
     gpus = max(large_enough, default=0) if job.spec.max_nodes == 1 else sum(large_enough)
     return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))
-
-
-def _most(draft: Draft) -> int:
-    """The greatest share that may be free, in parts."""
-    idle = draft.trial.idle
-    if idle > 0:
-        return idle * WHOLE
-    return WHOLE - 1 if draft.trial.room.shared else 0

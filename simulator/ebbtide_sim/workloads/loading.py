@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.workload import Workload, WorkloadError
 from ebbtide_sim.workloads import google, nodes, openb, philly, plain, pollux, swf
 from ebbtide_sim.workloads.bags import bags
@@ -23,12 +24,15 @@ def load(name_or_path: str, seed: int, jobs: int | None, arrival: str) -> Worklo
     """See `ebbtide_sim.workload.load_workload`."""
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise WorkloadError(f"--jobs: {jobs} is not between 1 and {MAX_JOBS}")
-    make = GENERATORS.get(name_or_path)
-    if make is not None:
-        return make(seed, jobs)
-    path = Path(name_or_path)
+    with rarely_collected():
+        make = GENERATORS.get(name_or_path)
+        return _read_first(name_or_path, jobs, arrival) if make is None else make(seed, jobs)
+
+
+def _read_first(name: str, jobs: int | None, arrival: str) -> Workload:
+    path = Path(name)
     if not os.path.isfile(path):  # which, unlike that of pathlib, is false for a name that is too long
-        raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(GENERATORS)}")
+        raise WorkloadError(f"{name}: neither a file nor one of {', '.join(GENERATORS)}")
     return _first(_read(path, arrival), jobs)
 
 

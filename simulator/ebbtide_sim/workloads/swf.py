@@ -100,7 +100,7 @@ def _numbers(path: Path, line: int, cells: list[str]) -> list[float]:
     if len(cells) != len(FIELDS):
         raise fault(path, line, "line", f"has {len(cells)} fields, SWF has {len(FIELDS)}")
     try:
-        values = [float(cell) for cell in cells]
+        values = list(map(float, cells))
     except ValueError:
         raise _not_a_number(path, line, cells) from None
     # Written out, because it is what most of the time of reading goes into; a comparison with NaN is false.
