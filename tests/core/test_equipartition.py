@@ -29,10 +29,15 @@ def malleable(gpus: int, nodes: str = "a", **options: str) -> Lab:
 
 def together(lab: Lab, *ranges: tuple[float | str, float | str], **spec: Any) -> list[Job]:
     """Jobs that are looked at in the same pass."""
-    jobs = [lab.submit(low, high, hold=True, **spec) for low, high in ranges]
+    return released(lab, [lab.submit(low, high, hold=True, **spec) for low, high in ranges])
+
+
+def released(lab: Lab, jobs: list[Job]) -> list[Job]:
+    """Jobs that were held, all of them released before anything is decided."""
     for job in jobs:
         lab.cluster.handle(ReleaseRequested(job.id), lab.now)
     lab.wait(0)
+    lab.settle()
     return jobs
 
 

@@ -1,6 +1,6 @@
 """Rigid FCFS and Rigid Shortest, the baselines of seed 001."""
 
-from ebbtide_core.events import ProgressReported, ResizeRequested
+from ebbtide_core.events import ProgressReported, ReleaseRequested, ResizeRequested
 from ebbtide_core.model import WHOLE, JobState, Progress
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, launched, stopped
@@ -130,3 +130,12 @@ def test_two_tasks_of_the_paper_run_one_after_the_other() -> None:
     assert second.state is JobState.PENDING
     lab.end(first, DONE)
     assert len(gpus_of(second)) == 2
+
+
+def test_shares_that_start_in_the_same_pass_leave_the_other_gpus_free() -> None:
+    lab = Lab("rigid-fcfs", gpus=2)
+    jobs = [lab.submit(share, hold=True) for share in ("1/2", "1/2", 1)]
+    for job in jobs:
+        lab.cluster.handle(ReleaseRequested(job.id), lab.now)
+    lab.wait(0)
+    assert [job.state for job in jobs] == [JobState.STARTING] * 3

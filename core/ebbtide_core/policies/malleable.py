@@ -10,22 +10,18 @@ have not started yet count, but are left alone until they have.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
-from typing import Final, Protocol
+from typing import Protocol
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId
 from ebbtide_core.policies.balance import balance
 from ebbtide_core.policies.draft import CROWDED_OUT, Draft
 from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
-from ebbtide_core.policies.pool import Arrivals, Divide, Member, Members, Wanted, supply
-from ebbtide_core.policies.resizing import Why, grown, shrunk
+from ebbtide_core.policies.pool import Arrivals, Divide, Member, Members, Wanted, supply, typical
+from ebbtide_core.policies.resizing import Why, grown, on_own_gpus, shrunk
 from ebbtide_core.snapshot import Plan, Snapshot
-
-UNKNOWN_WORK_S: Final = 3600.0
-"""What is taken for the work of a job, in seconds on one GPU, if nothing is known of any."""
 
 
 class Rules(Protocol):
@@ -173,33 +169,50 @@ def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rule
     return vain
 
 
-def typical(works: Iterable[float | None]) -> float:
-    """What is taken for the work of a job of which nothing is known: the mean of the others, else an hour."""
-    known = [work for work in works if work is not None]
-    return fmean(known) if known else UNKNOWN_WORK_S
-
-
 # --- who gets what ---
 
 
 def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
-    """Who gets their smallest size: in order of arrival, all that fit on a cluster without them."""
+    """Who gets their smallest size, in order of arrival: all that fit beside those before them.
+
+    Those with room stay where they are if they can. If that keeps somebody out, it is tried with all of them moved.
+    """
+    wanted, refused = _offer(snapshot, queue, pool, anew=False)
+    if refused:
+        other, _ = _offer(snapshot, queue, pool, anew=True)
+        if {job.id for job, _ in other} > {job.id for job, _ in wanted}:
+            return other
+    return wanted
+
+
+def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tuple[Wanted, bool]:
+    """Who would get their smallest size, and whether somebody was refused who is no larger than what is free."""
     draft, moving = Draft(snapshot), pool.moving()
     for member in moving.values():
         draft.lift(member.job)
     wanted: Wanted = []
+    refused = False
 
     def fits(job: Job) -> bool:
-        allocation = _anew(draft, job, job.gpus_min) if job.gpus_max else None
+        nonlocal refused
+        allocation = None
+        if job.id in moving and not anew:
+            allocation = on_own_gpus(draft, job, moving[job.id].planned, job.gpus_min)
+        allocation = allocation or draft.trial.find(job, job.gpus_min, fullest=True)
         if allocation is None:
+            refused = True
             return False
         draft.trial.take(allocation)
         wanted.append((job, job.gpus_min))
         return True
 
     others = [*(member.job for member in moving.values()), *pool.returning]
-    queue.first_fit(fits, lambda: most_free(draft), [(queue.order(job), job) for job in others])
-    return wanted
+    queue.first_fit(
+        lambda job: job.gpus_max > 0 and fits(job),
+        lambda: most_free(draft),
+        [(queue.order(job), job) for job in others],
+    )
+    return wanted, refused
 
 
 def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:

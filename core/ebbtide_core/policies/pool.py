@@ -5,8 +5,10 @@ resized now. Jobs without GPUs belong to none: they start where there are CPUs a
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
 
 from ebbtide_core.books import Books
 from ebbtide_core.job import Job
@@ -33,6 +35,16 @@ Divide = Callable[[Draft, Sequence[Job], Supply], Wanted | None]
 
 None if shares of GPUs are to be given to equally many jobs per GPU (see `ebbtide_core.policies.balance`).
 """
+
+
+UNKNOWN_WORK_S: Final = 3600.0
+"""What is taken for the work of a job, in seconds on one GPU, if nothing is known of any."""
+
+
+def typical(works: Iterable[float | None]) -> float:
+    """What is taken for the work of a job of which nothing is known: the mean of the others, else an hour."""
+    known = [work for work in works if work is not None]
+    return fmean(known) if known else UNKNOWN_WORK_S
 
 
 class Arrivals(ShapedQueue):
@@ -131,6 +143,19 @@ class Members:
         self.all: list[Member] = []
         self.returning: dict[JobId, Job] = {}
         """Those that step aside, have no room promised, and will wait again."""
+
+    def left(self, job: Job, now: float) -> float | None:
+        """The work that ``job``, with room or without, has left, in seconds on one GPU; None if nothing tells."""
+        member = self._known.get(job.id)
+        if member is not None:
+            return member.left(now)
+        estimate = remaining(job, now, self._state.history, self._state.speedup)
+        return None if estimate is None else estimate.work_s
+
+    def share(self, job: Job) -> int:
+        """The room of ``job``, in parts; 0 if it has none."""
+        member = self._known.get(job.id)
+        return 0 if member is None else member.share
 
     @property
     def even(self) -> bool:

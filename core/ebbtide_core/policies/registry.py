@@ -11,6 +11,7 @@ from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.proportional import MalleableProportional, MoldableProportional
 from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
 
@@ -23,7 +24,9 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "fitgpp": FitGpp,
     "lrtp": Lrtp,
     "malleable-equipartition": MalleableEquipartition,
+    "malleable-proportional": MalleableProportional,
     "moldable-equipartition": MoldableEquipartition,
+    "moldable-proportional": MoldableProportional,
     "rand": Rand,
     "hybrid": Hybrid,
     "pri": Pri,

@@ -1,0 +1,156 @@
+"""Proportional shares: so many GPUs for each that all would end at the same time (seed 001, §IV-B).
+
+Three cases, by what the pool has and needs; the first two are those of `ebbtide_core.policies.equipartition`:
+
+1. p_min of all is as much as there is, or more: p_min each, in order of arrival, as far as it goes.
+2. p_max of all is no more than the vacant GPUs: p_max each.
+3. Else the target makespan is t = Σ v / Σ p over the work v that each has left and all that is available. In
+   descending order of v, each gets the size with which its run time v / speedup(p) is closest to t.
+
+Where the paper is silent: of two sizes equally close, the smaller; of equal work, who came first. Nobody gets so much
+that the others could not have p_min each any more. What rounding leaves over stays free. If the GPUs cannot be had in
+one piece, a job gets the next smaller size that can. Of jobs of which nothing is known, v is the mean of the others,
+or an hour.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.malleable import check_rules, plan_malleable
+from ebbtide_core.policies.moldable import plan_moldable
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, reach, typical
+from ebbtide_core.policies.seats import size_at_most, sizes
+from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
+from ebbtide_core.work import Speedup
+
+DIGITS: Final = 3
+"""What is left of equal jobs is equal only up to rounding errors: it is compared to the millisecond."""
+NEARLY_ONE: Final = 1 - 1e-9
+"""So are the distances from the target makespan; else equally close sizes would alternate from pass to pass."""
+
+Left = Callable[[Job], float | None]
+"""The work that a job has left, in seconds on one GPU; None if nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoldableProportional(Policy):
+    """Divides what is free among the waiting jobs in proportion to their work (Moldable Proportional)."""
+
+    def queue(self) -> Arrivals:
+        """In order of arrival."""
+        return Arrivals()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start waiting jobs by the three cases."""
+
+        def left(job: Job) -> float | None:
+            estimate = snapshot.remaining(job)
+            return None if estimate is None else estimate.work_s
+
+        return plan_moldable(snapshot, lambda draft, jobs, here: divide_by_work(draft, jobs, here, left))
+
+
+@dataclass(frozen=True, slots=True)
+class MalleableProportional(Policy):
+    """Divides all GPUs among running and waiting jobs in proportion to the work that they have left, again and again.
+
+    This is Malleable Proportional; ``min_work_s``, ``resize_after_s`` and ``gain_restarts`` are those of
+    `ebbtide_core.policies.equipartition.MalleableEquipartition`. Unless ``gain_restarts`` is 0 (paper), a job also
+    keeps a size that is next to the one that it should have: else jobs with equal work take turns in being first.
+    """
+
+    min_work_s: float = 300.0
+    resize_after_s: float = 60.0
+    gain_restarts: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_rules(self)
+
+    def queue(self) -> Arrivals:
+        """In order of arrival."""
+        return Arrivals()
+
+    def ranking(self, state: ClusterState) -> Ranking:
+        """Those that have room, in order of arrival."""
+        return Members(state)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start, resize and suspend jobs by the three cases."""
+        members: Members = snapshot.ranking
+
+        def left(job: Job) -> float | None:
+            return members.left(job, snapshot.now)
+
+        def now(job: Job) -> int:
+            return members.share(job) if self.gain_restarts else 0
+
+        return plan_malleable(
+            snapshot,
+            lambda draft, jobs, here: divide_by_work(draft, jobs, here, left, now),
+            self,
+            lambda job: in_proportion(snapshot, job),
+        )
+
+
+def in_proportion(snapshot: Snapshot, job: Job) -> str:
+    """Why ``job`` gets what it gets, in words."""
+    estimate = snapshot.remaining(job)
+    if estimate is None:
+        return "in proportion to its work, of which nothing is known"
+    return f"in proportion to the {hours(estimate.work_s)} that it has left, {estimate.source.value}"
+
+
+def hours(work_s: float) -> str:
+    """Work in words: ``2.5 GPU hours``."""
+    return f"{work_s / 3600:.3g} GPU hours"
+
+
+def divide_by_work(
+    draft: Draft, jobs: Sequence[Job], here: Supply, left: Left, now: Callable[[Job], int] = lambda _: 0
+) -> Wanted:
+    """Cases 2 and 3. ``now`` is the size that a job has and should keep if it is next to what it should have."""
+    snapshot = draft.snapshot
+    most = [reach(job, snapshot.books) for job in jobs]
+    if sum(most) <= here.vacant * WHOLE:
+        return list(zip(jobs, most, strict=True))
+    known = [left(job) for job in jobs]
+    unknown = typical(known)
+    works = [unknown if work is None else work for work in known]
+    target = sum(works) * WHOLE / here.available
+    rest, reserved = here.available, sum(job.gpus_min for job in jobs)
+    wanted: Wanted = []
+    for index in sorted(range(len(jobs)), key=lambda index: -round(works[index], DIGITS)):
+        job = jobs[index]
+        reserved -= job.gpus_min
+        choices = sizes(job.gpus_min, most[index])
+        ideal = closest(choices, works[index], target, snapshot.speedup, now(job))
+        size = size_at_most(job, min(ideal, rest - reserved))
+        rest -= size
+        wanted.append((job, size))
+    return wanted
+
+
+def closest(choices: Sequence[int], work: float, target: float, speedup: Speedup, now: int = 0) -> int:
+    """The size of ascending ``choices`` with which ``work`` takes the time closest to ``target``.
+
+    It is ``now`` if that is the next one below or above the target.
+    """
+
+    def first_as_fast(time: float) -> int:
+        return bisect_left(choices, -time, key=lambda size: -work / speedup(size))
+
+    index = first_as_fast(target)
+    faster = choices[min(index, len(choices) - 1)]
+    slower = choices[max(index - 1, 0)]
+    if now in (slower, faster):
+        return now
+    too_fast, too_slow = target - work / speedup(faster), work / speedup(slower) - target
+    best = faster if index == 0 or 0 <= too_fast < too_slow * NEARLY_ONE else slower
+    return choices[first_as_fast(work / speedup(best))]  # no more GPUs than make a difference
