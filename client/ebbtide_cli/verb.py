@@ -26,6 +26,7 @@ VERBS: Final = {
         "submit": "Queue a job",
         "ls": "List jobs",
         "show": "Show everything on one job",
+        "explain": "Say why a job waits, and when it may start",
         "story": "Show every event that one job went through",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",

@@ -8,6 +8,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.explain import explain
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.spec import SpecError
@@ -19,7 +20,7 @@ from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, job_message, node_message
+from ebbtide_master.views import event_message, explanation_message, job_message, node_message
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
@@ -127,6 +128,15 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
         stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
         return client_pb2.StoryReply(events=[event_message(line) for line in stored])
+
+    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
+        """Why a job waits, and when it may start."""
+
+        def explained(cluster: Cluster) -> client_pb2.Explanation:
+            job, now = _found(cluster, request.job_id), self._clock.now()
+            return explanation_message(job, explain(cluster.state, job, now))
+
+        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""

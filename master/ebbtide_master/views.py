@@ -7,6 +7,7 @@ from dataclasses import replace
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
+from ebbtide_core.explain import Explanation
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobState
 from ebbtide_core.narrate import narrate
@@ -50,6 +51,26 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         suspensions=[_suspension_message(suspension) for suspension in job.suspensions],
         attempts=[_attempt_message(attempt) for attempt in job.attempts],
         pid=live.pid if live is not None else 0,
+    )
+
+
+def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
+    """Why a job waits."""
+    source = explanation.remaining_from
+    return client_pb2.Explanation(
+        job_id=job.id,
+        state=job.state.value,
+        reason=job.reason,
+        needs=explanation.needs,
+        ahead=explanation.ahead,
+        nodes=[
+            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
+            for view in explanation.nodes
+        ],
+        room_at=explanation.room_at,
+        basis=explanation.basis,
+        remaining_s=explanation.remaining_s,
+        remaining_from=source.value if source is not None else "",
     )
 
 

@@ -48,6 +48,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.changes: dict[str, list[client_pb2.Job]] = defaultdict(list)
         self.nodes: list[client_pb2.Node] = []
         self.events: list[client_pb2.Event] = []
+        self.explanation = client_pb2.Explanation()
         self.logs: list[tuple[int, bytes]] = []
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
@@ -106,6 +107,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def ShowStory(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.StoryReply:
         self._one("ShowStory", request, context)
         return client_pb2.StoryReply(events=self.events)
+
+    def Explain(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
+        self._note("Explain", request, context)
+        return self.explanation
 
     def ListNodes(
         self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext

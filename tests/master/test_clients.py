@@ -294,6 +294,20 @@ class TestEvents:
             assert [event.kind for event in story] == kinds
             assert (await refused(master.ask.ShowStory(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
 
+    async def test_a_waiting_job_is_told_why_and_for_how_long(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            running = await master.running(agent)
+            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=running))
+            assert (explanation.state, explanation.HasField("ahead")) == ("RUNNING", False)
+            first, second = await master.submit(gpus=2), await master.submit(gpus=2)
+            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=second))
+            assert (explanation.job_id, explanation.state, explanation.ahead) == (second, "PENDING", 1)
+            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=first))
+            assert [view.node for view in explanation.nodes] == ["n1"]
+            assert explanation.basis
+            assert (await refused(master.ask.Explain(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
+
 
 class TestLogs:
     async def serve(self, agent: Agent, logs: dict[int, bytes], over: set[int]) -> None:

@@ -457,6 +457,99 @@ class StoryReply(_message.Message):
 Global___StoryReply: _TypeAlias = StoryReply  # noqa: Y015
 
 @_typing.final
+class Explanation(_message.Message):
+    """Why a job waits, and when it may start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    ROOM_AT_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    REMAINING_S_FIELD_NUMBER: _builtins.int
+    REMAINING_FROM_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    state: _builtins.str
+    reason: _builtins.str
+    needs: _builtins.str
+    ahead: _builtins.int
+    """jobs before it in the queue; absent: it does not wait"""
+    room_at: _builtins.float
+    """Unix seconds; absent: not known"""
+    basis: _builtins.str
+    """how room_at is known, or why not"""
+    remaining_s: _builtins.float
+    """seconds of work on one GPU"""
+    remaining_from: _builtins.str
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        needs: _builtins.str = ...,
+        ahead: _builtins.int | None = ...,
+        nodes: _abc.Iterable[Global___NodeView] | None = ...,
+        room_at: _builtins.float | None = ...,
+        basis: _builtins.str = ...,
+        remaining_s: _builtins.float | None = ...,
+        remaining_from: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "remaining_s", b"remaining_s", "room_at", b"room_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
+    _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
+    _WhichOneofReturnType__remaining_s: _TypeAlias = _typing.Literal["remaining_s"]  # noqa: Y015
+    _WhichOneofArgType__remaining_s: _TypeAlias = _typing.Literal["_remaining_s", b"_remaining_s"]  # noqa: Y015
+    _WhichOneofReturnType__room_at: _TypeAlias = _typing.Literal["room_at"]  # noqa: Y015
+    _WhichOneofArgType__room_at: _TypeAlias = _typing.Literal["_room_at", b"_room_at"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ahead) -> _WhichOneofReturnType__ahead | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_s) -> _WhichOneofReturnType__remaining_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__room_at) -> _WhichOneofReturnType__room_at | None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class NodeView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    IDLE_GPUS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    idle_gpus: _builtins.int
+    gpus: _builtins.int
+    obstacle: _builtins.str
+    """empty: it has room"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        idle_gpus: _builtins.int = ...,
+        gpus: _builtins.int = ...,
+        obstacle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "idle_gpus", b"idle_gpus", "node", b"node", "obstacle", b"obstacle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeView: _TypeAlias = NodeView  # noqa: Y015
+
+@_typing.final
 class WatchJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -54,6 +54,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.StoryReply.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Explain',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
+                _registered_method=True)
         self.WatchJobs = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchJobs',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchJobsRequest.SerializeToString,
@@ -139,6 +144,12 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ShowStory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +254,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.ShowStory,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.StoryReply.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJobs,
@@ -413,6 +429,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/ShowStory',
             ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.StoryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Explain',
+            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
             options,
             channel_credentials,
             insecure,

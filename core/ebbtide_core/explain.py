@@ -1,0 +1,105 @@
+"""Why a job waits, and when it may start: for the one who asks, not for any decision."""
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.placing import Trial, reads_checkpoint
+from ebbtide_core.policies.draft import count_text
+from ebbtide_core.state import ClusterState
+from ebbtide_core.work import Source, expected_end, remaining
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What one node could give the job: idle GPUs of all it has, and what is in the way."""
+
+    node: NodeId
+    idle: int
+    gpus: int
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """See `explain`. Times are Unix seconds, None if not known; ``ahead`` is None for a job that does not wait."""
+
+    job: JobId
+    needs: str
+    ahead: int | None
+    nodes: tuple[NodeView, ...]
+    room_at: float | None
+    basis: str
+    remaining_s: float | None
+    remaining_from: Source | None
+
+
+def explain(state: ClusterState, job: Job, now: float) -> Explanation:
+    """What ``job`` needs, who stands before it, what each node could give, and when there is room for it.
+
+    There is room when enough of those that run now have ended as expected, nobody is preempted, and nobody who waits
+    takes it first.
+    """
+    ahead = sum(1 for _ in takewhile(lambda other: other is not job, state.queue)) if job.queued else None
+    room_at, basis = _room_at(state, job, now) if ahead is not None else (None, "")
+    left = remaining(job, now, state.history, state.speedup)
+    return Explanation(
+        job=job.id,
+        needs=_needs(job),
+        ahead=ahead,
+        nodes=tuple(_view(state, job, id) for id in state.books.nodes) if ahead is not None else (),
+        room_at=room_at,
+        basis=basis,
+        remaining_s=left.work_s if left else None,
+        remaining_from=left.source if left else None,
+    )
+
+
+def _needs(job: Job) -> str:
+    spec = job.spec
+    parts = [count_text(job.gpus_min)]
+    if job.elastic:
+        parts[0] += f" to {count_text(job.gpus_max)}"
+    if spec.gpu_mem_bytes:
+        parts.append(f"{spec.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if spec.cpus:
+        parts.append(f"{spec.cpus:g} CPUs")
+    if spec.mem_bytes:
+        parts.append(f"{spec.mem_bytes / 2**30:g} GiB of memory")
+    return ", ".join(parts)
+
+
+def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
+    node = state.books.nodes[id]
+    use, spec = node.promised, job.spec
+    obstacles = [
+        ("not connected", not node.usable),
+        ("cannot read its checkpoint", not reads_checkpoint(job, node)),
+        ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
+        ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
+        ("GPUs too small", all(piece.mem_bytes < spec.gpu_mem_bytes for piece in node.slices.values())),
+    ]
+    found = [text for text, stands in obstacles if stands]
+    if not found and Trial(state.books).find(job, job.gpus_min, [id]) is None:
+        found = ["too few GPUs left"]
+    return NodeView(id, max(0, node.idle(use)), len(node.gpus), ", ".join(found))
+
+
+def _room_at(state: ClusterState, job: Job, now: float) -> tuple[float | None, str]:
+    """When there is room, and how that is known."""
+    trial = Trial(state.books)
+    if trial.find(job, job.gpus_min) is not None:
+        return now, "there is room now: it waits for those ahead of it"
+    ends = {other.id: expected_end(other, state.history, state.speedup) for other in state.planned.values()}
+    known = sorted((end, id) for id, end in ends.items() if end is not None)
+    for end, id in known:
+        allocation = state.jobs[id].planned
+        assert allocation is not None
+        trial.give(allocation)
+        if trial.find(job, job.gpus_min) is not None:
+            return max(now, end), f"once job {id} and those that end before it have ended"
+    unknown = len(ends) - len(known)
+    if unknown:
+        return None, f"not known: nothing tells when {unknown} of the {len(ends)} jobs that run will end"
+    return None, "not known: the nodes that are connected have no room for it even when nothing runs"

@@ -1,0 +1,43 @@
+"""`ebb explain`: what a user reads, and what a program."""
+
+import json
+import time
+
+from ebbtide_protos.v1 import client_pb2
+
+WAITING = {
+    "job_id": "17",
+    "state": "PENDING",
+    "reason": "waiting for 2 GPUs",
+    "needs": "2 GPUs",
+    "ahead": 3,
+    "basis": "once job 4 and those that end before it have ended",
+    "remaining_s": 7200.0,
+    "remaining_from": "from earlier runs",
+    "nodes": [client_pb2.NodeView(node="n1", idle_gpus=1, gpus=8, obstacle="too few GPUs left")],
+}
+
+
+def test_a_waiting_job_is_explained_in_words(ebb, master):
+    master.explanation = client_pb2.Explanation(**WAITING, room_at=time.time() + 3600)
+    result = ebb("explain", "17")
+    assert result.code == 0
+    assert "Job 17 is PENDING: waiting for 2 GPUs" in result.out
+    assert "It has 2h of work on one GPU left (from earlier runs)." in result.out
+    assert "Before it in the queue: 3." in result.out
+    assert "once job 4 and those that end before it have ended" in result.out
+    assert "1 of 8" in result.out
+
+
+def test_json_has_the_same_facts_and_null_for_what_is_not_known(ebb, master):
+    master.explanation = client_pb2.Explanation(**WAITING)
+    facts = json.loads(ebb("explain", "--json", "17").out)
+    assert facts["id"] == "17"
+    assert (facts["ahead"], facts["room_at"], facts["remaining_s"]) == (3, None, 7200.0)
+    assert facts["nodes"] == [{"node": "n1", "idle_gpus": 1, "gpus": 8, "obstacle": "too few GPUs left"}]
+
+
+def test_a_running_job_has_nothing_to_wait_for(ebb, master):
+    master.explanation = client_pb2.Explanation(job_id="5", state="RUNNING", reason="running", needs="1 GPU")
+    result = ebb("explain", "5")
+    assert result.out == "Job 5 is RUNNING: running\nIt needs 1 GPU.\n"
