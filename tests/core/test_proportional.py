@@ -230,7 +230,9 @@ def test_after_any_history_everybody_has_what_the_paper_says(
         if what == "submit":
             low = min(low, count)
             # So much, and so odd, that what is done meanwhile changes neither the order nor any size.
-            here.append(lab.submit(low, min(low + more, count), work_s=work * 1e9 + len(here) * 12_345_678))
+            here.append(
+                lab.submit(low, min(low + more, count), work_s=work * 1e9 + len(lab.cluster.state.jobs) * 12_345_678)
+            )
         elif running:
             ending = running[more % len(running)]
             here.remove(ending)
