@@ -349,8 +349,9 @@ def _draw_table(axes: Any, results: Mapping[str, Result]) -> None:
         axes.bar_label(drawn, fmt="%.2f", fontsize=7)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(range(3), measures)
+    axes.set_ylim(0, 1.4)
     axes.set_title("against PRI = 1 (Table 2)")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=4)
 
 
 def _relative(run: Result, pri: Result) -> list[float]:
