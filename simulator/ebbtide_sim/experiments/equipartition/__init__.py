@@ -1,0 +1,67 @@
+"""Moldable and malleable scheduling against rigid (seed 001, §V and §VI)."""
+
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from typing import Final
+
+from ebbtide_sim.experiments import ExperimentReport, Progress
+from ebbtide_sim.experiments.equipartition.cases import (
+    HPC2N_SIZES,
+    Arrival,
+    Case,
+    Extent,
+    Part,
+    all_cases,
+    extent,
+    gpu_sizes,
+    run_case,
+    tasks,
+)
+from ebbtide_sim.experiments.equipartition.checks import checks
+from ebbtide_sim.experiments.equipartition.figure import draw
+from ebbtide_sim.experiments.equipartition.report import Results, assumptions, details, rows
+from ebbtide_sim.metrics import Report
+
+DESCRIPTION: Final = "Moldable and malleable policies against rigid ones, on HPC2N, Philly and bags of tasks (seed 001)"
+
+
+def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
+    """Run it on the traces in the folder that EBB_TRACES names; without them on made-up ones, unless ``full``.
+
+    In full that is 202,871 tasks of HPC2N, the largest virtual cluster of Philly and 77,677 tasks in bags; else the
+    first `SMALL` of each. `WorkloadError` if a trace is missing.
+    """
+    within = extent(full, seed)
+    sizes = sizes_of(within)
+    results = Results(sizes, simulate_all(all_cases(sizes), within, jobs, progress))
+    return ExperimentReport(
+        name="equipartition",
+        rows=rows(results),
+        checks=checks(results),
+        assumptions=assumptions(results, within),
+        draw=partial(draw, results),
+        details=details(results),
+    )
+
+
+def sizes_of(within: Extent) -> dict[Part, tuple[int, ...]]:
+    """The cluster sizes of each workload that there is."""
+    parts = (Part.PHILLY, Part.BAGS) if within.traces else (Part.BAGS,)
+    sizes = {part: gpu_sizes(tasks(part, Arrival.SUBMIT, within)) for part in parts}
+    return {Part.HPC2N: HPC2N_SIZES} | sizes
+
+
+def simulate_all(todo: list[Case], within: Extent, jobs: int, progress: Progress) -> dict[Case, Report]:
+    """The reports of all cases, simulated in ``jobs`` processes."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run_case, case, within): case for case in todo}
+        reports = {}
+        try:
+            for future in as_completed(futures):
+                reports[futures[future]] = future.result()
+                progress(str(futures[future]), len(reports) / len(todo))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return reports

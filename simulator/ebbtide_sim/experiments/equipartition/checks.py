@@ -1,0 +1,239 @@
+"""What the paper says, and whether it holds here."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_sim.experiments import Check
+from ebbtide_sim.experiments.equipartition.cases import (
+    CPUS,
+    FCFS,
+    LIVE,
+    MALLEABLE,
+    MALLEABLE_PRO,
+    MOLDABLE,
+    MOLDABLE_PRO,
+    POLICIES,
+    RESTARTS_S,
+    Arrival,
+    Case,
+    Part,
+    Policy,
+)
+from ebbtide_sim.experiments.equipartition.report import (
+    Results,
+    flow_max,
+    flow_mean,
+    job_flow_mean,
+    makespan,
+    stretch_max,
+    stretch_mean,
+    utilisation,
+)
+
+ALMOST: Final = 2.0
+"""Percent by which what the paper calls almost identical may differ."""
+
+
+def checks(results: Results) -> tuple[Check, ...]:
+    """The statements of §V and §VI, for each workload that there is; and whether the live defaults do better."""
+    found = list(_hpc2n(results))
+    for part in results.sizes:
+        if part is not Part.HPC2N:
+            found += _gpu_workload(results, part)
+    if Part.PHILLY in results.sizes:
+        found += _restarts(results, Part.PHILLY)
+    return tuple(found)
+
+
+# --- HPC2N ---
+
+
+def _hpc2n(results: Results) -> Iterator[Check]:
+    part = Part.HPC2N
+    sizes = results.sizes[part]
+    used = {gpus: [results.value(utilisation, Case(part, gpus, policy)) for policy in POLICIES] for gpus in sizes}
+    yield Check(
+        "hpc2n: utilisation is almost the same under all policies",
+        all(max(values) / min(values) < 1 + ALMOST / 100 for values in used.values()),
+        _by_size((gpus, f"{min(values):.3f} to {max(values):.3f}") for gpus, values in used.items()),
+    )
+    rigid = {gpus: values[0] for gpus, values in used.items()}
+    yield Check(
+        "hpc2n: 120 processors are saturated, 240 are not",
+        rigid[sizes[0]] > 0.95 and rigid[CPUS] < 0.95,
+        _by_size((gpus, f"{value:.3f}") for gpus, value in rigid.items()),
+    )
+    yield from _hpc2n_flow(results)
+    yield from _hpc2n_offline(results)
+
+
+def _hpc2n_flow(results: Results) -> Iterator[Check]:
+    for policy in (MOLDABLE, MOLDABLE_PRO):
+        flow = {case.gpus: results.change(flow_mean, case) for case in results.over_sizes(Part.HPC2N, policy)}
+        yield Check(
+            f"hpc2n: average flow of {policy.label} is worse than rigid with up to 240 processors, better with more",
+            all((change > 0) == (gpus <= CPUS) for gpus, change in flow.items()),
+            _by_size((gpus, f"{change:+.1f}%") for gpus, change in flow.items()),
+        )
+    light = [case for case in results.over_sizes(Part.HPC2N, MALLEABLE) if case.gpus > CPUS]
+    changes = {case.gpus: results.change(flow_mean, case) for case in light}
+    yield Check(
+        "hpc2n: average flow of malleable-equipartition is better than rigid with more than 240 processors",
+        all(change < 0 for change in changes.values()),
+        _by_size((gpus, f"{change:+.1f}%") for gpus, change in changes.items()),
+    )
+
+
+def _hpc2n_offline(results: Results) -> Iterator[Check]:
+    all_at_once = {"arrival": Arrival.OFFLINE}
+    malleable = results.changes(makespan, results.over_sizes(Part.HPC2N, MALLEABLE, **all_at_once))
+    moldable = results.changes(makespan, results.over_sizes(Part.HPC2N, MOLDABLE, **all_at_once))
+    yield Check(
+        "hpc2n, all at once: makespan of malleable-equipartition is at most 2.7% shorter than rigid",
+        all(-2.75 <= change <= ALMOST for change in malleable),
+        _range(malleable),
+    )
+    yield Check(
+        "hpc2n, all at once: makespan of moldable-equipartition is worse than rigid and malleable",
+        all(change > max(0.0, other) for change, other in zip(moldable, malleable, strict=True)),
+        _range(moldable) + " against rigid",
+    )
+    for ours, base in ((MOLDABLE_PRO, MOLDABLE), (MALLEABLE_PRO, MALLEABLE)):
+        changes = results.changes(makespan, results.over_sizes(Part.HPC2N, ours, **all_at_once), base)
+        flows = results.changes(flow_mean, results.over_sizes(Part.HPC2N, ours, **all_at_once), base)
+        yield Check(
+            f"hpc2n, all at once: {ours.label} as {base.label}",
+            all(abs(change) < ALMOST for change in (*changes, *flows)),
+            f"makespan {_range(changes)}, average flow {_range(flows)} (paper: identical)",
+        )
+
+
+# --- the GPU workload ---
+
+
+def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
+    for policy, least, most in ((MOLDABLE, -15.1, -96.7), (MALLEABLE, -42.5, -97.2)):
+        changes = results.changes(flow_mean, results.over_sizes(part, policy))
+        yield Check(
+            f"{part}: average flow of {policy.label} is better than rigid with any number of GPUs",
+            all(change < 0 for change in changes),
+            f"{_range(changes)} (paper {least:+.1f}% to {most:+.1f}%)",
+        )
+    yield _no_worse(results, part)
+    changes = results.changes(flow_max, results.over_sizes(part, MALLEABLE))
+    yield Check(
+        f"{part}: greatest flow of malleable-equipartition is no worse than rigid",
+        all(change <= ALMOST for change in changes),
+        f"{_range(changes)} (paper: up to -66.6%)",
+    )
+    yield _beyond(results, part)
+    for policy, least in ((MOLDABLE, -26.7), (MALLEABLE, -36.2)):
+        yield from _stretch(results, part, policy, least)
+    if part is Part.BAGS:
+        for policy, least in ((MOLDABLE, -6.7), (MALLEABLE, -17.5)):
+            changes = results.changes(job_flow_mean, results.over_sizes(part, policy))
+            yield Check(
+                f"{part}: average flow per job of {policy.label} is better than rigid",
+                all(change < 0 for change in changes),
+                f"{_range(changes)} (paper: at least {least:+.1f}%)",
+            )
+    yield from _clairvoyant(results, part)
+
+
+def _no_worse(results: Results, part: Part) -> Check:
+    measured = {
+        name: results.changes(measure, results.over_sizes(part, MALLEABLE), MOLDABLE)
+        for name, measure in (("average", flow_mean), ("greatest", flow_max))
+    }
+    return Check(
+        f"{part}: flow of malleable-equipartition is no worse than moldable's while restarts are free",
+        all(change <= ALMOST for changes in measured.values() for change in changes),
+        ", ".join(f"{name} {_range(changes)}" for name, changes in measured.items()),
+    )
+
+
+def _beyond(results: Results, part: Part) -> Check:
+    gpus = max(1, results.sizes[part][0] // 2)
+    used = {
+        policy.label: results.value(utilisation, Case(part, gpus, policy)) for policy in (FCFS, MOLDABLE, MALLEABLE)
+    }
+    rigid, *others = used.values()
+    return Check(
+        f"{part}: sharing GPUs takes utilisation beyond 100% when overloaded, rigid stays below",
+        rigid <= 1.0 < min(others),
+        f"{gpus} GPUs: " + ", ".join(f"{name} {value:.2f}" for name, value in used.items()),
+    )
+
+
+def _stretch(results: Results, part: Part, policy: Policy, least: float) -> Iterator[Check]:
+    changes = results.changes(stretch_mean, results.over_sizes(part, policy))
+    yield Check(
+        f"{part}: average stretch of {policy.label} is better than rigid",
+        all(change < 0 for change in changes),
+        f"{_range(changes)} (paper: at least {least:+.1f}%)",
+    )
+    middle = [Case(part, gpus, policy) for gpus in results.sizes[part][1:4]]
+    changes = results.changes(stretch_max, iter(middle))
+    yield Check(
+        f"{part}: greatest stretch of {policy.label} is about halved under medium load",
+        all(change <= -40 for change in changes),
+        f"{_range(changes)} (paper -50.0% to -62.5%)",
+    )
+
+
+def _clairvoyant(results: Results, part: Part) -> Iterator[Check]:
+    for ours, base in ((MOLDABLE_PRO, MOLDABLE), (MALLEABLE_PRO, MALLEABLE)):
+        changes = results.changes(flow_mean, results.over_sizes(part, ours), base)
+        paper = " (paper +5.1% with 12 GPUs)" if ours is MOLDABLE_PRO else ""
+        yield Check(
+            f"{part}: {ours.label}, which knows run times, gains nothing over {base.label}",
+            all(change > -ALMOST for change in changes),
+            f"average flow {_range(changes)}, {changes[1]:+.1f}% with {results.sizes[part][1]} GPUs{paper}",
+        )
+
+
+# --- restarts that are not free ---
+
+
+def _restarts(results: Results, part: Part) -> Iterator[Check]:
+    sizes = results.sizes[part]
+    for cost in RESTARTS_S:
+        costly = list(results.over_sizes(part, MALLEABLE, restart_s=cost))
+        changes = results.changes(flow_mean, iter(costly), MOLDABLE)
+        yield Check(
+            f"{part}: at {cost:g} s per restart malleable-equipartition is no better than moldable when crowded",
+            all(change > -ALMOST for change in changes[:2]),
+            "average flow " + _by_size(zip(sizes, (f"{change:+.1f}%" for change in changes), strict=True)),
+        )
+        changes = results.changes(flow_max, iter(costly[2:]), MOLDABLE)
+        yield Check(
+            f"{part}: at {cost:g} s per restart malleable-equipartition keeps its greatest flow when not crowded",
+            all(change < 0 for change in changes),
+            "against moldable " + _by_size(zip(sizes[2:], (f"{change:+.1f}%" for change in changes), strict=True)),
+        )
+        yield _beaten(results, costly)
+
+
+def _beaten(results: Results, costly: Iterable[Case]) -> Check:
+    """Against the paper's unrestricted policy, and against the moldable one."""
+    ours = [replace(case, policy=LIVE) for case in costly]
+    flows = [
+        (results.value(flow_mean, live), results.value(flow_mean, case))
+        for live, case in zip(ours, costly, strict=True)
+    ]
+    against = [(live / case - 1) * 100 for live, case in flows]
+    moldable = results.changes(flow_mean, iter(ours), MOLDABLE)
+    return Check(
+        f"{ours[0].part}: at {ours[0].restart_s:g} s per restart the live defaults do better than the paper's policy",
+        all(change <= ALMOST for change in (*against, *moldable)) and min(against) < -ALMOST,
+        f"average flow {_range(against)}; against moldable {_range(moldable)}",
+    )
+
+
+def _range(changes: list[float]) -> str:
+    return f"{max(changes):+.1f}% to {min(changes):+.1f}%"
+
+
+def _by_size(values: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{gpus}: {value}" for gpus, value in values)
