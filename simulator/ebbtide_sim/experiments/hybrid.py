@@ -33,6 +33,9 @@ SMALLER: Final = 5
 PAPER_ERROR: Final = 0.25
 """By which part of itself the paper's change may be missed, for ours to be of its size."""
 
+NOISE: Final = 3.0
+"""By how many percent the figures move when the same tasks draw other slots; a smaller change is none."""
+
 CALIBRATED: Final = HybridMix(
     load=1.4,
     mix=(
@@ -63,8 +66,8 @@ and the waste.
 
 ASSUMPTIONS: Final = (
     "the trace is not at hand, and the paper gives neither the demands nor the load of the 15 hours it took from it: "
-    "the tasks are synthetic, and their parameters were searched until PRI came near Table 2 (evictions, evictions per "
-    "evicted task, waste); HYBRID and PRI5 were then run as they are",
+    "the tasks are synthetic, and their parameters were searched until PRI came near its column of Table 2; HYBRID and "
+    "PRI5 were then run as they are. Other parameters fit PRI as well, and change HYBRID's effect: docs/experiments.md",
     "a core is 1/16 of the largest machine; decisions are taken when something happens, not once per time unit; no "
     "task overruns its memory",
     "victims: the newest of the least urgent class; for production, of those on the most powerful slots",
@@ -265,21 +268,17 @@ def _change(ours: float, base: float) -> float:
 
 def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
     pri, pri5, ours, resumed = (results[label] for label in ("pri", "pri5", "hybrid", "hybrid (resumable)"))
-    table, least = PAPER["hybrid"], PAPER["pri"]
 
-    def lower(what: str, name: str, paper: float) -> tuple[Check, Check]:
-        """That HYBRID lowers a measure, and that it does so by as much as in the paper."""
-        change = _change(getattr(ours, name), getattr(pri, name))
+    def lower(who: str, what: str, name: str, paper: float) -> tuple[Check, Check]:
+        """That a measure is lower than under PRI, and that it is so by as much as in the paper."""
+        change = _change(getattr(results[who.lower()], name), getattr(pri, name))
         figures = f"{change:+.1f}% against PRI (paper {paper:+.0f}%)"
         return (
-            Check(f"HYBRID: {what}", change < 0, figures),
-            Check(
-                f"HYBRID: {what}, by as much as in the paper", abs(change - paper) <= PAPER_ERROR * abs(paper), figures
-            ),
+            Check(f"{who}: {what}", change < -NOISE, figures),
+            Check(f"{who}: {what}, by as much as in the paper", abs(change - paper) <= PAPER_ERROR * -paper, figures),
         )
 
     never = _change(ours.r0_nev, pri.r0_nev)
-    fewer = _change(pri5.ne, pri.ne)
     return (
         Check(
             "the calibration holds: PRI evicts as in Table 2",
@@ -288,11 +287,11 @@ def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
             f"(paper 2.23), {pri.max_pe} at most (paper 14), {pri.we_s / max(1, pri.ne):.1f} CPU.s lost each time "
             "(paper 16.6)",
         ),
-        *lower("fewer evictions", "ne", _change(float(table["ne"] or 0), float(least["ne"] or 0))),
-        *lower("less waste", "we_s", _change(float(table["we_ks"] or 0), float(least["we_ks"] or 0))),
-        *lower("evicted tasks are evicted less often", "mean_pe", _change(1.1, 2.23)),
-        *lower("evicted tasks of class 0 respond sooner", "r0_ev", PAPER_CHANGE["r0_ev"]),
-        *lower("class 9 responds sooner", "r9", PAPER_CHANGE["r9"]),
+        *lower("HYBRID", "fewer evictions", "ne", _change(1231, 8509)),
+        *lower("HYBRID", "less waste", "we_s", _change(20.9, 141)),
+        *lower("HYBRID", "evicted tasks are evicted less often", "mean_pe", _change(1.1, 2.23)),
+        *lower("HYBRID", "evicted tasks of class 0 respond sooner", "r0_ev", PAPER_CHANGE["r0_ev"]),
+        *lower("HYBRID", "class 9 responds sooner", "r9", PAPER_CHANGE["r9"]),
         Check(
             "HYBRID: tasks of class 0 that are never evicted respond a little later", 0 < never < 20, f"{never:+.1f}%"
         ),
@@ -306,11 +305,12 @@ def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
             ours.sticky_low >= 0.9,
             f"{100 * ours.sticky_low:.1f}% (paper: more than 90%)",
         ),
+        *lower("PRI5", "fewer evictions", "ne", _change(4857, 8509)),
+        *lower("PRI5", "less waste", "we_s", _change(95, 141)),
         Check(
-            "PRI5: less waste for less than 1% of the tasks dropped",
-            pri5.we_s < pri.we_s and pri5.drops < 0.01 * pri5.tasks,
-            f"waste {_change(pri5.we_s, pri.we_s):+.1f}% (paper -33%), {100 * pri5.drops / pri5.tasks:.2f}% dropped "
-            f"(paper 0.59%), evictions {fewer:+.1f}% (paper -43%)",
+            "PRI5: less than 1% of the tasks are dropped",
+            0 < pri5.drops < 0.01 * pri5.tasks,
+            f"{100 * pri5.drops / pri5.tasks:.2f}% (paper 0.59%)",
         ),
         Check("resumable: nothing is wasted", resumed.we_s == 0.0, f"{resumed.ne} evictions, no work lost"),
     )
