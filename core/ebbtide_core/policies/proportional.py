@@ -143,14 +143,18 @@ def closest(choices: Sequence[int], work: float, target: float, speedup: Speedup
     It is ``now`` if that is the next one below or above the target.
     """
 
-    def first_as_fast(time: float) -> int:
-        return bisect_left(choices, -time, key=lambda size: -work / speedup(size))
-
-    index = first_as_fast(target)
+    if not work or not target:
+        return now if now in choices else choices[0]
+    index = _first_as_fast(choices, work / target, speedup)
     faster = choices[min(index, len(choices) - 1)]
     slower = choices[max(index - 1, 0)]
     if now in (slower, faster):
         return now
     too_fast, too_slow = target - work / speedup(faster), work / speedup(slower) - target
     best = faster if index == 0 or 0 <= too_fast < too_slow * NEARLY_ONE else slower
-    return choices[first_as_fast(work / speedup(best))]  # no more GPUs than make a difference
+    return choices[_first_as_fast(choices, speedup(best), speedup)]  # no more GPUs than make a difference
+
+
+def _first_as_fast(choices: Sequence[int], speed: float, speedup: Speedup) -> int:
+    """The index of the first of ``choices`` that is at least as fast; their number if none is."""
+    return bisect_left(choices, speed, key=speedup) if speedup.points else bisect_left(choices, speed * WHOLE)
