@@ -80,11 +80,12 @@ class ShapedQueue(Queue):
     """A queue for first-fit policies: once a job does not fit, none with the same demand has to be tried.
 
     Going over the candidates of a pass costs as much as there are different demands, not as there are jobs. What
-    a job needs may only change together with its key.
+    a job needs may only change together with its key. ``shape`` says which jobs are alike.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, shape: Callable[[Job], Hashable] | None = None) -> None:
         super().__init__(order)
+        self._shape = shape or shape_of
         self._lines: dict[Hashable, _Line] = {}
         self._shapes: dict[QueueKey, Hashable] = {}
 
@@ -97,7 +98,7 @@ class ShapedQueue(Queue):
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Put ``job`` in the line of those that need the same."""
-        shape = self._shapes[key] = shape_of(job)
+        shape = self._shapes[key] = self._shape(job)
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = _Line()

@@ -21,6 +21,7 @@ from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
 from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
@@ -89,7 +90,7 @@ class FitGpp(Policy):
         """Eq. 2: the cheapest job that alone makes room."""
         for _, victim, allocation in self._candidates(draft):
             for node in allocation.node_ids:
-                if _could_make_room(draft, job, [allocation], node) and _makes_room(draft, job, [victim], node):
+                if could_make_room(draft, job, [allocation], node) and makes_room(draft, job, [victim], [node]):
                     return [victim], node
         return None
 
@@ -101,9 +102,9 @@ class FitGpp(Policy):
                 by_node.setdefault(node, []).append(candidate)
         best: tuple[float, int, list[Job], NodeId] | None = None
         for node, candidates in by_node.items():
-            if not _could_make_room(draft, job, [allocation for _, _, allocation in candidates], node):
+            if not could_make_room(draft, job, [allocation for _, _, allocation in candidates], node):
                 continue
-            victims = _minimal_set(draft, job, [victim for _, victim, _ in candidates], node)
+            victims = minimal_set(draft, job, [victim for _, victim, _ in candidates], [node])
             if victims:
                 chosen = {victim.id for victim in victims}
                 cost = sum(score for score, victim, _ in candidates if victim.id in chosen)
@@ -183,44 +184,3 @@ def size(allocation: Allocation, books: Books) -> float:
         if piece.mem_bytes:
             total += (piece.mem_bytes / node.facts.mem_bytes) ** 2
     return math.sqrt(total)
-
-
-def _could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId) -> bool:
-    """A quick look at the node's sums: False only if ``job`` cannot fit there without what ``given`` holds."""
-    node = draft.snapshot.nodes.get(id)
-    if node is None:
-        return False
-    use, spec = draft.trial.use(id), job.spec
-    pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
-    if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:
-        return False
-    if spec.mem_bytes and use.mem_bytes - sum([p.mem_bytes for p in pieces]) + spec.mem_bytes > node.facts.mem_bytes:
-        return False
-    return node.idle(use) + sum([len(piece.gpus) for piece in pieces]) >= job.gpus_min // WHOLE
-
-
-def _makes_room(draft: Draft, job: Job, victims: list[Job], node: NodeId) -> bool:
-    """Whether ``job`` fits on ``node`` without ``victims``."""
-    given = [allocation for victim in victims if (allocation := draft.allocation(victim)) is not None]
-    for allocation in given:
-        draft.trial.give(allocation)
-    room = draft.trial.find(job, job.gpus_min, [node])
-    for allocation in given:
-        draft.trial.take(allocation)
-    return room is not None
-
-
-def _minimal_set(draft: Draft, job: Job, candidates: list[Job], node: NodeId) -> list[Job]:
-    """The cheapest candidates that together make room, less those that turn out not to be needed."""
-    if not _makes_room(draft, job, candidates, node):
-        return []
-    victims: list[Job] = []
-    for candidate in candidates:
-        victims.append(candidate)
-        if _makes_room(draft, job, victims, node):
-            break
-    for victim in reversed(victims[:-1]):
-        rest = [other for other in victims if other is not victim]
-        if _makes_room(draft, job, rest, node):
-            victims = rest
-    return victims
