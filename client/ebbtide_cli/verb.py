@@ -33,6 +33,7 @@ VERBS: Final = {
     },
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
+        "reserve": "Compute how long to ask for if nobody knows how long a job runs",
     },
     "Changes": {
         "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
