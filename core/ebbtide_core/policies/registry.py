@@ -11,6 +11,7 @@ from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.priority import Priority
 from ebbtide_core.policies.proportional import MalleableProportional, MoldableProportional
 from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
@@ -31,6 +32,7 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "hybrid": Hybrid,
     "pri": Pri,
     "pri-limit": PriLimit,
+    "priority": Priority,
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
 }
