@@ -139,6 +139,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "mem_bytes": spec.mem_bytes,
         "grace_s": spec.grace_s,
         "time_limit_s": _optional(spec, "time_limit_s"),
+        "time_auto": spec.time_auto,
         "suspend": SUSPEND_MODES[spec.suspend],
         "launch": LAUNCH_MODES[spec.launch],
         "retries": spec.retries,

@@ -181,9 +181,13 @@ class Cluster:
         state = self.state
         state.end_delays(now)
         for job in state.due_deadlines(now):
-            if job.spec.time_limit_s is not None and job.running_s(now) >= job.spec.time_limit_s:
+            ran_s, reserved_s = job.running_s(now), job.attempts[-1].reserved_s
+            if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
                 reason = f"time limit of {job.spec.time_limit_s:g} s reached"
                 self._take(stop(job, StopCause.TIME_LIMIT, reason), now, out)
+            elif reserved_s is not None and ran_s >= reserved_s:
+                reason = f"its reservation of {reserved_s:g} s is over; it asks for the next"
+                self._take(stop(job, StopCause.RESERVATION, reason), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
 

@@ -237,13 +237,17 @@ class AttemptRefused(Event):
 
 @frozen
 class AttemptPlaced(Event):
-    """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`)."""
+    """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
+
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    """
 
     job: JobId
     attempt: int
     allocation: Allocation
     reason: str
     sticky: bool = False
+    reserved_s: float | None = None
 
 
 @frozen

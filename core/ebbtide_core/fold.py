@@ -155,7 +155,7 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
-    job.attempts.append(Attempt(event.attempt, event.allocation, now, sticky=event.sticky))
+    job.attempts.append(Attempt(event.attempt, event.allocation, now, event.reserved_s, event.sticky))
     job.reason = event.reason
     state.place(job, event.allocation)
 
@@ -205,8 +205,9 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         _resumed(job, attempt, now)
-    if job.spec.time_limit_s is not None:
-        state.set_deadline(job, now + max(0.0, job.spec.time_limit_s - job.ran_s))
+    for until_s in (job.spec.time_limit_s, attempt.reserved_s):
+        if until_s is not None:
+            state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
 
 
 def _resumed(job: Job, attempt: Attempt, now: float) -> None:
@@ -268,7 +269,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
     job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
     match outcome.ending:
         case Ending.COMPLETED:
-            state.history.add(job, job.work_s)
+            state.history.add(job)
             _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
         case Ending.CANCELLED:
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)

@@ -40,11 +40,15 @@ class StopOrder:
 
 @dataclass(slots=True)
 class Attempt:
-    """One launch of a job. Times are Unix seconds, None if not yet."""
+    """One launch of a job. Times are Unix seconds, None if not yet.
+
+    ``reserved_s`` is the running time, of all attempts together, at which its reservation ends, if it has one.
+    """
 
     number: int
     allocation: Allocation
     placed: float
+    reserved_s: float | None = None
     sticky: bool = False
     started: float | None = None
     pid: int = 0

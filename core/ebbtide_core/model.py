@@ -99,6 +99,7 @@ class StopCause(Enum):
     QUIESCED = "quiesced"
     CANCELLED = "cancelled"
     TIME_LIMIT = "time limit"
+    RESERVATION = "reservation over"
 
     @property
     def final(self) -> bool:

@@ -11,6 +11,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.snapshot import Eviction, Placement, Plan
 from ebbtide_core.state import ClusterState
 
@@ -23,7 +24,7 @@ def settle_claims(state: ClusterState) -> Iterator[Event]:
         if planned is None or not _exists(state, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
-            yield _start(job, room)
+            yield _start(state, job, room)
 
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
@@ -68,7 +69,7 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     wanted = placement.allocation
     if job.planned is None and job.waiting and state.books.open(wanted):
-        yield _start(job, wanted, placement.sticky)
+        yield _start(state, job, wanted, placement.sticky)
         return
     if wanted == job.planned or not _fits_instead(state, job, wanted):
         return
@@ -80,14 +81,18 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and state.books.free_now(wanted):
-        yield _start(job, wanted, placement.sticky)
+        yield _start(state, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
         yield RoomClaimed(job.id, wanted, placement.reason)
 
 
-def _start(job: Job, allocation: Allocation, sticky: bool = False) -> Event:
+def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
-    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, f"starting on {where(allocation)}", sticky)
+    reason, reserved_s = f"starting on {where(allocation)}", None
+    if job.spec.time_auto:
+        reserved_s, known = next_reservation(state.history.run_times(job), job.ran_s)
+        reason += f"; reserved until it has run {reserved_s:g} s ({known})"
+    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s)
 
 
 def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:

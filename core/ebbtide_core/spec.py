@@ -29,6 +29,7 @@ class JobSpec:
     GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. A job that is larger than
     any node is spread over ``max_nodes`` at most. ``env`` is the job's whole environment: nothing else is inherited.
     ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
+    With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -54,6 +55,7 @@ class JobSpec:
     group: str = ""
     max_nodes: int = 1
     work_s: float | None = None
+    time_auto: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -85,6 +87,10 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.time_auto and spec.suspend is SuspendMode.NONE:
+        raise SpecError(
+            "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
+        )
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 

@@ -8,6 +8,7 @@ job reported, from earlier runs of the same script by the same user, or from its
 import math
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
@@ -69,20 +70,27 @@ class Estimate:
 
 @dataclass(slots=True)
 class History:
-    """The work of completed runs, by user and script; kept by the fold, so that it survives a restart."""
+    """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart."""
 
-    runs: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
+    runs: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
 
-    def add(self, job: Job, work_s: float) -> None:
-        """Remember that ``job`` was completed after ``work_s``."""
+    def add(self, job: Job) -> None:
+        """Remember how long ``job``, which is completed, took."""
         if key := _script(job):
-            self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append(work_s)
+            self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append((job.work_s, job.ran_s))
 
     def typical(self, job: Job) -> float | None:
         """The median work of earlier runs of the same script; None if there are none."""
+        runs = self._of(job)
+        return median(work for work, _ in runs) if runs else None
+
+    def run_times(self, job: Job) -> list[float]:
+        """The running times of earlier runs of the same script, in seconds."""
+        return [ran_s for _, ran_s in self._of(job)]
+
+    def _of(self, job: Job) -> Sequence[tuple[float, float]]:
         key = _script(job)
-        runs = self.runs.get(key) if key else None
-        return median(runs) if runs else None
+        return self.runs.get(key, ()) if key else ()
 
 
 def _script(job: Job) -> tuple[str, str] | None:

@@ -76,7 +76,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "memory", f"{format_size(spec.mem_bytes)} per node" if spec.mem_bytes else ""
     yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}, grace period {format_duration(spec.grace_s)}"
     yield "launch", LAUNCH_MODES[spec.launch]
-    yield "time limit", format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
+    limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
+    yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
 
 

@@ -17,10 +17,12 @@ from ebbtide_cli.facts import job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.submission import check, default_name, job_environment, stop_signal, user_name, working_directory
-from ebbtide_cli.values import GpuRange
-from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, examples, json_option, master_option
+from ebbtide_cli.values import GpuRange, parse_duration
+from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, argument_type, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
+AUTO: Final = "auto"
+TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse_duration(text))
 RESUBMIT_S: Final = 10.0
 """How long the same submit is repeated when the master goes away before it answered."""
 
@@ -53,7 +55,8 @@ NO_GPU: Final = GpuRange.exactly(0)
     help="Lower is more urgent.",
 )
 @click.option("--grace", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m).")
-@click.option("--time", "time_limit", metavar="TIME", type=DURATION, help="Limit of running time, e.g. 2h.")
+@click.option("--time", "time_limit", metavar="TIME|auto", type=TIME,
+              help="Limit of running time, e.g. 2h; auto: reservations by what earlier runs took.")  # fmt: skip
 @click.option(
     "--suspend",
     type=click.Choice([mode.value for mode in SuspendMode]),
@@ -92,7 +95,7 @@ def command(
     urgent: bool,
     priority: int,
     grace: float | None,
-    time_limit: float | None,
+    time_limit: float | str | None,
     suspend: str,
     launch: str,
     retries: int,
@@ -124,7 +127,8 @@ def command(
             job_class=JobClass.TRIAL_AND_ERROR if urgent else JobClass.BEST_EFFORT,
             priority=priority,
             grace_s=limits.DEFAULT_GRACE_S if grace is None else grace,
-            time_limit_s=time_limit,
+            time_limit_s=time_limit if isinstance(time_limit, float) else None,
+            time_auto=time_limit == AUTO,
             suspend=SuspendMode(suspend),
             launch=LaunchMode(launch),
             retries=retries,
