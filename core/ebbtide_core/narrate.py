@@ -61,7 +61,9 @@ def _about_job(event: e.JobEvent) -> str:
 def _about_attempt(event: Event) -> str:
     match event:
         case e.AttemptPlaced():
-            return f"attempt {event.attempt} placed on {where(event.allocation)}"
+            # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
+            _, semicolon, more = event.reason.partition(";")
+            return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             return f"attempt {event.attempt} runs as process {event.pid}{came_from}"
