@@ -4,7 +4,8 @@ A job that has a place keeps it, unless another GPU would have at least two fewe
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -13,8 +14,11 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.placing import reads_checkpoint
 from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.resizing import Why, fits_beside, on_own_gpus
+from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
+
+Now = Mapping[JobId, Allocation]
+"""What jobs have that may be changed."""
 
 
 @dataclass(slots=True)
@@ -28,68 +32,88 @@ class Seat:
     memory: int = 0
     others: int = 0
     jobs: list[Job] = field(default_factory=list)
+    least: int = 0
+    """The greatest of the smallest sizes of ``jobs``."""
 
     @property
     def count(self) -> int:
         """How many would share it."""
         return self.others + len(self.jobs)
 
-    def share(self, jobs: Sequence[Job]) -> int:
-        """The equal share of ``jobs``: the greatest 1/n of a GPU of which there is one for each; 0 if there is none."""
-        if not jobs:
-            return 0
-        n = -(-WHOLE * len(jobs) // self.free) if self.free else MOST_SHARING + 1
-        return WHOLE // n if n <= MOST_SHARING else 0
+    def share(self, count: int) -> int:
+        """The equal share of so many jobs: the greatest 1/n of a GPU of which there is one for each; 0 if none is."""
+        n = -(-WHOLE * count // self.free) if self.free else MOST_SHARING + 1
+        return WHOLE // n if 0 < n <= MOST_SHARING else 0
 
     def takes(self, job: Job) -> bool:
         """Whether ``job`` may choose it: nobody gets less than their smallest size, and memory lasts."""
-        jobs = [*self.jobs, job]
-        share = self.share(jobs)
-        if not share or not reads_checkpoint(job, self.node) or any(size_at_most(each, share) == 0 for each in jobs):
+        share = self.share(len(self.jobs) + 1)
+        if not share or share < self.least or share < job.gpus_min or not reads_checkpoint(job, self.node):
             return False
-        return sum(self.needs(each, share) for each in jobs) <= self.memory
+        return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
+
+    def add(self, job: Job) -> None:
+        """Let ``job`` choose it."""
+        self.jobs.append(job)
+        self.least = max(self.least, job.gpus_min)
+
+    def last(self, pinned: AbstractSet[JobId]) -> Job | None:
+        """The latest of its jobs that may go elsewhere."""
+        return next((job for job in reversed(self.jobs) if job.id not in pinned), None)
+
+    def drop(self, job: Job) -> None:
+        """Take ``job`` out."""
+        self.jobs.remove(job)
+        self.least = max((each.gpus_min for each in self.jobs), default=0)
 
     def needs(self, job: Job, share: int) -> int:
         """The memory that ``job`` needs with that share, in bytes."""
         return job.spec.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
 
-    def allocations(self) -> list[tuple[Job, Allocation]]:
-        """What each of its jobs gets."""
-        share = self.share(self.jobs)
-        return [(job, self._allocation(job, size_at_most(job, share), share)) for job in self.jobs]
+    def allocations(self, now: Now) -> Iterator[tuple[Job, Allocation]]:
+        """What each of its jobs gets: what it has now if that is the same."""
+        share = self.share(len(self.jobs))
+        for job in self.jobs:
+            has, size = now.get(job.id), size_at_most(job, share)
+            if has is not None and has.share == size and has.nodes[0].gpus[0].gpu == self.gpu.gpu:
+                yield job, has
+            elif size:  # it is 0 only for some that may not go elsewhere yet
+                yield job, self._allocation(job, size)
 
-    def _allocation(self, job: Job, size: int, share: int) -> Allocation:
-        gpu = self.gpu if size == WHOLE else GpuSlice(self.gpu.gpu, size, self.needs(job, share))
+    def _allocation(self, job: Job, size: int) -> Allocation:
+        gpu = self.gpu if size == WHOLE else GpuSlice(self.gpu.gpu, size, self.needs(job, size))
         return Allocation((NodeAllocation(self.node.id, (gpu,), job.spec.cpus, job.spec.mem_bytes),))
 
 
-def balance(draft: Draft, jobs: Sequence[Job], why: Why, now: Mapping[JobId, Allocation] | None = None) -> None:
-    """Place ``jobs``, in order of arrival; what they have is lifted. ``now`` says what that is.
+def balanced(
+    draft: Draft, jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]
+) -> list[tuple[Job, Allocation | None]]:
+    """Where each of ``jobs``, in order of arrival, should be; None for those that have to wait.
 
-    Those that need whole GPUs get as many as they need, and choose first. Room for those that cannot start yet is left.
+    ``now`` says what some of them have; it is lifted in ``draft``, which is thrown away. Of these, the ``pinned`` ones
+    stay on their GPU in any case. Those that need whole GPUs get as many as they need, and choose first.
     """
-    now = now or {}
-    for job in jobs:
+    found: dict[JobId, Allocation | None] = {}
+    in_order = sorted(jobs, key=lambda job: job.id not in pinned)
+    for job in in_order:
         if job.gpus_min >= WHOLE:
             kept = on_own_gpus(draft, job, now[job.id], job.gpus_min) if job.id in now else None
-            _settle(draft, job, kept or draft.trial.find(job, job.gpus_min), why)
-    sharing = [job for job in jobs if job.gpus_min < WHOLE]
+            found[job.id] = kept or draft.trial.find(job, job.gpus_min)
+            _take(draft, found[job.id])
     seats = _seats(draft)
-    stay = _keep(seats, sharing, now) if now else set()
-    _choose(seats, [job for job in sharing if job.id not in stay])
+    stay = _keep(seats, [job for job in in_order if job.id in now and job.gpus_min < WHOLE], now, pinned)
+    _choose(seats, [job for job in jobs if job.gpus_min < WHOLE and job.id not in stay])
     if stay:
-        _even_out(seats)
-    chosen = {job.id: allocation for seat in seats for job, allocation in seat.allocations()}
-    for job in sharing:
-        allocation = chosen.get(job.id)
-        fits = allocation is not None and fits_beside(draft.trial, allocation)
-        _settle(draft, job, allocation if fits else None, why)
+        _even_out(seats, pinned)
+    for seat in seats:
+        for job, allocation in seat.allocations(now):
+            found[job.id] = allocation if fits_beside(draft.trial, allocation) else None
+            _take(draft, found[job.id])
+    return [(job, found.get(job.id)) for job in jobs]
 
 
-def _settle(draft: Draft, job: Job, allocation: Allocation | None, why: Why) -> None:
-    if job.waiting or job.planned is not None:
-        draft.settle(job, allocation, why(job))
-    elif allocation is not None:
+def _take(draft: Draft, allocation: Allocation | None) -> None:
+    if allocation is not None:
         draft.trial.take(allocation)
 
 
@@ -112,16 +136,16 @@ def _seats(draft: Draft) -> list[Seat]:
 def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
     """The GPU that ``job`` shares with others."""
     allocation = draft.allocation(job)
-    return allocation.gpu_ids[0] if allocation is not None and 0 < allocation.share < WHOLE else None
+    return allocation.nodes[0].gpus[0].gpu if allocation is not None and 0 < allocation.share < WHOLE else None
 
 
-def _keep(seats: list[Seat], jobs: Sequence[Job], now: Mapping[JobId, Allocation]) -> set[JobId]:
+def _keep(seats: list[Seat], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
     """Leave jobs where they are, as far as that is possible."""
     by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
     for job in jobs:
-        seat = by_gpu.get(now[job.id].gpu_ids[0]) if job.id in now else None
-        if seat is not None and seat.takes(job):
-            seat.jobs.append(job)
+        seat = by_gpu.get(now[job.id].nodes[0].gpus[0].gpu)
+        if seat is not None and (job.id in pinned or seat.takes(job)):
+            seat.add(job)
             kept.add(job.id)
     return kept
 
@@ -135,7 +159,7 @@ def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
         while heap:
             count, order = heappop(heap)
             if seats[order].takes(job):
-                seats[order].jobs.append(job)
+                seats[order].add(job)
                 heappush(heap, (count + 1, order))
                 break
             passed.append((count, order))
@@ -143,7 +167,7 @@ def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
             heappush(heap, entry)
 
 
-def _even_out(seats: list[Seat]) -> None:
+def _even_out(seats: list[Seat], pinned: AbstractSet[JobId]) -> None:
     """Move jobs, the latest first, from GPUs with many to GPUs with at least two fewer that take them.
 
     Every move makes the numbers more equal. So this comes to an end even if it is repeated with others of the jobs, as
@@ -151,9 +175,10 @@ def _even_out(seats: list[Seat]) -> None:
     """
     fewest = min((seat.count for seat in seats), default=0)
     for giver in sorted(seats, key=lambda seat: -seat.count):
-        while giver.jobs and giver.count > fewest + 1:
+        while giver.count > fewest + 1 and (last := giver.last(pinned)) is not None:
             fewer = sorted((seat for seat in seats if seat.count + 1 < giver.count), key=lambda seat: seat.count)
-            taker = next((seat for seat in fewer if seat.takes(giver.jobs[-1])), None)
+            taker = next((seat for seat in fewer if seat.takes(last)), None)
             if taker is None:
                 break
-            taker.jobs.append(giver.jobs.pop())
+            giver.drop(last)
+            taker.add(last)

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId
-from ebbtide_core.policies.balance import balance
+from ebbtide_core.policies.balance import balanced
 from ebbtide_core.policies.draft import CROWDED_OUT, Draft
 from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
 from ebbtide_core.policies.pool import Arrivals, Divide, Member, Members, Wanted, supply, typical
-from ebbtide_core.policies.resizing import Why, grown, on_own_gpus, shrunk
+from ebbtide_core.policies.resizing import Why, fits_beside, grown, on_own_gpus, shrunk, shrunk_on
 from ebbtide_core.snapshot import Plan, Snapshot
 
 
@@ -187,8 +187,8 @@ def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
 
 def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tuple[Wanted, bool]:
     """Who would get their smallest size, and whether somebody was refused who is no larger than what is free."""
-    draft, moving = Draft(snapshot), pool.moving()
-    for member in moving.values():
+    draft, members = Draft(snapshot), {member.job.id: member for member in pool.members}
+    for member in members.values():
         draft.lift(member.job)
     wanted: Wanted = []
     refused = False
@@ -196,8 +196,8 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
     def fits(job: Job) -> bool:
         nonlocal refused
         allocation = None
-        if job.id in moving and not anew:
-            allocation = on_own_gpus(draft, job, moving[job.id].planned, job.gpus_min)
+        if job.id in members and (job.id in pool.still or not anew):
+            allocation = on_own_gpus(draft, job, members[job.id].planned, job.gpus_min)
         allocation = allocation or draft.trial.find(job, job.gpus_min, fullest=True)
         if allocation is None:
             refused = True
@@ -206,7 +206,7 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
         wanted.append((job, job.gpus_min))
         return True
 
-    others = [*(member.job for member in moving.values()), *pool.returning]
+    others = [*(member.job for member in members.values()), *pool.returning]
     queue.first_fit(
         lambda job: job.gpus_max > 0 and fits(job),
         lambda: most_free(draft),
@@ -216,12 +216,32 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
 
 
 def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
-    """Shares of GPUs for those that may be changed."""
-    moving = pool.moving()
-    for member in moving.values():
-        draft.lift(member.job)
-    free = [job for job in jobs if job.id not in pool.still]
-    balance(draft, free, why, {id: member.planned for id, member in moving.items()})
+    """Shares of GPUs: those that get less first, then those that get more or move, then those that start."""
+    scratch, trial = Draft(draft.snapshot), draft.trial
+    for member in pool.members:
+        scratch.lift(member.job)
+    places = balanced(scratch, jobs, {member.job.id: member.planned for member in pool.members}, pool.still)
+    moving, growing = pool.moving(), []
+    for job, allocation in places:
+        if job.id not in moving:
+            continue
+        before = moving[job.id].planned
+        if allocation is None:
+            draft.evict(job, CROWDED_OUT, None)
+        elif allocation != before and shrunk_on(before, allocation):
+            draft.place(job, allocation, why(job), claim=True)
+        elif allocation != before:
+            growing.append((job, allocation, before))
+    for job, bigger, before in growing:
+        trial.give(before)
+        fits = fits_beside(trial, bigger)
+        trial.take(before)
+        if fits:
+            draft.place(job, bigger, why(job), claim=True)
+    for job, allocation in places:
+        if job.waiting and job.planned is None:
+            fits = allocation is not None and fits_beside(trial, allocation)
+            draft.settle(job, allocation if fits else None, why(job))
 
 
 def _carry_out(draft: Draft, queue: Arrivals, pool: Pool, wanted: Wanted, why: Why) -> Draft:

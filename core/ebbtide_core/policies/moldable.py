@@ -3,10 +3,11 @@
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation
 from ebbtide_core.placing import Trial
-from ebbtide_core.policies.balance import balance
+from ebbtide_core.policies.balance import balanced
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.pool import Arrivals, Divide, could_run, supply
+from ebbtide_core.policies.resizing import fits_beside
 from ebbtide_core.policies.seats import size_at_most, sizes
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -26,14 +27,18 @@ def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
     jobs = queue.with_gpus(snapshot.books)
     wanted = divide(draft, jobs, here)
     if wanted is None:
-        balance(draft, jobs, lambda _: "starting")
+        for job, allocation in balanced(Draft(snapshot), jobs, {}, frozenset()):
+            _start(draft, job, allocation)
     for job, share in wanted or ():
-        allocation = find_at_most(draft.trial, job, share)
-        if allocation is None:
-            draft.wait(job)
-        else:
-            draft.place(job, allocation, "starting")
+        _start(draft, job, find_at_most(draft.trial, job, share))
     return draft.plan()
+
+
+def _start(draft: Draft, job: Job, allocation: Allocation | None) -> None:
+    if allocation is None or not fits_beside(draft.trial, allocation):
+        draft.wait(job)
+    else:
+        draft.place(job, allocation, "starting")
 
 
 def start_at_smallest(draft: Draft, queue: Arrivals) -> bool:

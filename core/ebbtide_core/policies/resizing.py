@@ -28,6 +28,11 @@ def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Alloca
     return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
 
 
+def shrunk_on(before: Allocation, after: Allocation) -> bool:
+    """Whether ``after`` takes no more of any GPU than ``before`` did."""
+    return after.share <= before.share and set(after.gpu_ids) <= set(before.gpu_ids)
+
+
 def on_own_gpus(draft: Draft, job: Job, allocation: Allocation, share: int) -> Allocation | None:
     """``share`` parts of the GPUs of ``allocation``, which ``job`` had; None if it had less, or others took them."""
     held = allocation.share
