@@ -179,29 +179,29 @@ class Room:
 
     def update(self, node: Node, use: Use) -> None:
         """Put ``node`` where it belongs if ``use`` of it is promised."""
-        id = node.id
+        id, shares, idle = node.id, use.shares, self.idle
         if not node.connected or node.lost:
             count = -1
         elif node.sound:  # as `Node.idle`; this is done for every piece of every placement
-            count = len(node.slices) - len(use.whole) - len(use.shares)
+            count = len(node.slices) - len(use.whole) - len(shares)
         else:
             count = node.idle(use)
         before = self._count.get(id, -1)
         if count != before:
+            self._count[id] = count
             if before >= 0:
-                nodes = self.idle[before]
+                self.total -= before
+                nodes = idle[before]
                 del nodes[id]
                 if not nodes:
-                    del self.idle[before]
-                self.total -= before
-            if count in self.idle:
-                self.idle[count][id] = None
+                    del idle[before]
+            if count >= 0:
                 self.total += count
-            elif count >= 0:
-                self.idle[count] = {id: None}
-                self.total += count
-            self._count[id] = count
-        if use.shares and count >= 0:
+                if count in idle:
+                    idle[count][id] = None
+                else:
+                    idle[count] = {id: None}
+        if shares and count >= 0:
             self.shared[id] = None
         elif id in self.shared:
             del self.shared[id]

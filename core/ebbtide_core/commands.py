@@ -1,19 +1,20 @@
-"""Requests, in the imperative: all that the core asks of the world. Tuples, because they are made by the million."""
-
-from typing import NamedTuple
+"""Requests, in the imperative: all that the core asks of the world."""
 
 from ebbtide_core.events import Event
+from ebbtide_core.frozen import frozen
 from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.spec import JobSpec
 
 
-class Record(NamedTuple):
+@frozen
+class Record:
     """Journal the event; nothing else of the same batch may leave before it is durable."""
 
     event: Event
 
 
-class Launch(NamedTuple):
+@frozen
+class Launch:
     """Start an attempt: each of ``nodes`` its part of ``allocation``; asking again changes nothing.
 
     With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
@@ -27,7 +28,8 @@ class Launch(NamedTuple):
     needs_checkpoint: bool
 
 
-class Stop(NamedTuple):
+@frozen
+class Stop:
     """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL."""
 
     nodes: tuple[NodeId, ...]
@@ -36,7 +38,8 @@ class Stop(NamedTuple):
     grace_s: float
 
 
-class Forget(NamedTuple):
+@frozen
+class Forget:
     """The attempt's end is recorded; ``nodes`` may drop its state."""
 
     nodes: tuple[NodeId, ...]
@@ -44,7 +47,8 @@ class Forget(NamedTuple):
     attempt: int
 
 
-class WakeAt(NamedTuple):
+@frozen
+class WakeAt:
     """Handle `SchedulingDue` at ``time``; a later request for an earlier time adds to it."""
 
     time: float

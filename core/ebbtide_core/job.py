@@ -218,15 +218,19 @@ TRANSITIONS: Final = frozenset(
 """Which state may follow which; anything else is a bug and raises with the job's story."""
 
 
+# An enum's members are looked up slowly, and this is done after every event.
+_PENDING, _SUSPENDED, _STARTING, _RUNNING = _S.PENDING, _S.SUSPENDED, _S.STARTING, _S.RUNNING
+
+
 def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobState:
     """The state that the facts about ``job`` amount to, given the nodes that are silent."""
     if job.ending is not None:
         return job.ending
     live = job.live
     if live is None:
-        return JobState.SUSPENDED if job.suspended else JobState.PENDING
+        return _SUSPENDED if job.suspended else _PENDING
     if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
         return JobState.UNREACHABLE
     if live.stop is not None:
         return JobState.STOPPING if live.stop.cause.final else JobState.SUSPENDING
-    return JobState.RUNNING if live.started is not None else JobState.STARTING
+    return _RUNNING if live.started is not None else _STARTING

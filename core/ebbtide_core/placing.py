@@ -160,21 +160,33 @@ class Trial:
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
         """Whether nobody else holds any of ``piece``, for which there is room in this trial."""
-        if node.promised is node.held and node.id not in self._use:
-            return True  # what fits beside what is promised fits beside what is held
-        return _free_now(job, node, piece)
+        return self._untouched(node) or _free_now(job, node, piece)
+
+    def _untouched(self, node: Node) -> bool:
+        """Whether what fits here in this trial fits beside what is held, too."""
+        return node.promised is node.held and node.id not in self._use
 
     def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
         """``count`` whole GPUs of several nodes; those that are free now if that is possible."""
         if self._room.total < count:
             return None
         wanted = None if nodes is None else set(nodes)
+        spec = job.spec
+        modest = not (job.attempts or spec.cpus or spec.mem_bytes or spec.gpu_mem_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count
             for node, idle in self._emptiest_first(wanted):
-                piece = self._on_node(job, (idle if idle < left else left) * WHOLE, node)
-                if piece is not None and (not now or self._free_now(job, node, piece)):
+                piece: NodeAllocation | None
+                if modest and idle == len(node.all_slices) <= left and self._untouched(node):
+                    # Most pieces of most gangs are all of an idle node: for a job that asks for nothing else, and has
+                    # nowhere to come back to, there is nothing to look at.
+                    piece = NodeAllocation(node.id, node.all_slices)
+                else:
+                    piece = self._on_node(job, min(idle, left) * WHOLE, node)
+                    if now and piece is not None and not self._free_now(job, node, piece):
+                        piece = None
+                if piece is not None:
                     pieces.append(piece)
                     left -= len(piece.gpus)
                     if left == 0 or len(pieces) == job.spec.max_nodes:

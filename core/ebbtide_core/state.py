@@ -55,7 +55,10 @@ class ClusterState:
         self.submissions += 1
 
     def refresh(self, job: Job, now: float) -> None:
-        """Derive what follows from a job's facts: its state, and whether it stands in the queue."""
+        """Derive what follows from a job's facts: its state, and in which indexes it is.
+
+        Called after every event about it, so only changes may cost.
+        """
         new = derive_state(job, self.unreachable)
         if new is not job.state:
             if (job.state, new) not in TRANSITIONS:
@@ -64,10 +67,6 @@ class ClusterState:
             job.state = new
             if new in FINISHED:
                 self.unfinished.pop(job.id, None)
-        self._index(job, now)
-
-    def _index(self, job: Job, now: float) -> None:
-        """Have ``job`` in the indexes where it belongs; called after every event, so only changes may cost."""
         planned = job.planned is not None
         if job.gpus_max != job.gpus_min or job.id in self.elastic:
             _keep(self.elastic, job, job.elastic and planned)
@@ -160,7 +159,7 @@ class ClusterState:
         while self._delayed and self._delayed[0][0] <= now:
             job = self.jobs.get(heapq.heappop(self._delayed)[1])
             if job is not None:
-                self._index(job, now)
+                self.refresh(job, now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""

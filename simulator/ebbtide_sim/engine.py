@@ -116,6 +116,8 @@ class Simulation:
         self._heap: list[tuple[float, int, int, JobId, int, Run | None]] = []
         self._order = 0
         self._jobs: dict[JobId, _Job] = {}
+        self._up: list[tuple[JobId, int]] = []
+        """Attempts that compute at once; without a restart cost, all that were launched."""
         self._ended: list[JobId] = []
         self._changed = False
         self._possible: dict[tuple[object, ...], str] = {}
@@ -167,6 +169,9 @@ class Simulation:
                 self._step_aside(job, attempt)
             else:
                 woken = True
+        up, self._up = self._up, []
+        for job, attempt in up:
+            self._compute(job, attempt)
         return woken
 
     def _later(self, time: float, what: int, job: JobId, attempt: int = 0, run: Run | None = None) -> None:
@@ -179,17 +184,14 @@ class Simulation:
         """Hand ``event`` to the cluster, and carry out what it asks for."""
         self.events += 1
         for command in self.cluster.handle(event, self.now):
-            match command:
-                case Record(event=fact):
-                    self._record(fact)
-                case Launch():
-                    self._launch(command)
-                case Stop():
-                    self._stop(command)
-                case WakeAt(time=time):
-                    self._later(time, _WAKE, _NOBODY)
-                case _:
-                    pass
+            if isinstance(command, Record):  # most are
+                self._record(command.event)
+            elif isinstance(command, Launch):
+                self._launch(command)
+            elif isinstance(command, Stop):
+                self._stop(command)
+            elif isinstance(command, WakeAt):
+                self._later(command.time, _WAKE, _NOBODY)
         while self._ended:
             self._end(self._ended.pop())
 
@@ -248,7 +250,10 @@ class Simulation:
         job = self._jobs[order.job]
         job.starting = order.attempt
         delay = self.world.restart_cost_s if order.attempt > 1 else 0.0
-        self._later(self.now + delay, _HEARD, order.job, order.attempt)
+        if delay:
+            self._later(self.now + delay, _HEARD, order.job, order.attempt)
+        else:
+            self._up.append((order.job, order.attempt))
 
     def _compute(self, id: JobId, attempt: int) -> None:
         """An attempt is up: it computes from here on."""
