@@ -128,9 +128,18 @@ class World(RuleBasedStateMachine):
         suspend=st.sampled_from(list(SuspendMode)),
         retries=st.integers(0, 2),
         cpus=st.sampled_from([0.0, 10.0, 20.0]),
+        priority=st.sampled_from([1, 42, 99]),
     )
     def submit(
-        self, low: Fraction, more: int, te: bool, hold: bool, suspend: SuspendMode, retries: int, cpus: float
+        self,
+        low: Fraction,
+        more: int,
+        te: bool,
+        hold: bool,
+        suspend: SuspendMode,
+        retries: int,
+        cpus: float,
+        priority: int,
     ) -> None:
         if len(self.accepted) > 12:
             return
@@ -143,6 +152,7 @@ class World(RuleBasedStateMachine):
             suspend=suspend,
             retries=retries,
             cpus=cpus,
+            priority=priority,
             grace_s=float(len(self.accepted) + 1),
         )
         id = JobId(str(len(self.accepted) + 1))
