@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ebbtide_sim.setup import Setup
     from ebbtide_sim.simulate import Scenario
     from ebbtide_sim.sweep import Sweep
+    from ebbtide_sim.workload import Workload
 
 T = TypeVar("T")
 EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations")
@@ -89,7 +90,7 @@ def command(
 
     With the name of an EXPERIMENT, run that of the paper instead, and show the paper's figures beside ours.
     """
-    with _errors():
+    with simulator_errors():
         if experiment is not None:
             return _experiment(experiment, full, setting["seed"], jobs, plot, as_json)
         if full:
@@ -105,7 +106,7 @@ def command(
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def simulator_errors() -> Iterator[None]:
     """What the simulator refuses is wrong usage; what is not installed can be."""
     try:
         from ebbtide_core.policies.registry import PolicyError
@@ -153,13 +154,13 @@ def _single(setup: "Setup", events: str | None, plot: str | None, as_json: bool)
         with _written(events) as log:
             report = _run(scenario, metrics, log, status)
         if plot:
-            with _replaced(plot) as path:
+            with replaced(plot) as path:
                 draw_run(list(metrics.tallies.values()), f"{scenario.workload.name} under {setup.policy}", path)
     if as_json:
         print_json(report.to_json())
     else:
-        _print_reports([({"policy": setup.policy}, report)])
-        _print_notes(scenario)
+        print_reports([({"policy": setup.policy}, report)])
+        print_notes(scenario.workload)
 
 
 def _run(scenario: "Scenario", metrics: Any, log: TextIO | None, status: StatusLine) -> "Report":
@@ -180,12 +181,12 @@ def _written(name: str | None) -> Iterator[TextIO | None]:
     if name is None:
         yield None
         return
-    with _replaced(name) as path, path.open("w", encoding="utf-8") as stream:
+    with replaced(name) as path, path.open("w", encoding="utf-8") as stream:
         yield stream
 
 
 @contextmanager
-def _replaced(name: str) -> Iterator[Path]:
+def replaced(name: str) -> Iterator[Path]:
     """A path to write to; what is there is moved to ``name`` at the end, or removed after a failure."""
     target = Path(name)
     part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
@@ -239,7 +240,7 @@ def _sweep(
     if as_json:
         print_json([{"parameters": parameters, "report": report.to_json()} for parameters, report in results])
     else:
-        _print_reports(results)
+        print_reports(results)
 
 
 def _check(sweep: "Sweep") -> None:
@@ -252,7 +253,7 @@ def _check(sweep: "Sweep") -> None:
 def _plot_sweep(results: Sequence[tuple[dict[str, str], "Report"]], metric: str, plot: str) -> None:
     from ebbtide_sim.draw import draw_sweep
 
-    with _replaced(plot) as path:
+    with replaced(plot) as path:
         try:
             draw_sweep(results, metric, path)
         except (KeyError, TypeError):
@@ -270,7 +271,7 @@ def _experiment(name: str, full: bool, seed: int, jobs: int, plot: str | None, a
         experiment = load_experiment(name)
         report = experiment.run(full, seed, jobs, lambda words, done: status.show(words, done=done))
     picture = plot or f"{name}.png"
-    with _replaced(picture) as path:
+    with replaced(picture) as path:
         report.draw(path)
     if as_json:
         print_json(report.to_json())
@@ -298,7 +299,8 @@ def _print_experiment(report: "ExperimentReport", picture: str) -> None:
 # --- tables ---
 
 
-def _print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
+def print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
+    """A line for each simulation: its parameters, then what came of it."""
     from ebbtide_cli.drawing import print_table
 
     names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
@@ -326,10 +328,11 @@ def _row(report: "Report") -> list[str]:
     ]
 
 
-def _print_notes(scenario: "Scenario") -> None:
-    for note in scenario.workload.notes:
+def print_notes(workload: "Workload") -> None:
+    """What was assumed, and what was left out."""
+    for note in workload.notes:
         print(f"Note: {note}")
-    for why, count in scenario.workload.skipped.items():
+    for why, count in workload.skipped.items():
         print(f"Skipped: {count} jobs: {why}")
 
 

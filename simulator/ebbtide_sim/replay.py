@@ -1,0 +1,214 @@
+"""What a live cluster did, from its journal; and the same jobs as a workload, to be tried under another policy."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, TextIO
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.codec import UnknownEventError, decode_event
+from ebbtide_core.events import Event
+from ebbtide_core.job import Attempt, Job
+from ebbtide_core.model import WHOLE, StopCause
+from ebbtide_core.policies.fifo import Fifo
+from ebbtide_core.state import ClusterState
+
+from ebbtide_sim.metrics import Metrics, Report, Tally
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError
+from ebbtide_sim.workloads.nodes import SimNode
+
+SCHEMA_VERSION: Final = 1
+"""Of the journal; newer ones are refused."""
+COMPUTING: Final = 1e-3
+"""Seconds that a job computes at least, so that it can be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of a journal, at Unix time ``time``."""
+
+    sequence: int
+    time: float
+    kind: str
+    body: Mapping[str, Any]
+
+
+def read_journal(path: Path) -> Iterator[Line]:
+    """The events of a master's journal, which is only read; `WorkloadError` if it is none."""
+    if not path.is_file():
+        raise WorkloadError(f"{path}: there is no journal")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                raise WorkloadError(f"{path}: was written by a newer version of Ebbtide (schema {version})")
+            for sequence, time, kind, body in db.execute("SELECT sequence, time, kind, body FROM events ORDER BY 1"):
+                yield Line(sequence, time, kind, _body(body, f"{path}: event {sequence}"))
+    except sqlite3.Error as error:
+        raise WorkloadError(f"{path}: is no journal: {error}") from None
+
+
+def read_export(path: Path) -> Iterator[Line]:
+    """The events of an export, one JSON object ``{sequence, time, kind, body}`` per line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(lines, 1):
+        entry = _body(line, f"{path}:{number}")
+        try:
+            yield Line(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
+        except (KeyError, TypeError, ValueError):
+            raise WorkloadError(f"{path}:{number}: is not an object with sequence, time, kind and body") from None
+
+
+def _body(text: str, where: str) -> Any:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise WorkloadError(f"{where}: is not a JSON object")
+    return body
+
+
+def write_export(lines: Iterable[Line], out: TextIO) -> None:
+    """Write what `read_export` reads."""
+    for line in lines:
+        entry = {"sequence": line.sequence, "time": line.time, "kind": line.kind, "body": line.body}
+        out.write(json.dumps(entry, separators=(",", ":")) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What happened: the nodes, the jobs as a workload, what a restart cost (seconds), and the live measures."""
+
+    nodes: tuple[SimNode, ...]
+    workload: Workload
+    restart_cost_s: float
+    live: Report
+
+
+def reconstruct(lines: Iterable[Line]) -> Past:
+    """Fold a journal, and read off what each job was and how long it took.
+
+    A rigid job's run time is what it computed; an elastic one's is its work, seconds on one GPU if speed grows with
+    GPUs. Jobs that did not finish count with what they computed until then; jobs that never ran are left out.
+    """
+    state, end = _folded(lines)
+    if not state.jobs:
+        raise WorkloadError("the journal has no jobs")
+    nodes = tuple(_node(node.facts) for node in state.books.nodes.values())
+    if not nodes:
+        raise WorkloadError("the journal has no nodes: nothing could run")
+    began = min(job.submitted for job in state.jobs.values())
+    ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
+    unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
+    notes = (f"{unfinished} jobs were not completed: they count with what they computed",) if unfinished else ()
+    never = len(state.jobs) - len(ran)
+    jobs = sorted((_sim_job(job, began, end) for job in ran), key=lambda job: job.submit_s)
+    restarts = [
+        attempt.started - attempt.placed
+        for job in ran
+        for attempt in job.attempts[1:]
+        if attempt.started is not None
+    ]  # fmt: skip
+    return Past(
+        nodes,
+        Workload("journal", jobs, {"never ran": never} if never else {}, notes),
+        median(restarts) if restarts else 0.0,
+        _live(ran, began, end, sum(node.gpus for node in nodes)),
+    )
+
+
+def _folded(lines: Iterable[Line]) -> tuple[ClusterState, float]:
+    """The state at the end of a journal, with the jobs that were forgotten since, and the time of its last event."""
+    cluster, time = Cluster(Fifo()), 0.0
+    for line in lines:
+        event = _event(line)
+        time = line.time
+        if event is not None and not isinstance(event, e.JobRetired):
+            cluster.replay(event, line.time)
+    return cluster.state, time
+
+
+def _event(line: Line) -> Event | None:
+    try:
+        return decode_event(line.kind, line.body)
+    except (UnknownEventError, KeyError, TypeError, ValueError):
+        raise WorkloadError(f"event {line.sequence} of the journal, a {line.kind}, cannot be read") from None
+
+
+def _node(facts: e.NodeRegistered) -> SimNode:
+    return SimNode(
+        name=facts.node,
+        gpus=len(facts.gpus),
+        gpu_mem_bytes=min((gpu.mem_bytes for gpu in facts.gpus), default=0),
+        cpus=facts.cpus,
+        mem_bytes=facts.mem_bytes,
+        model=facts.gpus[0].model if facts.gpus else "",
+    )
+
+
+def _sim_job(job: Job, began: float, end: float) -> SimJob:
+    spec = job.spec
+    computed = max(COMPUTING, sum(_computed(attempt, end) for attempt in job.attempts))
+    work = sum(_computed(attempt, end) * max(1, attempt.allocation.share) for attempt in job.attempts)
+    graces = [
+        suspension.exited - suspension.requested for suspension in job.suspensions if suspension.exited is not None
+    ]
+    return SimJob(
+        id=job.id,
+        submit_s=job.submitted - began,
+        runtime_s=max(COMPUTING, work / WHOLE) if job.elastic else computed,
+        job_class=spec.job_class,
+        user=job.user,
+        bag=spec.group,
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        gpu_mem_bytes=spec.gpu_mem_bytes,
+        cpus=spec.cpus,
+        mem_bytes=spec.mem_bytes,
+        grace_s=median(graces) if graces else 0.0,
+        priority=job.priority,
+        weight=spec.weight,
+        preemptible=job.preemptible,
+    )
+
+
+def _computed(attempt: Attempt, end: float) -> float:
+    """How long an attempt computed: until it was asked to stop, ended, or the journal ends."""
+    if attempt.started is None:
+        return 0.0
+    until = attempt.stop.requested if attempt.stop is not None else attempt.exited
+    return max(0.0, (end if until is None else until) - attempt.started)
+
+
+# --- the live measures ---
+
+
+def _live(jobs: Iterable[Job], began: float, end: float, gpus: int) -> Report:
+    metrics = Metrics()
+    for job in jobs:
+        sim = _sim_job(job, began, end)
+        tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * max(1.0, sim.gpus_max / WHOLE))
+        tally.ended = job.ended - began if job.ended is not None else None
+        tally.preemptions, tally.resizes = job.preemptions, job.resizes
+        for attempt in job.attempts:
+            share = attempt.allocation.share / WHOLE
+            tally.computed_s += _computed(attempt, end)
+            tally.useful_gpu_s += _computed(attempt, end) * share
+            tally.held_gpu_s += ((attempt.freed or end) - attempt.placed) * share
+        metrics.tallies[job.id] = tally
+        metrics.intervals.extend(
+            after.placed - before.stop.requested
+            for before, after in pairwise(job.attempts)
+            if before.stop is not None and before.stop.cause is StopCause.PREEMPTED
+        )
+    return metrics.report("what happened", gpus, {}, 0.0, 0)

@@ -1,0 +1,116 @@
+"""A journal as a workload: what is read off it, and what is refused."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from ebbtide_core import events as e
+from ebbtide_core.codec import encode
+from ebbtide_sim.replay import Line, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.workload import WorkloadError
+
+from tests.core.lab import DONE, Lab, stepped_aside
+
+
+def recorded(lab: Lab) -> list[Line]:
+    return [Line(n, t, type(event).__name__, encode(event)) for n, (t, event) in enumerate(lab.journal, 1)]
+
+
+@pytest.fixture
+def lab() -> Lab:
+    """A best-effort job that was preempted by a trial after 100 s, and went on for another 50."""
+    lab = Lab("fitgpp", gpus=2)
+    long = lab.running(2, grace_s=30.0)
+    lab.wait(99.0)
+    trial = lab.submit(1, te=True)
+    lab.wait(4.0)
+    lab.end(long, stepped_aside())
+    lab.start(trial)
+    lab.wait(19.0)
+    lab.end(trial, DONE)
+    lab.start(long)
+    lab.wait(49.0)
+    lab.end(long, DONE)
+    lab.submit(1, hold=True)
+    return lab
+
+
+def test_jobs_come_when_they_came_and_compute_as_long_as_they_did(lab: Lab) -> None:
+    past = reconstruct(recorded(lab))
+    long, trial = past.workload.jobs
+    assert (long.submit_s, trial.submit_s) == (0.0, pytest.approx(102))
+    assert (long.runtime_s, trial.runtime_s) == (pytest.approx(151, abs=3), pytest.approx(21, abs=2))
+    assert long.grace_s == pytest.approx(6, abs=1)
+    assert [(node.name, node.gpus) for node in past.nodes] == [("a", 2)]
+    assert past.workload.skipped == {"never ran": 1}
+
+
+def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
+    live = reconstruct(recorded(lab)).live
+    assert (live.jobs, live.finished, live.preemptions) == (2, 2, 1)
+    assert live.slowdown["be"]["p50"] > 1.1
+    assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
+
+
+def test_an_export_reads_as_the_journal_did(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "export.jsonl"
+    with path.open("w") as out:
+        write_export(recorded(lab), out)
+    assert list(read_export(path)) == recorded(lab)
+
+
+def test_a_journal_is_read_and_not_written(lab: Lab, tmp_path: Path) -> None:
+    path = journal(tmp_path, recorded(lab))
+    before = path.read_bytes()
+    assert list(read_journal(path)) == recorded(lab)
+    assert path.read_bytes() == before
+
+
+def journal(folder: Path, lines: list[Line], version: int = 1) -> Path:
+    path = folder / "journal.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE events (sequence INTEGER PRIMARY KEY, time REAL, kind TEXT, body TEXT)")
+        rows = [(line.sequence, line.time, line.kind, json.dumps(line.body)) for line in lines]
+        db.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+        db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    return path
+
+
+class TestRefusals:
+    def test_no_journal(self, tmp_path: Path) -> None:
+        with pytest.raises(WorkloadError, match="there is no journal"):
+            list(read_journal(tmp_path / "journal.db"))
+
+    def test_a_newer_journal(self, tmp_path: Path) -> None:
+        with pytest.raises(WorkloadError, match="newer version of Ebbtide"):
+            list(read_journal(journal(tmp_path, [], version=99)))
+
+    def test_a_file_that_is_none(self, tmp_path: Path) -> None:
+        path = tmp_path / "journal.db"
+        path.write_bytes(b"not a database at all" * 100)
+        with pytest.raises(WorkloadError, match="is no journal"):
+            list(read_journal(path))
+
+    def test_an_empty_journal(self) -> None:
+        with pytest.raises(WorkloadError, match="the journal has no jobs"):
+            reconstruct([])
+
+    def test_an_event_that_cannot_be_read(self) -> None:
+        with pytest.raises(WorkloadError, match="event 7 of the journal, a JobFlew, cannot be read"):
+            reconstruct([Line(7, 0.0, "JobFlew", {})])
+
+    @pytest.mark.parametrize(
+        "line", ["{", "[]", '{"sequence": 1}', '{"sequence": 1, "time": "x", "kind": "", "body": 1}']
+    )
+    def test_a_line_of_an_export(self, tmp_path: Path, line: str) -> None:
+        path = tmp_path / "export.jsonl"
+        path.write_text(line + "\n")
+        with pytest.raises(WorkloadError, match=f"{path}:1: is not"):
+            list(read_export(path))
+
+
+def test_forgotten_jobs_are_in_the_past_too(lab: Lab) -> None:
+    lab.tell(e.JobRetired(lab.journal[1][1].job))
+    assert len(reconstruct(recorded(lab)).workload.jobs) == 2
