@@ -16,12 +16,12 @@ from typing import Final, Literal
 
 from ebbtide_core import limits
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, NodeId
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.model import WHOLE
+from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.hybrid import Slots
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
+from ebbtide_core.policies.victims import may_be_preempted, preempt
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
@@ -106,58 +106,8 @@ class _Turns:
             return True
         return self.policy.preemption == "on" and self._preempt_for(job)
 
-    # --- preemption ---
-
     def _preempt_for(self, job: Job) -> bool:
-        """Take the place of less urgent jobs; False if they could not make room, and then nobody is preempted."""
-        draft = self.draft
-        victims, nodes = self._gang_victims(job) if self._is_gang(job) else self._victims(job)
-        if not victims:
-            return False
-        for victim in victims:
-            draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
-        room = draft.trial.find(job, job.gpus_min, nodes)
-        assert room is not None, f"preemption made no room for job {job.id}"
-        names = ", ".join(victim.id for victim in victims)
-        draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
-        return True
-
-    def _is_gang(self, job: Job) -> bool:
-        return job.spec.max_nodes > 1 and job.gpus_min > self.draft.snapshot.books.largest * WHOLE
-
-    def _victims(self, job: Job) -> tuple[list[Job], list[NodeId]]:
-        """The fewest of the least urgent jobs on one node that make room, and that node; none if nobody can."""
-        on_node: dict[NodeId, list[Job]] = {}
-        for level in self._levels(job):
-            for victim in level:
-                for node in _nodes_of(victim):
-                    on_node.setdefault(node, []).append(victim)
-            for victim in level:
-                for node in _nodes_of(victim):
-                    if self._make_room(job, [victim], node):
-                        return [victim], [node]
-            nodes = dict.fromkeys(node for victim in level for node in _nodes_of(victim))
-            sets = [
-                (minimal_set(self.draft, job, on_node[node], [node]), [node])
-                for node in nodes
-                if self._make_room(job, on_node[node], node)
-            ]
-            if sets:
-                return min(sets, key=lambda found: len(found[0]))
-        return [], []
-
-    def _gang_victims(self, job: Job) -> tuple[list[Job], None]:
-        """As `_victims`, on all nodes together."""
-        candidates: list[Job] = []
-        for level in self._levels(job):
-            candidates += level
-            if makes_room(self.draft, job, candidates, None):
-                return minimal_set(self.draft, job, candidates, None), None
-        return [], None
-
-    def _make_room(self, job: Job, victims: list[Job], node: NodeId) -> bool:
-        given = [victim.planned for victim in victims if victim.planned is not None]
-        return could_make_room(self.draft, job, given, node) and makes_room(self.draft, job, victims, [node])
+        return preempt(self.draft, job, self._levels(job), f"preempted by job {job.id} of priority {job.priority}")
 
     def _levels(self, job: Job) -> Iterator[list[Job]]:
         """The less urgent jobs that may be preempted: the least urgent priority first, and of each the newest job."""
@@ -165,21 +115,9 @@ class _Turns:
             if priority <= job.priority:
                 return
             newest_first = (other for _, _, other in reversed(self.running.regular[priority]))
-            level = [other for other in newest_first if self._may_be_preempted(other, job)]
-            if level:
-                yield level
+            yield [other for other in newest_first if self._may_be_preempted(other, job)]
 
     def _may_be_preempted(self, other: Job, job: Job) -> bool:
-        draft = self.draft
-        if not other.preemptible or other.id in draft.evictions or other.id in draft.placements:
-            return False
         if other.gpus_min and not job.gpus_min:
             return False
-        if any(node not in draft.snapshot.nodes for node in _nodes_of(other)):
-            return False
-        return not draft.spared(other, self.policy.min_run_s)
-
-
-def _nodes_of(job: Job) -> tuple[NodeId, ...]:
-    assert job.planned is not None
-    return job.planned.node_ids
+        return may_be_preempted(self.draft, other, self.policy.min_run_s)

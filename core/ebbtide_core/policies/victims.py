@@ -1,10 +1,10 @@
 """Who has to go so that a job fits: tried on a draft's trial, which is left as it was."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, NodeId
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.draft import Draft, count_text
 
 
 def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId) -> bool:
@@ -46,3 +46,73 @@ def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Sequence[N
         if makes_room(draft, job, rest, nodes):
             victims = rest
     return victims
+
+
+def is_gang(draft: Draft, job: Job) -> bool:
+    """Whether ``job`` can only run on several nodes."""
+    return job.spec.max_nodes > 1 and job.gpus_min > draft.snapshot.books.largest * WHOLE
+
+
+def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> bool:
+    """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all together cannot help.
+
+    Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
+    the first that will do, then the fewest on one node, or on all for a gang; each of them is needed.
+    """
+    victims, nodes = _gang_victims(draft, job, levels) if is_gang(draft, job) else _victims(draft, job, levels)
+    if not victims:
+        return False
+    for victim in victims:
+        draft.evict(victim, reason, job.id)
+    room = draft.trial.find(job, job.gpus_min, nodes)
+    assert room is not None, f"preemption made no room for job {job.id}"
+    names = ", ".join(victim.id for victim in victims)
+    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
+    return True
+
+
+def _victims(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> tuple[list[Job], list[NodeId]]:
+    on_node: dict[NodeId, list[Job]] = {}
+    for level in levels:
+        nodes = {node: None for victim in level for node in nodes_of(victim)}
+        for victim in level:
+            for node in nodes_of(victim):
+                if _would_do(draft, job, [victim], node):
+                    return [victim], [node]
+                on_node.setdefault(node, []).append(victim)
+        sets = [
+            (minimal_set(draft, job, on_node[node], [node]), [node])
+            for node in nodes
+            if _would_do(draft, job, on_node[node], node)
+        ]
+        if sets:
+            return min(sets, key=lambda found: len(found[0]))
+    return [], []
+
+
+def _gang_victims(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> tuple[list[Job], None]:
+    candidates: list[Job] = []
+    for level in levels:
+        candidates += level
+        if makes_room(draft, job, candidates, None):
+            return minimal_set(draft, job, candidates, None), None
+    return [], None
+
+
+def _would_do(draft: Draft, job: Job, victims: list[Job], node: NodeId) -> bool:
+    given = [victim.planned for victim in victims if victim.planned is not None]
+    return could_make_room(draft, job, given, node) and makes_room(draft, job, victims, [node])
+
+
+def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
+    """Whether ``job``, which has room, may be asked to step aside now; if only later, look again then."""
+    if not job.preemptible or job.id in draft.evictions or job.id in draft.placements:
+        return False
+    if any(node not in draft.snapshot.nodes for node in nodes_of(job)):
+        return False
+    return not draft.spared(job, min_run_s)
+
+
+def nodes_of(job: Job) -> tuple[NodeId, ...]:
+    """Where the room promised to ``job`` is."""
+    return job.planned.node_ids if job.planned is not None else ()
