@@ -94,8 +94,8 @@ class Node:
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one. ``promised`` is
-    the very object that ``held`` is while the two are equal. ``all_slices`` are ``slices`` as one tuple, and ``sound``
-    says that all GPUs are healthy.
+    the very object that ``held`` is while the two are equal. ``entire`` is a piece of all ``slices`` and nothing else, and
+    ``sound`` says that all GPUs are healthy.
     """
 
     id: NodeId
@@ -110,11 +110,12 @@ class Node:
     planned: set[JobId] = field(default_factory=set)
     quarantine: dict[GpuId, str] = field(default_factory=dict)
     slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
-    all_slices: tuple[GpuSlice, ...] = ()
+    entire: NodeAllocation = field(init=False)
     sound: bool = True
 
     def __post_init__(self) -> None:
         self.promised = self.held
+        self.list_slices()
 
     def part(self) -> None:
         """See to it that what is promised can be changed without what is held."""
@@ -161,7 +162,7 @@ class Node:
         """Take note of which GPUs are healthy now."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
         self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in healthy}
-        self.all_slices = tuple(self.slices.values())
+        self.entire = NodeAllocation(self.id, tuple(self.slices.values()))
         self.sound = len(healthy) == len(self.gpus)
 
 
@@ -260,8 +261,9 @@ class Books:
 
     def occupy(self, job: JobId, allocation: Allocation) -> None:
         """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""
+        nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
-            node = self.nodes[piece.node]
+            node = nodes[piece.node]
             fine = node.held.add(piece)
             if node.promised is not node.held:
                 fine = node.promised.add(piece) and fine
@@ -269,12 +271,13 @@ class Books:
                 self.problems.append(f"job {job} gets GPUs of node {node.id} that are held or promised already")
             node.attempts.add(job)
             node.planned.add(job)
-            self.room.update(node, node.promised)
+            update(node, node.promised)
 
     def vacate(self, job: JobId, allocation: Allocation) -> None:
         """Note that what an attempt occupied is proven free, and promised to nobody."""
+        nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
-            node = self.nodes[piece.node]
+            node = nodes[piece.node]
             fine = node.held.remove(piece)
             if node.promised is not node.held:
                 fine = node.promised.remove(piece) and fine
@@ -282,7 +285,7 @@ class Books:
                 self.problems.append(f"job {job} leaves what it did not have on node {node.id}")
             node.attempts.discard(job)
             node.planned.discard(job)
-            self.room.update(node, node.promised)
+            update(node, node.promised)
 
     def free(self, job: JobId, allocation: Allocation) -> None:
         """Note that what an attempt held is proven free; to whom it is promised was settled before."""

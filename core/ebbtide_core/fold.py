@@ -396,14 +396,14 @@ def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: flo
 _Handler = Callable[[ClusterState, Any, float], None]
 
 
-def _about_job(handler: Callable[[ClusterState, Job, Any, float], None]) -> _Handler:
+def _about_job(handler: Callable[[ClusterState, Job, Any, float], None], durable: bool) -> _Handler:
     """Wrap ``handler`` so that the job's story, state and place in the queue follow."""
 
     def handle(state: ClusterState, event: Any, now: float) -> None:
         job = state.jobs.get(event.job)
         if job is None:
             return
-        if event.durable:
+        if durable:
             story = job.story
             story.append((now, event))
             if len(story) > limits.STORY_LENGTH:
@@ -444,5 +444,5 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeLost: _node_lost,
     e.GpuHealthChanged: _gpu_health_changed,
     e.JobRetired: _job_retired,
-    **{kind: _about_job(handler) for kind, handler in _JOB_HANDLERS.items()},
+    **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

@@ -178,10 +178,10 @@ class Trial:
             left = count
             for node, idle in self._emptiest_first(wanted):
                 piece: NodeAllocation | None
-                if modest and idle == len(node.all_slices) <= left and self._untouched(node):
+                if modest and idle == len(node.slices) <= left and self._untouched(node):
                     # Most pieces of most gangs are all of an idle node: for a job that asks for nothing else, and has
                     # nowhere to come back to, there is nothing to look at.
-                    piece = NodeAllocation(node.id, node.all_slices)
+                    piece = node.entire
                 else:
                     piece = self._on_node(job, min(idle, left) * WHOLE, node)
                     if now and piece is not None and not self._free_now(job, node, piece):
@@ -211,7 +211,7 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
         return _pick_shared(job, share, node, use)
     count, memory = share // WHOLE, job.spec.gpu_mem_bytes
     if node.held is use and not (job.attempts or memory or use.whole or use.shares):
-        return node.all_slices[:count] if count <= len(node.all_slices) else None
+        return node.entire.gpus[:count] if count <= len(node.slices) else None
     own = _own_gpus(job)
     if not own:
         free = tuple(islice(_idle(node, memory, use, node.held), count))

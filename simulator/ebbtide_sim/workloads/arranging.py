@@ -27,7 +27,8 @@ def bags_of(runs: Iterable[tuple[str, float, float]]) -> list[str]:
     known = list(runs)
     bags = [""] * len(known)
     last: dict[str, tuple[int, float]] = {}
-    for index in sorted(range(len(known)), key=lambda index: known[index][1]):
+    starts = [start for _, start, _ in known]
+    for index in sorted(range(len(known)), key=starts.__getitem__):
         user, start, end = known[index]
         if not user:
             continue
