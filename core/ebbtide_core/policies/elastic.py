@@ -26,10 +26,10 @@ def fit_ranges(draft: Draft) -> None:
             draft.place(job, wanted, "resized by user", claim=True)
 
 
-def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float) -> bool:
-    """Make room for ``job`` on the node where the fewest elastic jobs have to be restarted smaller."""
+def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: list[Job] | None = None) -> bool:
+    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink."""
     best: list[Job] | None = None
-    for node, victims in _shrinkable(draft, resize_after_s).items():
+    for node, victims in _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among).items():
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best)):
             best = shrinks
@@ -43,10 +43,10 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float) -> bool:
     return True
 
 
-def _shrinkable(draft: Draft, resize_after_s: float) -> dict[NodeId, list[Job]]:
-    """The elastic jobs with a surplus on each node, those with the most first."""
+def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:
+    """Those of the elastic ``jobs`` with a surplus on each node, those with the most first."""
     found: dict[NodeId, list[Job]] = {}
-    for job in sorted(draft.elastic(), key=lambda job: (job.gpus_min - _share(draft, job), job.sequence)):
+    for job in sorted(jobs, key=lambda job: (job.gpus_min - _share(draft, job), job.sequence)):
         current = draft.allocation(job)
         if current is None or not job.preemptible or current.share <= job.gpus_min:
             continue

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.equipartition import MalleableEquipartition, MoldableEquipartition
+from ebbtide_core.policies.fair_share import FairShare
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
@@ -21,6 +22,7 @@ class PolicyError(ValueError):
 
 
 POLICIES: Final[dict[str, type[Any]]] = {
+    "fair-share": FairShare,
     "fifo": Fifo,
     "fitgpp": FitGpp,
     "lrtp": Lrtp,

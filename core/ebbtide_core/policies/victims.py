@@ -54,7 +54,7 @@ def is_gang(draft: Draft, job: Job) -> bool:
 
 
 def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> bool:
-    """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all together cannot help.
+    """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all cannot help.
 
     Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
     the first that will do, then the fewest on one node, or on all for a gang; each of them is needed.
