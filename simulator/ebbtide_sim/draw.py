@@ -1,8 +1,8 @@
 """Pictures of simulations, as PNG. matplotlib takes a second to load, and is only needed here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ebbtide_core.model import JobClass
 
@@ -14,9 +14,9 @@ COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 
 def new_figure(width: float, height: float) -> Any:
     """An empty figure that needs no display."""
-    from matplotlib import figure
+    from matplotlib.figure import Figure
 
-    return cast(Any, figure.Figure)(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:
@@ -24,7 +24,10 @@ def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:
     figure = new_figure(9, 4)
     figure.suptitle(title)
     done = [tally for tally in tallies if tally.ended is not None]
-    measures = (("slowdown", lambda tally: tally.slowdown), ("flow time in s", lambda tally: tally.flow_s))
+    measures: tuple[tuple[str, Callable[[Tally], float]], ...] = (
+        ("slowdown", lambda tally: tally.slowdown),
+        ("flow time in s", lambda tally: tally.flow_s),
+    )
     for axes, (label, measure) in zip(figure.subplots(1, 2), measures, strict=True):
         for kind, color in zip(JobClass, COLORS, strict=False):
             values = sorted(measure(tally) for tally in done if tally.job.job_class is kind)
