@@ -90,26 +90,50 @@ def balanced(
 ) -> list[tuple[Job, Allocation | None]]:
     """Where each of ``jobs``, in order of arrival, should be; None for those that have to wait.
 
-    ``now`` says what some of them have; it is lifted in ``draft``, which is thrown away. Of these, the ``pinned`` ones
-    stay on their GPU in any case. Those that need whole GPUs get as many as they need, and choose first.
+    ``now`` says what some of them have; ``draft`` is thrown away. Of these, the ``pinned`` ones stay on their GPU in
+    any case. Those that need whole GPUs get as many as they need, and choose first.
     """
-    found: dict[JobId, Allocation | None] = {}
     in_order = sorted(jobs, key=lambda job: job.id not in pinned)
-    for job in in_order:
-        if job.gpus_min >= WHOLE:
-            kept = on_own_gpus(draft, job, now[job.id], job.gpus_min) if job.id in now else None
-            found[job.id] = kept or draft.trial.find(job, job.gpus_min)
-            _take(draft, found[job.id])
-    seats = _seats(draft)
+    found = _whole(draft, in_order, now)
+    seats = _seats(draft, now)
     stay = _keep(seats, [job for job in in_order if job.id in now and job.gpus_min < WHOLE], now, pinned)
     _choose(seats, [job for job in jobs if job.gpus_min < WHOLE and job.id not in stay])
     if stay:
         _even_out(seats, pinned)
-    for seat in seats:
-        for job, allocation in seat.allocations(now):
-            found[job.id] = allocation if fits_beside(draft.trial, allocation) else None
+    found |= {job.id: allocation for seat in seats for job, allocation in seat.allocations(now)}
+    # Most stay as they are, which needs no look at whether that fits.
+    changed = [job for job in jobs if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
+    for job in jobs:
+        if job.id in draft.lifted and job.gpus_min < WHOLE and found.get(job.id) is now.get(job.id):
             _take(draft, found[job.id])
+    for job in changed:
+        _lift(draft, job, now)
+    for job in changed:
+        allocation = found.get(job.id)
+        if allocation is not None and not fits_beside(draft.trial, allocation):
+            found[job.id] = None
+        _take(draft, found.get(job.id))
     return [(job, found.get(job.id)) for job in jobs]
+
+
+def _whole(draft: Draft, jobs: Sequence[Job], now: Now) -> dict[JobId, Allocation | None]:
+    """What those get that need whole GPUs, as if nobody else had any; all are lifted unless that changes nothing."""
+    whole = [job for job in jobs if job.gpus_min >= WHOLE]
+    if all(job.id in now and now[job.id].share == job.gpus_min for job in whole):
+        return {job.id: now[job.id] for job in whole}
+    for job in jobs:
+        _lift(draft, job, now)
+    found: dict[JobId, Allocation | None] = {}
+    for job in whole:
+        kept = on_own_gpus(draft, job, now[job.id], job.gpus_min) if job.id in now else None
+        found[job.id] = kept or draft.trial.find(job, job.gpus_min)
+        _take(draft, found[job.id])
+    return found
+
+
+def _lift(draft: Draft, job: Job, now: Now) -> None:
+    if job.id in now and job.id not in draft.lifted:
+        draft.lift(job)
 
 
 def _take(draft: Draft, allocation: Allocation | None) -> None:
@@ -117,19 +141,23 @@ def _take(draft: Draft, allocation: Allocation | None) -> None:
         draft.trial.take(allocation)
 
 
-def _seats(draft: Draft) -> list[Seat]:
-    """The GPUs of which something is free, in order."""
-    trial = draft.trial
-    others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned())
-    ids = {id for count, nodes in trial.room.idle.items() if count for id in nodes} | trial.room.shared.keys()
+def _seats(draft: Draft, now: Now) -> list[Seat]:
+    """The GPUs of which something is free, or held by those that share and may be changed, in order."""
+    trial, shares, memory = draft.trial, Counter[GpuId](), Counter[GpuId]()
+    for id, has in now.items():
+        if id not in draft.lifted and draft.snapshot.job(id).gpus_min < WHOLE:
+            for piece in has.nodes[0].gpus:
+                shares[piece.gpu] += piece.share
+                memory[piece.gpu] += piece.mem_bytes
+    others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned() if job.id not in now)
     seats: list[Seat] = []
     for node in trial.nodes.values():
         use = trial.use(node.id)
-        for gpu, whole in node.slices.items() if node.id in ids else ():
-            free = WHOLE - use.share(gpu)
+        for gpu, whole in node.slices.items():
+            free = WHOLE - use.share(gpu) + shares[gpu]
             if free:
-                memory = whole.mem_bytes - use.gpu_mem.get(gpu, 0)
-                seats.append(Seat(node, whole, len(seats), free, memory, others[gpu]))
+                left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
+                seats.append(Seat(node, whole, len(seats), free, left, others[gpu]))
     return seats
 
 

@@ -217,10 +217,8 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
 
 def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
     """Shares of GPUs: those that get less first, then those that get more or move, then those that start."""
-    scratch, trial = Draft(draft.snapshot), draft.trial
-    for member in pool.members:
-        scratch.lift(member.job)
-    places = balanced(scratch, jobs, {member.job.id: member.planned for member in pool.members}, pool.still)
+    trial, now = draft.trial, {member.job.id: member.planned for member in pool.members}
+    places = balanced(Draft(draft.snapshot), jobs, now, pool.still)
     moving, growing = pool.moving(), []
     for job, allocation in places:
         if job.id not in moving:
