@@ -6,24 +6,25 @@ their demand, and what is over goes to the others. What runs and cannot be preem
 it is more than that, the others divide what is left.
 
 Where the seed is silent: shares are turned into whole jobs by the largest remainder, and the oldest group goes first
-among equals. A group's first job starts even if its share by demand would be too small, as long as it is no larger than
-an equal share by weight. A running job stays as long as its group does not have its whole share without it, so nobody
-is preempted for a gain of less than that job. Others, the newest first, are preempted when groups with less than their
-share need their room. What the shares leave over goes to any job that could be preempted again.
+among equals. A small demand is not drowned by large ones: a group's share is at least its first job, if that is no more
+than an equal share by weight. No job takes the place of another unless its group lacks more than the other's by at
+least that whole job. Those whose turn it is not are preempted, the newest first, when their room is needed; and for a
+job that has a share, but finds the free GPUs in pieces, so are smaller ones that came later. What the shares leave over
+goes to any job that could be preempted again.
 """
 
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Literal
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import WAITS, Group, Groups, faded
+from ebbtide_core.policies.groups import Group, Groups, faded
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
@@ -83,12 +84,16 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What a group may have in one pass, in parts: ``left`` of its share, ``bound`` to what cannot be preempted."""
+    """What a group may have in one pass, in parts: from ``least`` to ``demand``, of which ``left`` is not granted yet.
+
+    ``bound`` is what it has that cannot be preempted.
+    """
 
     group: Group
     weight: float
     demand: int
     bound: int
+    least: int
     steps: Iterator[Step]
     left: int = 0
     granted: int = 0
@@ -96,12 +101,12 @@ class Claim:
 
 
 def divide(capacity: int, claims: list[Claim]) -> None:
-    """Set the shares of all: demand x weight x a common factor, but no more than the demand, nor less than is bound."""
+    """Set the shares of all: demand x weight x a common factor, but no more than the demand, nor less than least."""
     turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
     for claim in claims:
         slope = claim.demand * claim.weight
-        turns += [(claim.bound / slope, slope), (1 / claim.weight, -slope)]
-    factor, slope, total = 0.0, 0.0, float(sum([claim.bound for claim in claims]))
+        turns += [(claim.least / slope, slope), (1 / claim.weight, -slope)]
+    factor, slope, total = 0.0, 0.0, float(sum([claim.least for claim in claims]))
     for turn, change in sorted(turns):
         if total + slope * (turn - factor) >= capacity:
             factor += max(0.0, capacity - total) / slope if slope else 0.0
@@ -109,7 +114,7 @@ def divide(capacity: int, claims: list[Claim]) -> None:
         total += slope * (turn - factor)
         factor, slope = turn, slope + change
     for claim in claims:
-        claim.left = max(claim.bound, min(claim.demand, round(claim.demand * claim.weight * factor)))
+        claim.left = max(claim.least, min(claim.demand, round(claim.demand * claim.weight * factor)))
 
 
 class _Pass:
@@ -126,17 +131,15 @@ class _Pass:
         self._grant_all()
 
     def _grant_all(self) -> None:
-        capacity, claims = self.room, self._claims()
-        divide(capacity, claims)
+        claims = self._claims()
+        weights = sum([claim.weight for claim in claims])
+        for claim in claims:
+            first = claim.next
+            if first is not None and first.parts * weights <= self.room * claim.weight:
+                claim.least = max(claim.least, first.parts)
+        divide(self.room, claims)
         for claim in claims:
             self._grant_bound(claim)
-        weights = sum([claim.weight for claim in claims])
-        for claim in claims:  # a small demand is not drowned by large ones
-            if claim.next and not claim.granted and claim.next.parts * weights <= capacity * claim.weight:
-                self._grant(claim, claim.next)
-        for claim in claims:  # who runs stays while their group would have less than its share without them
-            while claim.next and claim.next.has and claim.left > 0 and self._grant(claim, claim.next):
-                pass
         self._grant_by_remainder(claims)
         for claim in claims:
             if claim.granted and claim.next and claim.next.job.queued is not None:
@@ -146,19 +149,17 @@ class _Pass:
     def _claims(self) -> list[Claim]:
         claims = []
         for key, group in self.groups.groups.items():
-            away = sum([job.gpus_max for job in self._with_room(group) if not self._is_here(job)])
+            away = sum([job.gpus_max for _, job in group.with_room() if not self._is_here(job)])
             demand = sum(group.demand.values())
             if away == demand:
                 continue
             weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
-            bound = sum([_share(job) for job in self._with_room(group) if self._is_bound(job)])
+            bound = sum([_share(job) for _, job in group.with_room() if self._is_bound(job)])
             weight /= 1.0 + self._had_lately(key, group)
-            demand -= away
-            claims.append(Claim(group, weight, demand, min(bound, demand), self._steps(group)))
+            least = min(bound, demand - away)
+            claims.append(Claim(group, weight, demand - away, bound, least, self._steps(group)))
+            claims[-1].next = next(claims[-1].steps, None)
         return claims
-
-    def _with_room(self, group: Group) -> Iterator[Job]:
-        return (job for (kind, _, _), job in takewhile(lambda entry: entry[0][0] != WAITS, group.jobs))
 
     def _is_here(self, job: Job) -> bool:
         """Whether no node of the room that is promised to ``job`` is away."""
@@ -194,16 +195,18 @@ class _Pass:
         return average
 
     def _grant_bound(self, claim: Claim) -> None:
-        for job in self._with_room(claim.group):
+        for _, job in claim.group.with_room():
             if self._is_bound(job):
                 self.grants[job.id] = _share(job)
         self.room -= claim.bound
         claim.left -= claim.bound
         claim.granted = claim.bound
-        claim.next = next(claim.steps, None)
 
     def _grant_by_remainder(self, claims: list[Claim]) -> None:
-        """Give what is left to the group with most of its share left, again and again; then to the oldest."""
+        """Give what is left to the group with most of its share left, again and again.
+
+        A job that runs counts as much more as it takes: it stays, unless another group lacks more by the whole job.
+        """
         heap = [_by_remainder(claim, claim.next) for claim in claims if claim.next] if self.room > 0 else []
         heapify(heap)
         while heap and self.room > 0:
@@ -253,15 +256,17 @@ class _Pass:
         return bool(surplus) and admit_by_shrinking(self.draft, job, self.policy.resize_after_s, surplus)
 
     def _preempt_for(self, job: Job) -> bool:
-        """Take the place of jobs that should not run, the newest first."""
-        over = [
-            (stand, other)
-            for group in self.groups.groups.values()
-            for stand, other in takewhile(lambda entry: entry[0][0] != WAITS, group.jobs)
-            if other.id not in self.grants and may_be_preempted(self.draft, other, self.policy.min_run_s)
-        ]
-        victims = [other for _, other in sorted(over, reverse=True)]
-        return preempt(self.draft, job, [victims], f"preempted by job {job.id}, to which this share belongs")
+        """Take the place of jobs that should not run, the newest first; else of smaller ones that came later."""
+        draft, min_run_s = self.draft, self.policy.min_run_s
+        others = sorted(
+            ((stand, other) for group in self.groups.groups.values() for stand, other in group.with_room()),
+            reverse=True,
+        )
+        allowed = [other for _, other in others if may_be_preempted(draft, other, min_run_s)]
+        over = [other for other in allowed if other.id not in self.grants]
+        later = [other for other in allowed if other.id in self.grants and other.sequence > job.sequence]
+        smaller = [other for other in later if _share(other) <= job.gpus_min]
+        return preempt(draft, job, [over, smaller], f"preempted by job {job.id}, to which this share belongs")
 
     def fill(self) -> None:
         """Start whoever fits into what is left, and could be preempted again."""
@@ -281,7 +286,7 @@ class _Pass:
 
 
 def _by_remainder(claim: Claim, step: Step) -> tuple[int, bool, int, Claim]:
-    return (-claim.left, not step.has, claim.group.number, claim)
+    return (-claim.left - (step.parts if step.has else 0), step.has, claim.group.number, claim)
 
 
 def _share(job: Job) -> int:

@@ -2,7 +2,9 @@
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from ebbtide_core.job import Job
@@ -21,6 +23,10 @@ class Group:
     number: int
     jobs: list[tuple[Stand, Job]] = field(default_factory=list)
     demand: dict[float, int] = field(default_factory=dict)
+
+    def with_room(self) -> Iterator[tuple[Stand, Job]]:
+        """Those with room promised to them."""
+        return takewhile(lambda entry: entry[0][0] != WAITS, self.jobs)
 
     def add(self, weight: float, parts: int) -> None:
         """Change the demand with that weight."""
