@@ -201,12 +201,17 @@ def _even_out(seats: list[Seat], pinned: AbstractSet[JobId]) -> None:
     Every move makes the numbers more equal. So this comes to an end even if it is repeated with others of the jobs, as
     it is when attempts start that had to be left alone: choosing anew would have jobs change places forever.
     """
-    fewest = min((seat.count for seat in seats), default=0)
+    takers = [(seat.count, seat.order) for seat in seats]
+    heapify(takers)
     for giver in sorted(seats, key=lambda seat: -seat.count):
-        while giver.count > fewest + 1 and (last := giver.last(pinned)) is not None:
-            fewer = sorted((seat for seat in seats if seat.count + 1 < giver.count), key=lambda seat: seat.count)
-            taker = next((seat for seat in fewer if seat.takes(last)), None)
-            if taker is None:
-                break
-            giver.drop(last)
-            taker.add(last)
+        passed = []
+        while takers and takers[0][0] + 1 < giver.count and (last := giver.last(pinned)) is not None:
+            count, order = heappop(takers)
+            if seats[order].takes(last):
+                giver.drop(last)
+                seats[order].add(last)
+                heappush(takers, (count + 1, order))
+            else:
+                passed.append((count, order))
+        for entry in passed:
+            heappush(takers, entry)
