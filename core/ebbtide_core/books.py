@@ -94,7 +94,7 @@ class Node:
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one. ``promised`` is
-    the very object that ``held`` is while the two are equal. ``entire`` is a piece of all ``slices`` and nothing else, and
+    the very object that ``held`` is while the two are equal. ``entire`` is a piece of all ``slices`` and nothing else;
     ``sound`` says that all GPUs are healthy.
     """
 
