@@ -161,6 +161,17 @@ def test_gpu_memory_limits_how_many_share_a_gpu() -> None:
     assert Counter(gpu for job in jobs for gpu in gpus_of(job)) == {"a0": 2, "a1": 2}
 
 
+def test_a_whole_gpu_has_its_memory_once_even_if_its_job_could_share_it() -> None:
+    lab = malleable(1)
+    lab.tell(registration("b", 1))
+    small = lab.running("1/4", "1/4", gpu_mem_bytes=15 * GIB)
+    growing = lab.running("1/4", 1)
+    large = lab.submit("1/4", 1, gpu_mem_bytes=30 * GIB)  # fits neither beside 15 nor beside half of 40 GiB
+    lab.settle()
+    assert shares([small, growing, large]) == [Fraction(1, 4), 1, 0]
+    assert len(growing.attempts) == 1
+
+
 def test_the_paper_s_example_of_two_tasks_takes_four_seconds_each() -> None:
     """Seed 001 §VI-A: v = 4 each, two processors; side by side on one each, flow time 4 (rigid: 3 on average)."""
     lab = moldable(2)

@@ -148,7 +148,8 @@ def _seats(draft: Draft, now: Now) -> list[Seat]:
         if id not in draft.lifted and draft.snapshot.job(id).gpus_min < WHOLE:
             for piece in has.nodes[0].gpus:
                 shares[piece.gpu] += piece.share
-                memory[piece.gpu] += piece.mem_bytes
+                if piece.share < WHOLE:  # the memory of whole GPUs is not booked
+                    memory[piece.gpu] += piece.mem_bytes
     others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned() if job.id not in now)
     seats: list[Seat] = []
     for node in trial.nodes.values():
