@@ -292,7 +292,7 @@ class Simulation:
             job.starting = 0
         else:
             return  # asked again
-        delay = min(job.sim.grace_s, order.grace_s) if saves else 0.0
+        delay = min(job.sim.steps_aside_s, order.grace_s) if saves else 0.0
         self._later(self.now + delay, _ENDED, order.job, order.attempt)
 
     def _halt(self, job: _Job, kept: bool) -> None:
@@ -308,7 +308,7 @@ class Simulation:
 
     def _step_aside(self, id: JobId, attempt: int) -> None:
         job = self._jobs[id]
-        self._report_end(id, attempt, _saved(job.sim.grace_s) if self.world.resumable else SAVED_NOTHING)
+        self._report_end(id, attempt, _saved(job.sim.steps_aside_s) if self.world.resumable else SAVED_NOTHING)
 
     def _report_end(self, id: JobId, attempt: int, exit: ExitFacts) -> None:
         self._changed = True
@@ -332,7 +332,7 @@ class Simulation:
             self._tell(e.JobRetired(id))
 
 
-def _saved(grace_s: float) -> ExitFacts:
+def _saved(seconds: float) -> ExitFacts:
     return ExitFacts(
         exit_code=85,
         stop_requested=True,
@@ -340,7 +340,7 @@ def _saved(grace_s: float) -> ExitFacts:
         caught=True,
         acknowledged=True,
         checkpointed=Checkpointed.YES,
-        checkpoint_s=grace_s,
+        checkpoint_s=seconds,
     )
 
 

@@ -160,7 +160,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
     spec = job.spec
     computed = max(COMPUTING, sum(_computed(attempt, end) for attempt in job.attempts))
     work = sum(_computed(attempt, end) * max(1, attempt.allocation.share) for attempt in job.attempts)
-    graces = [
+    saves = [
         suspension.exited - suspension.requested for suspension in job.suspensions if suspension.exited is not None
     ]
     return SimJob(
@@ -175,7 +175,8 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         gpu_mem_bytes=spec.gpu_mem_bytes,
         cpus=spec.cpus,
         mem_bytes=spec.mem_bytes,
-        grace_s=median(graces) if graces else 0.0,
+        grace_s=spec.grace_s,
+        save_s=median(saves) if saves else 0.0,
         priority=job.priority,
         weight=spec.weight,
         preemptible=job.preemptible,

@@ -21,8 +21,9 @@ class SimJob:
 
     ``runtime_s`` is at one GPU for elastic jobs and at the requested count (``gpus_max``) for rigid ones. ``bag`` is
     the bag of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0
-    meaning its share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is how long it really takes to step aside,
-    and what it declares. Lower ``priority`` is more urgent.
+    meaning its share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised,
+    ``save_s`` how long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more
+    urgent.
     """
 
     id: str
@@ -37,9 +38,15 @@ class SimJob:
     cpus: float = 0.0
     mem_bytes: int = 0
     grace_s: float = 0.0
+    save_s: float | None = None
     priority: int = limits.DEFAULT_PRIORITY
     weight: float = 1.0
     preemptible: bool = True
+
+    @property
+    def steps_aside_s(self) -> float:
+        """How long it takes to step aside, in seconds: no longer than its grace period."""
+        return self.grace_s if self.save_s is None else min(self.save_s, self.grace_s)
 
     @property
     def elastic(self) -> bool:

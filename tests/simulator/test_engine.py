@@ -67,6 +67,13 @@ class TestTime:
         assert report.reschedule_interval_s["p50"] == 27
         assert (report.preemptions, report.preempted_jobs, report.preemptions_per_job_max) == (1, 1, 1)
 
+    def test_a_job_that_saves_sooner_than_its_grace_period_leaves_sooner_but_scores_by_its_grace_period(self) -> None:
+        slow = job("slow", 0, 100, grace_s=20, save_s=3)
+        fast = job("fast", 0, 100, grace_s=10, save_s=9)
+        _, log = run([slow, fast, job("te", 10, 20, job_class=TE)], nodes(gpus=2), "fitgpp", min_run_s="0")
+        assert times(log, "fast")[2:4] == [(10, "preempt"), (19, "suspend")]
+        assert times(log, "slow")[-1] == (100, "finish")
+
     def test_what_cannot_resume_starts_again_from_nothing(self) -> None:
         jobs = [job("be", 0, 100, grace_s=7), job("te", 10, 20, job_class=TE)]
         report, log = run(jobs, nodes(), "fitgpp", World(resumable=False), min_run_s="0")

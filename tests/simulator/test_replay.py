@@ -41,7 +41,7 @@ def test_jobs_come_when_they_came_and_compute_as_long_as_they_did(lab: Lab) -> N
     long, trial = past.workload.jobs
     assert (long.submit_s, trial.submit_s) == (0.0, pytest.approx(102))
     assert (long.runtime_s, trial.runtime_s) == (pytest.approx(151, abs=3), pytest.approx(21, abs=2))
-    assert long.grace_s == pytest.approx(6, abs=1)
+    assert (long.grace_s, long.save_s) == (30, pytest.approx(6, abs=1))
     assert [(node.name, node.gpus) for node in past.nodes] == [("a", 2)]
     assert past.workload.skipped == {"never ran": 1}
 
