@@ -20,7 +20,7 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, validate
+from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import LINEAR, Speedup
 
@@ -90,6 +90,7 @@ class Cluster:
             e.SuspendRequested
             | e.ResumeRequested
             | e.ResizeRequested
+            | e.JobChanged
             | e.CancelRequested
             | e.HoldRequested
             | e.ReleaseRequested,
@@ -106,6 +107,8 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
+        if isinstance(event, e.JobChanged):
+            return _refuse_change(event)
         return None
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
@@ -239,3 +242,11 @@ class Cluster:
         if spec.mem_bytes > host:
             return Refusal(RefusalKind.INVALID, f"--mem: {spec.mem_bytes} bytes is more than any node's {host}")
         return None
+
+
+def _refuse_change(event: e.JobChanged) -> Refusal | None:
+    try:
+        check_standing(event.priority, event.weight)
+    except SpecError as error:
+        return Refusal(RefusalKind.INVALID, str(error))
+    return None

@@ -99,6 +99,18 @@ class ResizeRequested(Event):
 
 
 @frozen
+class JobChanged(Event):
+    """A user gave the job another priority or weight, or both; what it had is for its story."""
+
+    job: JobId
+    priority: int
+    weight: float
+    old_priority: int
+    old_weight: float
+    user: str = ""
+
+
+@frozen
 class CancelRequested(Event):
     """A user gives the job up; ``now`` leaves out the grace period."""
 
@@ -293,6 +305,7 @@ JobEvent = (
     | SuspendRequested
     | ResumeRequested
     | ResizeRequested
+    | JobChanged
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

@@ -64,6 +64,11 @@ def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
     return job is not None and job.ending is not None and job.holding is None
 
 
+def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and (job.priority, job.weight) != (event.priority, event.weight)
+
+
 FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.AttemptStarted: _may_start,
     e.AttemptExited: _may_end,
@@ -74,6 +79,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
     e.JobRetired: _is_over,
+    e.JobChanged: _is_a_change,
 }
 
 
@@ -102,7 +108,8 @@ def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
 
 def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
-    job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max, priority=spec.priority)
+    job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
+    job.priority, job.weight = spec.priority, spec.weight
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
     job.story.append((now, event))
@@ -132,6 +139,10 @@ def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float)
     job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
     if job.claiming:
         state.unplan(job)
+
+
+def _change(state: ClusterState, job: Job, event: e.JobChanged, now: float) -> None:
+    job.priority, job.weight = event.priority, event.weight
 
 
 def _job_held(state: ClusterState, job: Job, event: e.JobHeld, now: float) -> None:
@@ -420,6 +431,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ResumeRequested: _release,
     e.ReleaseRequested: _release,
     e.ResizeRequested: _resize,
+    e.JobChanged: _change,
     e.CancelRequested: _cancel,
     e.JobHeld: _job_held,
     e.AttemptPlaced: _attempt_placed,

@@ -82,6 +82,7 @@ class Job:
 
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
+    ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     """
 
@@ -93,6 +94,7 @@ class Job:
     gpus_min: int
     gpus_max: int
     priority: int = limits.DEFAULT_PRIORITY
+    weight: float = 1.0
     range_changed: bool = False
     state: JobState = JobState.PENDING
     reason: str = ""

@@ -44,6 +44,8 @@ def _about_job(event: e.JobEvent) -> str:
             return "user asked to resume it"
         case e.ResizeRequested():
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
+        case e.JobChanged():
+            return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}"
         case e.HoldRequested():
@@ -56,6 +58,12 @@ def _about_job(event: e.JobEvent) -> str:
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
+
+
+def _changes(event: e.JobChanged) -> str:
+    changes = (("priority", event.old_priority, event.priority), ("weight", event.old_weight, event.weight))
+    words = [f"{what} {old:g} → {new:g}" for what, old, new in changes if old != new]
+    return ", ".join(words) or "nothing changed"
 
 
 def _about_attempt(event: Event) -> str:

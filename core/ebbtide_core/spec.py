@@ -77,10 +77,9 @@ def validate(spec: JobSpec) -> None:
     _check_number("--gpu-mem", spec.gpu_mem_bytes, 0, limits.MAX_MEM_BYTES)
     _check_number("--cpus", spec.cpus, 0, limits.MAX_CPUS)
     _check_number("--mem", spec.mem_bytes, 0, limits.MAX_MEM_BYTES)
-    _check_number("--priority", spec.priority, limits.MIN_PRIORITY, limits.MAX_PRIORITY)
+    check_standing(spec.priority, spec.weight)
     _check_number("--grace", spec.grace_s, 0, limits.MAX_GRACE_S, "s")
     _check_number("--retries", spec.retries, 0, limits.MAX_RETRIES)
-    _check_number("--weight", spec.weight, limits.MIN_WEIGHT, limits.MAX_WEIGHT)
     _check_text("--group", spec.group, limits.MAX_NAME_LENGTH)
     _check_number("--nodes", spec.max_nodes, 1, limits.MAX_NODES)
     if spec.work_s is not None:
@@ -93,6 +92,12 @@ def validate(spec: JobSpec) -> None:
         )
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+
+
+def check_standing(priority: int, weight: float) -> None:
+    """Raise `SpecError` unless a job may have ``priority`` and ``weight``."""
+    _check_number("--priority", priority, limits.MIN_PRIORITY, limits.MAX_PRIORITY)
+    _check_number("--weight", weight, limits.MIN_WEIGHT, limits.MAX_WEIGHT)
 
 
 def check_gpu_range(low: int, high: int) -> None:

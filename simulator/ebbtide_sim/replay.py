@@ -178,7 +178,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         grace_s=spec.grace_s,
         save_s=median(saves) if saves else 0.0,
         priority=job.priority,
-        weight=spec.weight,
+        weight=job.weight,
         preemptible=job.preemptible,
     )
 

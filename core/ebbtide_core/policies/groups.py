@@ -73,7 +73,7 @@ class Groups:
         if self._half_life_s is not None:
             self._remember(job, self._half_life_s)
         stand = _stand(job)
-        entry = None if stand is None else (stand, job.gpus_max, job.spec.weight)
+        entry = None if stand is None else (stand, job.gpus_max, job.weight)
         known = self._known.get(job.id)
         if entry == known:
             return
