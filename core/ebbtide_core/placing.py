@@ -78,6 +78,11 @@ class Trial:
                 use = self._use[piece.node] = node.promised.copy()
             yield node, use, piece
 
+    def is_gang(self, job: Job, share: int | None = None) -> bool:
+        """Whether ``job`` can have ``share`` parts of GPUs (by default, its smallest size) on several nodes only."""
+        share = job.gpus_min if share is None else share
+        return share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE
+
     def find(
         self,
         job: Job,
@@ -94,7 +99,7 @@ class Trial:
         which is larger than any node and allows several, takes whole GPUs from as few nodes as possible.
         """
         self._enter()
-        if share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE:
+        if share > WHOLE and self.is_gang(job, share):
             return self._gang(job, share // WHOLE, nodes, free_now)
         later = None
         for id in self._candidates(job, share, fullest) if nodes is None else nodes:

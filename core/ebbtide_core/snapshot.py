@@ -9,6 +9,7 @@ from ebbtide_core.frozen import frozen
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
+from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Estimate, Speedup, remaining
 
@@ -54,6 +55,12 @@ class Snapshot:
     def remaining(self, job: Job) -> Estimate | None:
         """The work that ``job`` still has to do, as far as it is known."""
         return remaining(job, self.now, self._state.history, self._state.speedup)
+
+    def reservation(self, job: Job) -> float | None:
+        """Until which running time ``job`` would reserve if it started now, in seconds; None if it does not reserve."""
+        if not job.spec.time_auto:
+            return None
+        return next_reservation(self._state.history.run_times(job), job.running_s(self.now))[0]
 
     @property
     def speedup(self) -> Speedup:

@@ -5,8 +5,10 @@ before anybody is preempted. A resize costs a restart, so an attempt is resized 
 ``resize_after_s``, or ten times what a restart of the job has cost.
 """
 
+from collections.abc import Collection
+
 from ebbtide_core.job import Job
-from ebbtide_core.model import NodeId
+from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
 
 
@@ -81,12 +83,15 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId, victims: list[Job]) -> li
     return shrinks if room is not None else None
 
 
-def grow(draft: Draft, resize_after_s: float) -> None:
-    """Share out what is left, a step at a time to the elastic job with the fewest GPUs."""
+def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:
+    """Share out what is left, a step at a time to the elastic job with the fewest GPUs; some ``keep`` their size."""
     growing = {
         job.id: job
         for job in draft.elastic()
-        if _share(draft, job) < job.gpus_max and job.id not in draft.waits and _may_grow(draft, job, resize_after_s)
+        if _share(draft, job) < job.gpus_max
+        and job.id not in draft.waits
+        and (job.id not in keep or job.id in draft.placements)
+        and _may_grow(draft, job, resize_after_s)
     }
     while growing:
         job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))

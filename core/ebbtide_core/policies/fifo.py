@@ -1,26 +1,45 @@
-"""Strict first in, first out: the head of the line blocks (the baseline of FitGpp, seed 000 §2.1)."""
+"""First in, first out: the head of the line blocks (strictly so, the baseline of FitGpp, seed 000 §2.1)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
+from ebbtide_core.leaving import Leaving
+from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.rigid import by_arrival_and_size
+from ebbtide_core.queues import Queue, ShapedQueue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo(Policy):
     """Places jobs in the order in which they were submitted; nobody is preempted.
 
-    ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds.
+    ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds. ``backfill``: who may
+    pass a job that has to wait: nobody (``off``), or whoever does not delay it (``easy``, see `Backfill`).
     """
 
     resize_after_s: float = 60.0
+    backfill: Literal["off", "easy"] = "off"
+
+    def queue(self) -> Queue:
+        """In order of submission."""
+        return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival_and_size, shape_in_time)
+
+    def ranking(self, state: ClusterState) -> Ranking | None:
+        """For backfill, who leaves when."""
+        return None if self.backfill == "off" else Leaving(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Admit from the head of the queue until one does not fit."""
+        """Admit from the head of the queue until one does not fit, then whom ``backfill`` lets pass."""
         draft = Draft(snapshot)
         fit_ranges(draft)
+        if self.backfill == "easy":
+            admit_in_order(draft, snapshot.ranking, stands_behind(snapshot.queue), self.resize_after_s)
+            return draft.plan()
         for job in snapshot.waiting():
             if not (draft.admit(job) or admit_by_shrinking(draft, job, self.resize_after_s)):
                 draft.wait(job)

@@ -14,6 +14,7 @@ from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.priority import Priority
 from ebbtide_core.policies.proportional import MalleableProportional, MoldableProportional
+from ebbtide_core.policies.reservation import Reservation
 from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
 
@@ -35,6 +36,7 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "pri": Pri,
     "pri-limit": PriLimit,
     "priority": Priority,
+    "reservation": Reservation,
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
 }

@@ -1,0 +1,298 @@
+"""EASY backfill: who comes later may start now if the first job that has to wait does not start later for it.
+
+From Lifka's EASY scheduler (1995). When do those that run leave, at the latest? After enough of them have, there is
+room for the head of the line: that is its *shadow time*, and the room is set aside for it. A later job may start if it
+leaves by then, or does not touch that room. Only the head is protected; who waits behind it may be passed.
+
+Room is what `Trial` says it is, per GPU and node, not a sum. If nobody knows when there will be room for the head,
+nobody passes it. A job's own estimate does not bound it: only its time limit, its reservation or what it declared does.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import chain
+from typing import Final
+
+from ebbtide_core import limits
+from ebbtide_core.books import Node, Use
+from ebbtide_core.job import Job
+from ebbtide_core.leaving import Leave, Leaving, first_room, held_s
+from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
+from ebbtide_core.placing import Trial
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.elastic import admit_by_shrinking, grow
+from ebbtide_core.queues import Queue, ShapedQueue, shape_of
+from ebbtide_core.snapshot import Snapshot
+
+STEPS: Final = ((600.0, 10.0), (3600.0, 60.0), (86_400.0, 600.0))
+"""Below which time (seconds) times that were asked for count as alike if they round up to the same multiple of what."""
+LONGEST_STEP: Final = 3600.0
+
+GivesWay = Callable[[Job, Job], bool]
+"""Whether a job whose reservation ends will then wait behind another, the head of the line."""
+ALL: Final = limits.MAX_GPUS * WHOLE
+"""More than any job asks for: whoever waits is offered a turn, to block others if nothing else."""
+
+
+def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_after_s: float) -> None:
+    """Place the waiting jobs until one has to wait, then those behind that do not delay it; then grow.
+
+    ``gives_way`` is asked about a job whose reservation ends, and the head of the line.
+    """
+    backfill: Backfill | None = None
+
+    def offer(job: Job) -> bool:
+        nonlocal backfill
+        if backfill is not None:
+            return backfill.admit(job)
+        if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s):
+            return True
+        draft.wait(job)
+        backfill = Backfill(draft, leaving, job, gives_way)
+        return False
+
+    queue = draft.snapshot.queue
+    assert isinstance(queue, ShapedQueue)
+    queue.first_fit(offer, lambda: ALL if backfill is None else draft.trial.most)
+    if backfill is None:
+        grow(draft, resize_after_s)
+    else:
+        backfill.grow(resize_after_s)
+
+
+def stands_behind(queue: Queue) -> GivesWay:
+    """A job whose reservation ends waits in its own place of ``queue``."""
+    return lambda job, head: queue.order(job) > queue.order(head)
+
+
+def shape_in_time(job: Job) -> Hashable:
+    """What makes jobs alike for backfill: where they fit, and for how long they ask.
+
+    Were every time a shape of its own, a pass would have to go over all jobs that wait. So times are rounded; if one of
+    two alike may not pass the head, the other is not tried in the same pass.
+    """
+    spec, limit, asks_again = job.spec, None, None
+    if spec.time_auto:
+        asks_again = (job.user, spec.name or spec.command, job.ran_s)
+    if spec.time_limit_s is not None:
+        limit = _rounded(spec.time_limit_s - job.ran_s + spec.grace_s)
+    elif spec.work_s is not None and not spec.time_auto:
+        limit = _rounded(spec.work_s - job.work_s)
+    return (shape_of(job), limit, asks_again)
+
+
+def _rounded(seconds: float) -> float:
+    step = next((step for below, step in STEPS if seconds < below), LONGEST_STEP)
+    return -(-seconds // step) * step
+
+
+@dataclass(slots=True)
+class Shadow:
+    """When and where the head of the line can start. Unix seconds.
+
+    ``future`` is what is in use at ``time``, the head's ``room`` included. ``makers`` are the jobs on its nodes that
+    leave by then, and ``last`` the last of all that do, if any has to. ``certain`` says that it is not later, if nodes
+    stay and nobody comes before the head.
+    """
+
+    time: float
+    room: Allocation
+    future: Trial
+    makers: set[JobId]
+    last: Leave | None
+    certain: bool
+
+
+class Backfill:
+    """One pass behind ``head``, for which there is no room in ``draft``.
+
+    ``preempted`` are those that will be preempted once that makes room for the head: they are not in its way. The
+    shadow is worked out when it is first needed, if at all: not if nobody fits into what is free.
+    """
+
+    def __init__(
+        self, draft: Draft, leaving: Leaving, head: Job, gives_way: GivesWay, preempted: Iterable[Job] = ()
+    ) -> None:
+        self.draft = draft
+        self.head = head
+        self._leaving = leaving
+        self._gives_way = gives_way
+        self._preempted = preempted
+        self._known = False
+        self._shadow: Shadow | None = None
+        self._kept: Allocation | None = None
+        self._kept_for = (-1, -1)
+
+    # --- who may pass ---
+
+    def admit(self, job: Job) -> bool:
+        """Start ``job`` in room that is free now, if that does not delay the head."""
+        draft = self.draft
+        if job.gpus_min > draft.trial.most:
+            return False
+        room = draft.trial.find(job, job.gpus_min, free_now=True)
+        if room is None or (shadow := self.shadow()) is None:
+            return False
+        if not self._leaves_in_time(job, shadow):
+            room = self._beside(job, room, shadow)
+            if room is None:
+                return False
+            shadow.future.take(room)
+        draft.place(job, room, "starting")
+        return True
+
+    def _leaves_in_time(self, job: Job, shadow: Shadow) -> bool:
+        snapshot = self.draft.snapshot
+        held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup, snapshot.reservation(job))
+        return held is not None and _starts(job, snapshot.now) + held <= shadow.time
+
+    def _beside(self, job: Job, room: Allocation, shadow: Shadow) -> Allocation | None:
+        """Room for ``job`` that the head will not need: ``room`` if it is, else as much elsewhere."""
+        if set(shadow.room.node_ids).isdisjoint(room.node_ids):
+            return room
+        kept, trial = self._kept_room(shadow), self.draft.trial
+        trial.take(kept)
+        room_beside = trial.find(job, job.gpus_min, free_now=True)
+        trial.give(kept)
+        return room_beside
+
+    def _kept_room(self, shadow: Shadow) -> Allocation:
+        """What is free on the head's nodes now, and will not be at the shadow time."""
+        draft = self.draft
+        state = (len(draft.placements), len(draft.evictions))
+        if self._kept is None or self._kept_for != state:
+            nodes = [draft.snapshot.nodes[id] for id in shadow.room.node_ids]
+            self._kept = Allocation(tuple(_needed(node, draft.trial.use(node.id), shadow.future) for node in nodes))
+            self._kept_for = state
+        return self._kept
+
+    def grow(self, resize_after_s: float) -> None:
+        """Elastic jobs grow into what the head will not need; those that it waits for keep their size, and so leave."""
+        draft = self.draft
+        keep: set[JobId] = set()
+        if draft.trial.most and draft.elastic() and (shadow := self.shadow()) is not None:
+            keep = shadow.makers
+            draft.trial.take(self._kept_room(shadow))
+        grow(draft, resize_after_s, keep)
+
+    # --- the shadow ---
+
+    def shadow(self) -> Shadow | None:
+        """When and where the head can start; None if nothing tells."""
+        if not self._known:
+            self._known = True
+            self._shadow = self._cast()
+            if self._shadow is not None:
+                self._promise(self._shadow)
+        return self._shadow
+
+    def _cast(self) -> Shadow | None:
+        draft, now = self.draft, self.draft.snapshot.now
+        future = self._today()
+        gone: dict[JobId, Leave] = {}
+        for job in self._preempted:
+            allocation = draft.allocation(job)
+            if allocation is not None and job.id not in gone:
+                gone[job.id] = Leave(now, job.sequence, False, False, job)
+                future.give(allocation)
+        last, room = None, future.find(self.head, self.head.gpus_min) if gone else None
+        if room is None:
+            leaving = self._leave(gone)
+            found = first_room(future, self.head, leaving)
+            if found is None:
+                return None
+            last, room = found
+            self._leave_with(last, leaving, future, gone)
+        future.take(room)
+        makers = {id: leave for id, leave in gone.items() if not set(room.node_ids).isdisjoint(_nodes(draft, id))}
+        certain = all(leave.certain for leave in makers.values())
+        return Shadow(now if last is None else max(now, last.time), room, future, set(makers), last, certain)
+
+    def _leave_with(
+        self, last: Leave, leaving: Iterator[tuple[Leave, Allocation]], future: Trial, gone: dict[JobId, Leave]
+    ) -> None:
+        """Those that leave at the same time as ``last`` are gone, too."""
+        for leave, allocation in leaving:
+            if leave.time > last.time:
+                del gone[leave.job.id]
+                return
+            future.give(allocation)
+
+    def _today(self) -> Trial:
+        """The draft's trial once more, to be changed."""
+        draft = self.draft
+        trial = Trial(draft.snapshot.books)
+        for id in dict.fromkeys(chain(draft.evictions, draft.placements)):
+            if (planned := draft.snapshot.job(id).planned) is not None:
+                trial.give(planned)
+        for placement in draft.placements.values():
+            trial.take(placement.allocation)
+        return trial
+
+    def _leave(self, gone: dict[JobId, Leave]) -> Iterator[tuple[Leave, Allocation]]:
+        """Who leaves, in order of time, and what that frees; they are entered in ``gone``."""
+        draft, changed = self.draft, self.draft.placements.keys() | self.draft.evictions.keys()
+        soon = [self._leave_from_now(job) for job in self._leaving.starting.values() if job.id not in changed]
+        soon += [self._leave_from_now(draft.snapshot.job(id)) for id in draft.placements]
+        running = (leave for leave in self._leaving.order if leave.job.id not in changed)
+        for leave in merge(running, sorted(leave for leave in soon if leave is not None)):
+            job = leave.job
+            if job.id in gone or (leave.asks_again and not self._gives_way(job, self.head)):
+                continue
+            allocation = draft.allocation(job)
+            if allocation is not None:
+                gone[job.id] = leave
+                yield leave, allocation
+
+    def _leave_from_now(self, job: Job) -> Leave | None:
+        """When ``job``, which starts now, leaves at the latest."""
+        snapshot, allocation = self.draft.snapshot, self.draft.allocation(job)
+        assert allocation is not None
+        reserved_s = _reservation(snapshot, job) if self._gives_way(job, self.head) else None
+        held = held_s(job, snapshot.now, allocation.share, snapshot.speedup, reserved_s)
+        return None if held is None else Leave(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
+
+    def _promise(self, shadow: Shadow) -> None:
+        """Tell the head."""
+        waits = self.draft.waits
+        if shadow.last is None or self.head.id not in waits:
+            return
+        when = "at the latest when" if shadow.certain else "about when"
+        waits[self.head.id] += f"; starts {when} the time of job {shadow.last.job.id} is up"
+
+
+def _reservation(snapshot: Snapshot, job: Job) -> float | None:
+    """The end of the reservation of ``job``, in running time: that with which it was placed, or will be."""
+    return job.attempts[-1].reserved_s if job.running else snapshot.reservation(job)
+
+
+def _starts(job: Job, now: float) -> float:
+    """When an attempt that is placed now will run: its restart may take a while."""
+    return now + (job.restart_cost_s or 0.0)
+
+
+def _nodes(draft: Draft, id: JobId) -> tuple[str, ...]:
+    allocation = draft.allocation(draft.snapshot.job(id))
+    return allocation.node_ids if allocation is not None else ()
+
+
+def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
+    """What of ``node`` is in use in the ``future``, and not ``now``."""
+    then = future.use(node.id)
+    slices = [piece for whole in node.slices.values() if (piece := _more(whole, now, then)) is not None]
+    cpus, memory = max(0.0, then.cpus - now.cpus), max(0, then.mem_bytes - now.mem_bytes)
+    return NodeAllocation(node.id, tuple(slices), cpus, memory)
+
+
+def _more(whole: GpuSlice, now: Use, then: Use) -> GpuSlice | None:
+    """As much of a GPU as is in use then, and not now."""
+    id = whole.gpu
+    used = now.share(id)
+    if used == WHOLE or then.share(id) == 0:
+        return None
+    if used == 0 and then.share(id) == WHOLE:
+        return whole
+    memory = whole.mem_bytes if id in then.whole else then.gpu_mem[id]
+    share, more = max(0, then.share(id) - used), max(0, memory - now.gpu_mem.get(id, 0))
+    return GpuSlice(id, share, more) if share or more else None
