@@ -174,6 +174,12 @@ class World(RuleBasedStateMachine):
         ]
         self.tell(self._some(data, wishes))
 
+    @precondition(lambda self: self.cluster.state.unfinished)
+    @rule(data=st.data(), priority=st.sampled_from([1, 42, 99]), weight=st.sampled_from([0.5, 1.0, 3.0]))
+    def change_standing(self, data: st.DataObject, priority: int, weight: float) -> None:
+        job = self.cluster.state.jobs[self._some(data, sorted(self.cluster.state.unfinished))]
+        self.tell(e.JobChanged(job.id, priority, weight, job.priority, job.weight, "bob"))
+
     @precondition(lambda self: self.mail)
     @rule(data=st.data(), again=st.booleans())
     def deliver(self, data: st.DataObject, again: bool) -> None:
@@ -322,6 +328,9 @@ class World(RuleBasedStateMachine):
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
+                assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                # That a delay is over is no event; but where both wait in the queue, they have the same place.
+                assert twin.queued is None or job.queued is None or twin.queued == job.queued
 
     def teardown(self) -> None:
         """Once everything has calmed down, everything that could finish has finished or waits for its user."""
