@@ -9,7 +9,7 @@ nobody passes it. A job's own estimate does not bound it: only its time limit, i
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 from typing import Final
@@ -204,10 +204,20 @@ class Backfill:
                 return None
             last, room = found
             self._leave_with(last, leaving, future, gone)
+        room = self._out_of_the_way(room, future)
         future.take(room)
         makers = {id: leave for id, leave in gone.items() if not set(room.node_ids).isdisjoint(_nodes(draft, id))}
         certain = all(leave.certain for leave in makers.values())
         return Shadow(now if last is None else max(now, last.time), room, future, set(makers), last, certain)
+
+    def _out_of_the_way(self, room: Allocation, future: Trial) -> Allocation:
+        """As much room on the same nodes that leaves most of what is free now to others."""
+        nodes, trial, memory = self.draft.snapshot.nodes, self.draft.trial, self.head.spec.gpu_mem_bytes
+        pieces = [
+            _out_of_the_way(piece, nodes[piece.node], memory, trial.use(piece.node), future.use(piece.node))
+            for piece in room.nodes
+        ]
+        return Allocation(tuple(pieces))
 
     def _leave_with(
         self, last: Leave, leaving: Iterator[tuple[Leave, Allocation]], future: Trial, gone: dict[JobId, Leave]
@@ -283,6 +293,19 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
     slices = [piece for whole in node.slices.values() if (piece := _more(whole, now, then)) is not None]
     cpus, memory = max(0.0, then.cpus - now.cpus), max(0, then.mem_bytes - now.mem_bytes)
     return NodeAllocation(node.id, tuple(slices), cpus, memory)
+
+
+def _out_of_the_way(piece: NodeAllocation, node: Node, memory: int, now: Use, then: Use) -> NodeAllocation:
+    """``piece`` on those GPUs, with so much ``memory`` each, that leave most of what is free ``now`` to others."""
+    if not piece.gpus:
+        return piece
+    share, able = piece.gpus[0].share, []
+    for whole in node.slices.values():
+        wanted = memory or whole.mem_bytes * share // WHOLE
+        if then.share(whole.gpu) + share <= WHOLE and then.gpu_mem.get(whole.gpu, 0) + wanted <= whole.mem_bytes:
+            able.append(whole if share == WHOLE else GpuSlice(whole.gpu, share, wanted))
+    able.sort(key=lambda slice: max(0, then.share(slice.gpu) + share - now.share(slice.gpu)))
+    return replace(piece, gpus=tuple(able[: len(piece.gpus)]))
 
 
 def _more(whole: GpuSlice, now: Use, then: Use) -> GpuSlice | None:
