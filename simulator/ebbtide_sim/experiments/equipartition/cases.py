@@ -199,7 +199,7 @@ def all_cases(sizes: dict[Part, tuple[int, ...]]) -> list[Case]:
 def _cases(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
     yield from (Case(part, gpus, policy) for gpus in sizes for policy in POLICIES)
     if part is Part.HPC2N:
-        yield from (Case(part, CPUS, policy, Arrival.START) for policy in NON_CLAIRVOYANT)
+        yield from (Case(part, CPUS, policy, Arrival.START) for policy in (FCFS, MOLDABLE))
         yield from (Case(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
         return
     yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
