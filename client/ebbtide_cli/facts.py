@@ -134,6 +134,8 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "workdir": spec.workdir,
         "class": CLASSES[spec.job_class],
         "priority": spec.priority,
+        "weight": spec.weight,
+        "group": spec.group or None,
         "gpu_mem_bytes": spec.gpu_mem_bytes,
         "cpus": spec.cpus,
         "mem_bytes": spec.mem_bytes,

@@ -40,6 +40,7 @@ VERBS: Final = {
         "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
         "resume": "Let suspended jobs go on",
         "resize": "Give jobs another number of GPUs",
+        "set": "Give jobs another priority or weight",
         "cancel": "End jobs for good",
         "hold": "Keep waiting jobs from starting",
         "release": "Let held jobs start",

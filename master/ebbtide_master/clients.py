@@ -53,8 +53,7 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         spec = spec_from_message(request.spec)
         if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
             raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
-        if len(request.user) > MAX_USER_LENGTH or not request.user.isprintable():
-            raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
+        _check_user(request.user)
         if not self._store.has_room():
             raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
         chosen: list[JobId] = []
@@ -92,6 +91,21 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         low = share_to_parts("--gpus", request.gpus_min)
         high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
         return await self._wish(request.job_id, e.ResizeRequested(JobId(request.job_id), low, high))
+
+    async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
+        """Give a job another priority or weight. One that has them already is what was wished for."""
+        _check_user(request.user)
+        id = JobId(request.job_id)
+
+        def facts(cluster: Cluster) -> Iterable[Event]:
+            job = cluster.job(id)
+            if job is None:  # the cluster refuses it
+                return [e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)]
+            priority = request.priority if request.HasField("priority") else job.priority
+            weight = request.weight if request.HasField("weight") else job.weight
+            return [e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)]
+
+        return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""
@@ -271,6 +285,11 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
     """What stays the same about a cluster while its master runs."""
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
+
+
+def _check_user(user: str) -> None:
+    if len(user) > MAX_USER_LENGTH or not user.isprintable():
+        raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
 
 
 def _found(cluster: Cluster, id: str) -> Job:

@@ -24,7 +24,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
     allocation = live.allocation if live is not None else None
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight)
     started = next((attempt.started for attempt in job.attempts if attempt.started is not None), None)
     return client_pb2.Job(
         job_id=job.id,

@@ -88,6 +88,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         retries=message.retries,
         exit_zero=_known("--exit0", _EXIT_ZEROS, message.exit_zero),
         signal=message.signal or "SIGTERM",
+        weight=message.weight if message.HasField("weight") else 1.0,
+        group=message.group,
     )
 
 
@@ -113,6 +115,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         retries=spec.retries,
         exit_zero=_EXIT_ZERO_MESSAGES[spec.exit_zero],
         signal=spec.signal,
+        weight=spec.weight,
+        group=spec.group,
     )
 
 

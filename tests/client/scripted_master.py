@@ -27,6 +27,7 @@ def make_job(job_id: str = "17", state: str = "PENDING", **fields: Any) -> clien
         gpus_max=share(4),
         job_class=job_pb2.JOB_CLASS_BEST_EFFORT,
         priority=42,
+        weight=1.0,
         grace_s=180,
         signal="SIGTERM",
     )
@@ -94,6 +95,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
 
     def Resize(self, request: client_pb2.ResizeRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Resize", request, context)
+
+    def Change(self, request: client_pb2.ChangeRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Change", request, context)
 
     def Cancel(self, request: client_pb2.CancelRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Cancel", request, context)

@@ -1,5 +1,7 @@
 """The verbs that change jobs, `ebb wait` and `ebb logs`."""
 
+import os
+import pwd
 import signal
 
 import grpc
@@ -29,7 +31,7 @@ def test_one_unknown_job_does_not_keep_the_others_from_their_wish(ebb, master, v
     assert (result.code, result.out, result.complaint) == (1, "job 18 PENDING\n", "job 17 does not exist")
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "resize", "wait"])
+@pytest.mark.parametrize("verb", [*VERBS, "resize", "set", "wait"])
 def test_a_verb_needs_an_id(ebb, master, verb):
     result = ebb(verb)
     assert result.code == 2
@@ -49,6 +51,42 @@ def test_resize_sends_the_range(ebb, master):
     assert (request.gpus_min, request.gpus_max) == (share(1, 2), share(4))
     assert ebb("resize", "17").code == 2
     assert ebb("resize", "17", "--gpus", "0").code == 2
+
+
+def test_set_sends_what_is_named_and_nothing_else(ebb, master):
+    master.add(make_job("17", "RUNNING"), make_job("18"))
+    result = ebb("set", "17", "18", "--priority", "5")
+    assert (result.code, result.out) == (0, "job 17 RUNNING\njob 18 PENDING\n")
+    assert [job["id"] for job in ebb("set", "17", "--weight", "0.5", "--json").json] == ["17"]
+    first, second, third = master.sent("Change")
+    assert [(request.job_id, request.priority) for request in (first, second)] == [("17", 5), ("18", 5)]
+    assert not first.HasField("weight")
+    assert not third.HasField("priority")
+    assert (third.weight, third.user) == (0.5, pwd.getpwuid(os.getuid()).pw_name)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ([], "--priority or --weight"),
+        (["--priority", "0"], "1<=x<=99"),
+        (["--priority", "soon"], "--priority"),
+        (["--weight", "0"], "0.001<=x<=1000"),
+        (["--weight", "1e9"], "0.001<=x<=1000"),
+    ],
+)
+def test_set_refuses_what_no_job_may_have(ebb, master, options, named):
+    master.add(make_job())
+    result = ebb("set", "17", *options)
+    assert (result.code, result.out, master.sent("Change")) == (2, "", [])
+    assert named in result.complaint
+
+
+def test_set_of_a_job_that_is_unknown_or_finished_is_exit_1(ebb, master):
+    assert ebb("set", "17", "--priority", "5").code == 1
+    master.refusals["Change"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
+    result = ebb("set", "17", "--priority", "5")
+    assert (result.code, result.complaint) == (1, "job 17 is COMPLETED already")
 
 
 def test_cancel_now_skips_the_grace_period(ebb, master):

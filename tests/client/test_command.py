@@ -25,6 +25,7 @@ TALKING = {
     "suspend": ["17"],
     "resume": ["17"],
     "resize": ["17", "--gpus", "1"],
+    "set": ["17", "--priority", "5"],
     "cancel": ["17"],
     "hold": ["17"],
     "release": ["17"],

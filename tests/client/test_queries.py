@@ -11,7 +11,7 @@ SHOW_KEYS = {
     "id", "name", "user", "state", "reason", "held_by", "class", "preemptible", "priority", "pool", "gpus",
     "gpu_mem_bytes", "nodes", "gpu_uuids", "attempt", "preemptions", "resizes", "restarts", "progress", "submit_time",
     "start_time", "end_time", "waiting_s", "running_s", "exit_code", "checkpoint", "suspensions", "attempts", "command",
-    "workdir", "grace_s", "pid",
+    "workdir", "grace_s", "pid", "weight", "group",
 }  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
     shown = ebb("show", "17", "--json").json
     assert shown.keys() >= SHOW_KEYS
     assert (shown["id"], shown["state"], shown["class"], shown["held_by"]) == ("17", "SUSPENDED", "be", "user")
+    assert (shown["priority"], shown["weight"], shown["group"]) == (42, 1.0, None)
     assert shown["gpus"] == {"min": 1, "max": 4, "allocated": 0}
     assert shown["progress"] == {"step": 120, "total": 1000, "loss": 0.5}
     assert shown["checkpoint"] == {"step": 120, "bytes": 2048, "path": "/ck/step-000000000120", "verified": True}

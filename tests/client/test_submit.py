@@ -32,6 +32,7 @@ def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):
     assert (spec.name, spec.workdir) == ("train.py", os.getcwd())
     assert (spec.gpus_min, spec.gpus_max, spec.gpu_mem_bytes) == (share(1), share(1), 0)
     assert (spec.job_class, spec.priority, spec.grace_s) == (job_pb2.JOB_CLASS_BEST_EFFORT, 42, 180)
+    assert (spec.weight, spec.group) == (1.0, "")
     assert not spec.HasField("time_limit_s")
     assert (spec.suspend, spec.launch) == (job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.LAUNCH_MODE_SINGLE)
     assert (spec.retries, spec.exit_zero, spec.signal) == (0, job_pb2.EXIT_ZERO_SUSPENDED, "SIGTERM")
@@ -46,7 +47,8 @@ def test_a_job_is_named_after_its_script_as_far_as_the_limit_goes(ebb, master):
 def test_every_option_reaches_the_master(ebb, master):
     options = (
         "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
-        " --suspend none --launch single --retries 3 --exit0 completed --signal usr1 --workdir /tmp/../srv --hold"
+        " --weight 2.5 --group vision --suspend none --launch single --retries 3 --exit0 completed --signal usr1"
+        " --workdir /tmp/../srv --hold"
     )
     assert ebb("submit", *options.split(), "--", "true").code == 0
     (request,) = master.sent("Submit")
@@ -56,6 +58,7 @@ def test_every_option_reaches_the_master(ebb, master):
     assert (spec.gpus_min, spec.gpus_max) == (share(1, 4), share(2))
     assert (spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes) == (10 * 2**30, 2.5, 16 * 2**30)
     assert (spec.job_class, spec.priority) == (job_pb2.JOB_CLASS_TRIAL_AND_ERROR, 7)
+    assert (spec.weight, spec.group) == (2.5, "vision")
     assert (spec.grace_s, spec.time_limit_s, spec.retries) == (90, 7200, 3)
     assert (spec.suspend, spec.exit_zero) == (job_pb2.SUSPEND_MODE_NONE, job_pb2.EXIT_ZERO_COMPLETED)
 
@@ -118,6 +121,12 @@ BAD_INPUTS = [
     (["--priority", "9" * 400, "--", "true"], "--priority"),
     (["--priority", "9" * 10_000, "--", "true"], "--priority"),
     (["--priority", "NaN", "--", "true"], "--priority"),
+    (["--weight", "0", "--", "true"], "--weight: 0.0 is not between 0.001 and 1000"),
+    (["--weight", "1001", "--", "true"], "--weight: 1001.0 is not between 0.001 and 1000"),
+    (["--weight", "NaN", "--", "true"], "--weight: nan is not between 0.001 and 1000"),
+    (["--weight", "a lot", "--", "true"], "--weight"),
+    (["--group", "g" * 129, "--", "true"], "--group: 129 bytes are over the limit of 128"),
+    (["--group", "a\0b", "--", "true"], "--group: contains a NUL"),
     (["--grace", "3", "--", "true"], "write 90s, 3m"),
     (["--grace", "25h", "--", "true"], "--grace"),
     (["--time", "0s", "--", "true"], "--time"),
@@ -155,7 +164,9 @@ def test_bad_input_is_one_line_that_names_it_and_queues_nothing(ebb, master, arg
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["--gpus", "--gpu-mem", "--cpus", "--mem", "--grace", "--time", "--priority", "--retries"]),
+    st.sampled_from(
+        ["--gpus", "--gpu-mem", "--cpus", "--mem", "--grace", "--time", "--priority", "--weight", "--retries"]
+    ),
     st.text(max_size=40) | st.integers().map(str) | st.floats().map(str),
 )
 def test_no_value_of_any_option_makes_a_traceback(ebb, master, option, value):

@@ -83,6 +83,7 @@ class TestSubmit:
             ("gpu_mem_bytes", "--gpu-mem", sizes, 0, limits.MAX_MEM_BYTES),
             ("mem_bytes", "--mem", sizes, 0, limits.MAX_MEM_BYTES),
             ("retries", "--retries", counts, 0, limits.MAX_RETRIES),
+            ("weight", "--weight", numbers, limits.MIN_WEIGHT, limits.MAX_WEIGHT),
             ("priority", "--priority", st.integers(-(2**31), 2**31 - 1), 1, 99),
         ],
     )
@@ -107,7 +108,7 @@ class TestSubmit:
 
     @pytest.mark.parametrize(
         ("field", "options"),
-        [("name", {"--name"}), ("workdir", {"--workdir"}), ("signal", {"--signal"})],
+        [("name", {"--name"}), ("workdir", {"--workdir"}), ("signal", {"--signal"}), ("group", {"--group"})],
     )
     def test_a_text_that_no_process_can_carry_is_refused_by_its_name(
         self, bench: Bench, field: str, options: set[str]
@@ -183,6 +184,7 @@ class TestSubmit:
         spec = make_spec(
             command=["x" * limits.MAX_ARGUMENT_BYTES], name="n" * limits.MAX_NAME_LENGTH, signal=STOP_SIGNALS[-1],
             grace_s=limits.MAX_GRACE_S, retries=limits.MAX_RETRIES, priority=limits.MAX_PRIORITY,
+            weight=limits.MAX_WEIGHT, group="g" * limits.MAX_NAME_LENGTH,
         )  # fmt: skip
         assert bench.submit(client_pb2.SubmitRequest(spec=spec, user="u" * 64, operation_id="o" * 64)) == ""
 

@@ -30,12 +30,14 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNKNOWN = grpc.StatusCode.NOT_FOUND
 CONFLICT = grpc.StatusCode.FAILED_PRECONDITION
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
-WISHES = ["Suspend", "Resume", "Hold", "Release", "Cancel", "Resize"]
+WISHES = ["Suspend", "Resume", "Hold", "Release", "Cancel", "Resize", "Change"]
 
 
 def wish(master: Master, verb: str, job: str) -> Any:
     if verb == "Resize":
         return master.ask.Resize(client_pb2.ResizeRequest(job_id=job, gpus_min=share(1)))
+    if verb == "Change":
+        return master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5))
     request = client_pb2.CancelRequest(job_id=job) if verb == "Cancel" else client_pb2.JobRequest(job_id=job)
     return getattr(master.ask, verb)(request)
 
@@ -47,7 +49,7 @@ class TestSubmit:
                 2, name="train", env={"A": "b"}, gpus_max=share(4), gpu_mem_bytes=GIB, cpus=2.5, mem_bytes=GIB,
                 job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR, priority=7, grace_s=12.5, time_limit_s=3600.0, retries=3,
                 suspend=job_pb2.SUSPEND_MODE_NONE, launch=job_pb2.LAUNCH_MODE_DDP, signal="SIGINT",
-                exit_zero=job_pb2.EXIT_ZERO_COMPLETED,
+                exit_zero=job_pb2.EXIT_ZERO_COMPLETED, weight=2.5, group="vision",
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
@@ -61,6 +63,7 @@ class TestSubmit:
             spec = (await master.show((await master.ask.Submit(request)).job_id)).spec
             assert (spec.gpus_min, spec.gpus_max) == (share(1), share(1))
             assert (spec.priority, spec.grace_s, spec.signal) == (42, 180.0, "SIGTERM")
+            assert (spec.weight, spec.group) == (1.0, "")
             assert not spec.HasField("time_limit_s")
 
     async def test_the_same_operation_is_the_same_job_also_for_the_next_master(self, tmp_path: Path) -> None:
@@ -176,6 +179,40 @@ class TestWishes:
             assert (await agent.receive("stop")).grace_s == 180.0
             await master.ask.Cancel(client_pb2.CancelRequest(job_id=job, now=True))
             assert (await agent.receive("stop")).grace_s == 0.0
+
+    async def test_a_job_is_given_another_priority_or_weight_and_keeps_the_other(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit(weight=2.0)
+            for _ in range(2):  # the second time it is true already
+                await master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5, user="bob"))
+            shown = await master.ask.Change(client_pb2.ChangeRequest(job_id=job, weight=3.0, user="bob"))
+            assert (shown.spec.priority, shown.spec.weight) == (5, 3.0)
+            told = [event.text for event in (await master.ask.ShowStory(client_pb2.JobRequest(job_id=job))).events]
+            assert told[1:] == ["priority 42 → 5 by bob", "weight 2 → 3 by bob"]
+        async with a_master(tmp_path) as master:
+            spec = (await master.show(job)).spec
+            assert (spec.priority, spec.weight) == (5, 3.0)
+
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"priority": 0}, "--priority"),
+            ({"priority": 100}, "--priority"),
+            ({"weight": 0.0}, "--weight"),
+            ({"weight": float("nan")}, "--weight"),
+            ({"weight": float("inf")}, "--weight"),
+            ({"priority": 5, "weight": -1.0}, "--weight"),
+            ({"priority": 5, "user": "two\nlines"}, "user"),
+        ],
+    )
+    async def test_a_change_to_what_cannot_be_is_refused(
+        self, tmp_path: Path, change: dict[str, Any], field: str
+    ) -> None:
+        async with a_master(tmp_path) as master:
+            job = await master.submit()
+            code, words = await refused(master.ask.Change(client_pb2.ChangeRequest(job_id=job, **change)))
+            assert (code, words.split(":")[0]) == (INVALID, field)
+            assert "JobChanged" not in await master.kinds()
 
     @pytest.mark.parametrize(
         ("low", "high"),

@@ -235,11 +235,8 @@ class TestGoldenJournal:
 
     @pytest.fixture
     def old(self, path: Path) -> Iterator[Store]:
-        with closing(sqlite3.connect(path)) as db:
-            db.executescript((GOLDEN / "journal-1.sql").read_text())
-        store = Store(path)
-        yield store
-        store.close()
+        with golden("journal-1", path) as store:
+            yield store
 
     def test_it_folds_to_what_it_always_meant(self, old: Store) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
@@ -254,9 +251,20 @@ class TestGoldenJournal:
         append(old, cancelled(1))
         assert old.last_sequence == last + 1
 
-    def test_it_has_every_event_that_can_be_in_a_journal(self, old: Store) -> None:
+    def test_priorities_and_weights_are_those_that_they_were_changed_to(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("priority", {}))
+        with golden("journal-1-changes", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        standing = {job.id: (job.state.value, job.priority, job.weight) for job in cluster.state.jobs.values()}
+        assert standing == {"1": ("SUSPENDED", 42, 0.5), "2": ("RUNNING", 5, 2.0)}
+
+    def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
-        assert {type(line.event).__name__ for line in old.events()} == durable
+        (tmp_path / "another").mkdir()  # a home has one journal
+        with golden("journal-1-changes", tmp_path / "another" / "journal.db") as newer:
+            found = {type(line.event).__name__ for store in (old, newer) for line in store.events()}
+        assert found == durable
 
     def test_it_is_of_an_older_shape_than_today(self, old: Store, path: Path) -> None:
         with closing(sqlite3.connect(path)) as db:
@@ -264,6 +272,15 @@ class TestGoldenJournal:
         missing = [field.name for kind, body in bodies for field in fields(EVENT_TYPES[kind]) if field.name not in body]
         assert missing
         assert any("colour" in body.get("spec", {}) for _, body in bodies)
+
+
+@contextlib.contextmanager
+def golden(name: str, path: Path) -> Iterator[Store]:
+    """A golden journal, copied to ``path``."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((GOLDEN / f"{name}.sql").read_text())
+    with closing(Store(path)) as store:
+        yield store
 
 
 def summary(cluster: Cluster) -> dict[str, Any]:

@@ -54,6 +54,8 @@ NO_GPU: Final = GpuRange.exactly(0)
     show_default=True,
     help="Lower is more urgent.",
 )
+@click.option("--weight", type=float, default=1.0, help="Of its demand under fair-share (default: 1).")
+@click.option("--group", metavar="NAME", default="", help="Whose jobs have one share under fair-share.")
 @click.option("--grace", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m).")
 @click.option("--time", "time_limit", metavar="TIME|auto", type=TIME,
               help="Limit of running time, e.g. 2h; auto: reservations by what earlier runs took.")  # fmt: skip
@@ -94,6 +96,8 @@ def command(
     mem: int | None,
     urgent: bool,
     priority: int,
+    weight: float,
+    group: str,
     grace: float | None,
     time_limit: float | str | None,
     suspend: str,
@@ -126,6 +130,8 @@ def command(
             mem_bytes=mem or 0,
             job_class=JobClass.TRIAL_AND_ERROR if urgent else JobClass.BEST_EFFORT,
             priority=priority,
+            weight=weight,
+            group=group,
             grace_s=limits.DEFAULT_GRACE_S if grace is None else grace,
             time_limit_s=time_limit if isinstance(time_limit, float) else None,
             time_auto=time_limit == AUTO,

@@ -89,6 +89,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Change = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Change',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ChangeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Cancel',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.CancelRequest.SerializeToString,
@@ -194,6 +199,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Change(self, request, context):
+        """Gives it another priority or weight; it counts from the next decision on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cancel(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -288,6 +300,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
             'Resize': grpc.unary_unary_rpc_method_handler(
                     servicer.Resize,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'Change': grpc.unary_unary_rpc_method_handler(
+                    servicer.Change,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ChangeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
@@ -617,6 +634,33 @@ class ClientService:
             target,
             '/ebbtide.v1.ClientService/Resize',
             ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Change(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Change',
+            ebbtide__protos_dot_v1_dot_client__pb2.ChangeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
             options,
             channel_credentials,

@@ -1,0 +1,33 @@
+"""``ebb set``: give jobs another priority or weight."""
+
+import click
+from ebbtide_core.limits import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import ask
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submission import user_name
+from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.wishes import grant
+
+
+@click.command(epilog=examples("ebb set 17 --priority 5", "ebb set 17 18 --weight 2"))
+@ids_argument
+@click.option("--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower is more urgent.")
+@click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Of its demand under fair-share.")
+@json_option
+@master_option
+def command(
+    job_ids: tuple[str, ...], priority: int | None, weight: float | None, as_json: bool, master: str | None
+) -> int:
+    """Give jobs another priority or weight, whether they wait or run. It counts from the next decision on."""
+    if priority is None and weight is None:
+        raise Failure("set: --priority or --weight: one of them is needed", USAGE)
+
+    def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
+        request = client_pb2.ChangeRequest(job_id=job_id, priority=priority, weight=weight, user=user_name())
+        return ask(stub.Change, request)
+
+    # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
+    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json)
