@@ -5,32 +5,38 @@ waiting and running jobs ask for at most. All GPUs are divided in proportion to 
 their demand, and what is over goes to the others. What runs and cannot be preempted is part of its group's share; where
 it is more than that, the others divide what is left.
 
-Where the seed is silent: shares are turned into whole jobs by the largest remainder, and the oldest group goes first
-among equals. A small demand is not drowned by large ones: a group's share is at least its first job, if that is no more
-than an equal share by weight. No job takes the place of another unless its group lacks more than the other's by at
-least that whole job. Those whose turn it is not are preempted, the newest first, when their room is needed; and for a
-job that has a share, but finds the free GPUs in pieces, so are smaller ones that came later. What the shares leave over
-goes to any job that could be preempted again.
+Where the seed is silent: shares are turned into whole jobs by the largest remainder, in terms of each group's next job;
+the oldest group goes first among equals. A small demand is not drowned by large ones: a group's share is at least its
+first job, if that is no more than an equal share by weight. No job takes the place of another unless its group lacks
+more than the other's by a whole job. With one exception: smaller jobs may pass one that is too large for what is free,
+if its group has nothing else, but they give way once it would fit without those whose turn is later (`Turn`). Whoever
+should not run is preempted, the newest first, when the room is needed; if free GPUs are in pieces, so are smaller jobs
+whose turn is later. What the shares leave over goes to any job that could be preempted again.
 """
 
 import math
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
-from itertools import pairwise
-from typing import Literal
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice, pairwise
+from typing import Any, Final, Literal
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import Group, Groups, faded
+from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
 from ebbtide_core.queues import ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
+
+SAME: Final = 9
+"""Shares that are the same to this many digits are equal."""
+Turn = tuple[int, float, int]
+"""Who need not give way: the group that lacks most jobs, rounded up; then the heaviest, then the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,8 @@ class Step:
 class Claim:
     """What a group may have in one pass, in parts: from ``least`` to ``demand``, of which ``left`` is not granted yet.
 
-    ``bound`` is what it has that cannot be preempted.
+    ``bound`` is what it has that cannot be preempted. A claim stands for ``count`` groups of one kind: for the oldest,
+    until that has its first job or cannot have it, then for the ``others``.
     """
 
     group: Group
@@ -95,7 +102,9 @@ class Claim:
     bound: int
     least: int
     steps: Iterator[Step]
-    left: int = 0
+    count: int = 1
+    others: Iterator[tuple[int, Group]] | None = None
+    left: float = 0.0
     granted: int = 0
     next: Step | None = None
 
@@ -105,8 +114,8 @@ def divide(capacity: int, claims: list[Claim]) -> None:
     turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
     for claim in claims:
         slope = claim.demand * claim.weight
-        turns += [(claim.least / slope, slope), (1 / claim.weight, -slope)]
-    factor, slope, total = 0.0, 0.0, float(sum([claim.least for claim in claims]))
+        turns += [(claim.least / slope, slope * claim.count), (1 / claim.weight, -slope * claim.count)]
+    factor, slope, total = 0.0, 0.0, float(sum([claim.least * claim.count for claim in claims]))
     for turn, change in sorted(turns):
         if total + slope * (turn - factor) >= capacity:
             factor += max(0.0, capacity - total) / slope if slope else 0.0
@@ -114,7 +123,7 @@ def divide(capacity: int, claims: list[Claim]) -> None:
         total += slope * (turn - factor)
         factor, slope = turn, slope + change
     for claim in claims:
-        claim.left = max(claim.least, min(claim.demand, round(claim.demand * claim.weight * factor)))
+        claim.left = max(claim.least, min(claim.demand, claim.demand * claim.weight * factor))
 
 
 class _Pass:
@@ -124,15 +133,19 @@ class _Pass:
         self.policy = policy
         self.draft = draft
         self.groups: Groups = draft.snapshot.ranking
-        self.room = WHOLE * sum([len(node.slices) for node in draft.snapshot.nodes.values()])
+        nodes = draft.snapshot.nodes
+        self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
+        self.all_here = len(nodes) == len(draft.snapshot.books.nodes)
         self.grants: dict[JobId, int] = {}
         self.newcomers: list[Job] = []
         """Those of them who wait, in the order in which they were granted theirs."""
+        self.turns: dict[JobId, tuple[Turn, Step]] = {}
+        """The turns and first steps of those of them whom others may ask to wait."""
         self._grant_all()
 
     def _grant_all(self) -> None:
         claims = self._claims()
-        weights = sum([claim.weight for claim in claims])
+        weights = sum([claim.weight * claim.count for claim in claims])
         for claim in claims:
             first = claim.next
             if first is not None and first.parts * weights <= self.room * claim.weight:
@@ -141,39 +154,50 @@ class _Pass:
         for claim in claims:
             self._grant_bound(claim)
         self._grant_by_remainder(claims)
+        self._give_way(claims)
         for claim in claims:
             if claim.granted and claim.next and claim.next.job.queued is not None:
                 reason = f"waiting: the jobs of its {self.policy.per} have their share of {count_text(claim.granted)}"
                 self.draft.waits[claim.next.job.id] = reason
 
     def _claims(self) -> list[Claim]:
-        claims = []
-        for key, group in self.groups.groups.items():
-            away = sum([job.gpus_max for _, job in group.with_room() if not self._is_here(job)])
-            demand = sum(group.demand.values())
-            if away == demand:
-                continue
-            weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
-            bound = sum([_share(job) for _, job in group.with_room() if self._is_bound(job)])
-            weight /= 1.0 + self._had_lately(key, group)
-            least = min(bound, demand - away)
-            claims.append(Claim(group, weight, demand - away, bound, least, self._steps(group)))
-            claims[-1].next = next(claims[-1].steps, None)
+        """The claims of all groups; where nobody has room and nobody had any, those of one kind have one."""
+        groups = self.groups
+        claims = [claim for group in groups.with_room.values() if (claim := self._claim(group)) is not None]
+        for line in groups.waiting.values():
+            if self.policy.half_life_s is not None:
+                claims += [claim for _, group in line if (claim := self._claim(group)) is not None]
+            elif (claim := self._claim(line[0][1])) is not None:
+                claim.count, claim.others = len(line), islice(line, 1, None)
+                claims.append(claim)
         return claims
+
+    def _claim(self, group: Group) -> Claim | None:
+        """What ``group`` may have; None if all of it is on nodes that are away."""
+        bound, demand = 0, sum(group.demand.values())
+        weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
+        here = demand
+        for (where, _, _), job in group.with_room():
+            if not self._is_here(job):
+                here -= job.gpus_max
+            elif where == BOUND:
+                bound += _share(job)
+        if not here:
+            return None
+        weight /= 1.0 + self._had_lately(group)
+        claim = Claim(group, weight, here, bound, min(bound, here), self._steps(group))
+        claim.next = next(claim.steps, None)
+        return claim
 
     def _is_here(self, job: Job) -> bool:
         """Whether no node of the room that is promised to ``job`` is away."""
-        return all(node in self.draft.snapshot.nodes for node in nodes_of(job))
-
-    def _is_bound(self, job: Job) -> bool:
-        """Whether ``job`` runs and cannot be preempted."""
-        return job.running and not job.preemptible and self._is_here(job)
+        return self.all_here or all(node in self.draft.snapshot.nodes for node in nodes_of(job))
 
     def _steps(self, group: Group) -> Iterator[Step]:
         """What the jobs may have that can be preempted: first the smallest size of each, then what they may grow."""
         elastic = []
-        for _, job in group.jobs:
-            if not self._is_bound(job) and self._is_here(job):
+        for (where, _, _), job in group.jobs:
+            if where != BOUND and self._is_here(job):
                 yield Step(job, job.gpus_min, job.planned is not None)
                 if job.elastic:
                     elastic.append(job)
@@ -182,12 +206,12 @@ class _Pass:
             for smaller, larger in pairwise(job.sizes()):
                 yield Step(job, larger - smaller, larger <= has)
 
-    def _had_lately(self, user: str, group: Group) -> float:
-        """The GPUs that ``user`` had on average, what they have now included."""
+    def _had_lately(self, group: Group) -> float:
+        """The GPUs that the user had on average, what they have now included."""
         half_life_s, now = self.policy.half_life_s, self.draft.snapshot.now
         if half_life_s is None:
             return 0.0
-        past = self.groups.past.get(user)
+        past = self.groups.past.get(group.key)
         average = 0.0 if past is None else past.average * faded(now - past.at, half_life_s)
         for _, job in group.jobs:
             if (live := job.live) is not None:
@@ -195,29 +219,67 @@ class _Pass:
         return average
 
     def _grant_bound(self, claim: Claim) -> None:
-        for _, job in claim.group.with_room():
-            if self._is_bound(job):
+        for (where, _, _), job in claim.group.with_room() if claim.bound else ():
+            if where == BOUND and self._is_here(job):
                 self.grants[job.id] = _share(job)
         self.room -= claim.bound
         claim.left -= claim.bound
         claim.granted = claim.bound
 
     def _grant_by_remainder(self, claims: list[Claim]) -> None:
-        """Give what is left to the group with most of its share left, again and again.
+        """Give room to the group that lacks most of its share, in terms of its next job, again and again.
 
-        A job that runs counts as much more as it takes: it stays, unless another group lacks more by the whole job.
+        For a job that runs it counts as one more: it stays, unless another group lacks more by a whole job.
         """
         heap = [_by_remainder(claim, claim.next) for claim in claims if claim.next] if self.room > 0 else []
         heapify(heap)
         while heap and self.room > 0:
             claim = heap[0][-1]
-            step = claim.next
+            step, left, first = claim.next, claim.left, not claim.granted
             assert step is not None
-            for_ever = claim.left <= 0 and not step.job.preemptible
-            if for_ever or not self._grant(claim, step) or claim.next is None:
+            turn = _turn(claim, step)
+            if (left <= 0.0 and not step.job.preemptible) or not self._grant(claim, step):
+                heappop(heap)
+                continue
+            if step.job.preemptible or not step.has:
+                self.turns.setdefault(step.job.id, (turn, step))
+            if claim.next is None:
                 heappop(heap)
             else:
                 heapreplace(heap, _by_remainder(claim, claim.next))
+            if first and (other := self._other(claim, left)) is not None:
+                heappush(heap, other)
+
+    def _give_way(self, claims: list[Claim]) -> None:
+        """Have smaller jobs make room for the first one of a group if it is its turn before theirs.
+
+        It comes to rest: whoever takes a place, here or by a whole job, is before those who lose theirs in `Turn`.
+        """
+        smallest = min([step.parts for _, step in self.turns.values()], default=0)
+        passed = [
+            (_turn(claim, first), claim, first)
+            for claim in claims
+            if (first := claim.next) and not claim.granted and claim.left > 0 < smallest < first.parts
+        ]
+        for turn, claim, first in sorted(passed, key=_when):
+            smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
+            if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
+                continue
+            for _, step in sorted(smaller, key=_when, reverse=True):
+                if self.room < first.parts:
+                    del self.turns[step.job.id]
+                    self.room += self.grants.pop(step.job.id)
+            self.turns[first.job.id] = turn, first
+            self._grant(claim, first)
+
+    def _other(self, claim: Claim, left: float) -> tuple[float, bool, int, Claim] | None:
+        """The next oldest group of the same kind, with the same share."""
+        _, group = next(claim.others or iter(()), (0, None))
+        if group is None:
+            return None
+        other = replace(claim, group=group, steps=self._steps(group), left=left, granted=0)
+        step = other.next = next(other.steps)
+        return _by_remainder(other, step)
 
     def _grant(self, claim: Claim, step: Step) -> bool:
         """Grant the next step of ``claim`` if there is room."""
@@ -244,7 +306,7 @@ class _Pass:
     def start_those_with_a_share(self) -> None:
         """Place all who wait and should run: where there is room, else where others have more than they should."""
         for job in self.newcomers:
-            if not (self.draft.admit(job) or self._shrink_for(job) or self._preempt_for(job)):
+            if job.id in self.grants and not (self.draft.admit(job) or self._shrink_for(job) or self._preempt_for(job)):
                 self.draft.wait(job)
 
     def _shrink_for(self, job: Job) -> bool:
@@ -253,20 +315,43 @@ class _Pass:
             for other in self.draft.elastic()
             if (room := self.draft.allocation(other)) and room.share > self.grants.get(other.id, 0)
         ]
-        return bool(surplus) and admit_by_shrinking(self.draft, job, self.policy.resize_after_s, surplus)
+        if not surplus or not admit_by_shrinking(self.draft, job, self.policy.resize_after_s, surplus):
+            return False
+        for other in surplus:
+            self._give_back(other)
+        return True
+
+    def _give_back(self, job: Job) -> None:
+        """Have ``job``, which shrank to its smallest size, keep what it may have: only its surplus is for others."""
+        draft, share, room = self.draft, self.grants.get(job.id, 0), self.draft.allocation(job)
+        if room is None or room.share >= share:
+            return
+        draft.trial.give(room)
+        larger = draft.trial.find(job, share, room.node_ids)
+        draft.trial.take(room)
+        if larger is not None:
+            draft.place(job, larger, draft.placements[job.id].reason, claim=True)
 
     def _preempt_for(self, job: Job) -> bool:
-        """Take the place of jobs that should not run, the newest first; else of smaller ones that came later."""
+        """Take the place of jobs that should not run, the newest first; else of smaller ones whose turn is later."""
         draft, min_run_s = self.draft, self.policy.min_run_s
         others = sorted(
-            ((stand, other) for group in self.groups.groups.values() for stand, other in group.with_room()),
+            ((stand, other) for group in self.groups.with_room.values() for stand, other in group.with_room()),
             reverse=True,
         )
         allowed = [other for _, other in others if may_be_preempted(draft, other, min_run_s)]
         over = [other for other in allowed if other.id not in self.grants]
-        later = [other for other in allowed if other.id in self.grants and other.sequence > job.sequence]
+        later = [other for other in allowed if self._is_later(other, job)]
         smaller = [other for other in later if _share(other) <= job.gpus_min]
         return preempt(draft, job, [over, smaller], f"preempted by job {job.id}, to which this share belongs")
+
+    def _is_later(self, other: Job, job: Job) -> bool:
+        """Whether it is the turn of ``other``, which may run as well, after that of ``job``."""
+        if other.id not in self.turns:
+            return False
+        turn, theirs = self.turns[job.id][0], self.turns[other.id][0]
+        same_group = theirs[-1] == turn[-1]
+        return other.sequence > job.sequence if same_group else theirs > turn
 
     def fill(self) -> None:
         """Start whoever fits into what is left, and could be preempted again."""
@@ -285,8 +370,20 @@ class _Pass:
         return True
 
 
-def _by_remainder(claim: Claim, step: Step) -> tuple[int, bool, int, Claim]:
-    return (-claim.left - (step.parts if step.has else 0), step.has, claim.group.number, claim)
+def _by_remainder(claim: Claim, step: Step) -> tuple[float, bool, int, Claim]:
+    lacks = claim.left / step.parts + (1 if step.has else 0)
+    return (-round(lacks, SAME), step.has, claim.group.number, claim)
+
+
+def _turn(claim: Claim, step: Step) -> Turn:
+    """When it would be the turn of ``claim``, whoever runs already."""
+    lacks = math.ceil(round(claim.left / step.parts, SAME))
+    return (-lacks, -round(claim.weight, SAME), claim.group.number)
+
+
+def _when(entry: tuple[Any, ...]) -> Turn:
+    turn: Turn = entry[0]
+    return turn
 
 
 def _share(job: Job) -> int:

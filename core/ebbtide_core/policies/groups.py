@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal
@@ -16,17 +16,29 @@ Stand = tuple[int, float, int]
 """Where a job stands in its group: by which of these it is, then by start, then by submission."""
 
 
+Kind = tuple[Hashable, ...]
+"""All that decides which share a group has of whom nobody has room, and who of it is first."""
+
+
 @dataclass(slots=True, eq=False)
 class Group:
-    """The active jobs of a group that want GPUs. ``number`` is lower for older groups; ``demand`` is by weight."""
+    """The active jobs of a group that want GPUs. ``number`` is when its first one came; ``demand`` is by weight."""
 
     number: int
+    key: str
     jobs: list[tuple[Stand, Job]] = field(default_factory=list)
     demand: dict[float, int] = field(default_factory=dict)
 
     def with_room(self) -> Iterator[tuple[Stand, Job]]:
         """Those with room promised to them."""
         return takewhile(lambda entry: entry[0][0] != WAITS, self.jobs)
+
+    def kind(self) -> Kind | None:
+        """Its kind, if nobody has room."""
+        (where, _, _), first = self.jobs[0]
+        if where != WAITS:
+            return None
+        return (*sorted(self.demand.items()), first.gpus_min, first.gpus_max, first.preemptible)
 
     def add(self, weight: float, parts: int) -> None:
         """Change the demand with that weight."""
@@ -60,11 +72,13 @@ class Groups:
 
     def __init__(self, per: Literal["group", "user"], half_life_s: float | None) -> None:
         self.groups: dict[str, Group] = {}
+        self.with_room: dict[str, Group] = {}
+        self.waiting: dict[Kind, list[tuple[int, Group]]] = {}
+        """Those of whom nobody has room: of each kind, the oldest first."""
         self.without_gpus: list[tuple[int, Job]] = []
         self.past: dict[str, Past] = {}
         self._per = per
         self._half_life_s = half_life_s
-        self._created = 0
         self._known: dict[JobId, tuple[Stand, int, float]] = {}
         self._live: dict[JobId, int] = {}
 
@@ -77,12 +91,13 @@ class Groups:
         known = self._known.get(job.id)
         if entry == known:
             return
-        if known is not None:
-            del self._known[job.id]
-            self._remove(job, *known)
-        if entry is not None:
+        if entry is not None:  # before it is taken out, so that its group does not grow young
             self._known[job.id] = entry
             self._add(job, *entry)
+        if known is not None:
+            if entry is None:
+                del self._known[job.id]
+            self._remove(job, *known)
 
     def key(self, job: Job) -> str:
         """The name of the job's group: no group of several is named like that of a job alone."""
@@ -96,20 +111,44 @@ class Groups:
             return
         group = self.groups.get(self.key(job))
         if group is None:
-            group = self.groups[self.key(job)] = Group(self._created)
-            self._created += 1
+            key = self.key(job)
+            group = self.groups[key] = Group(job.sequence, key)
+        else:
+            self._take_out(group)
         insort(group.jobs, (stand, job))
         group.add(weight, demand)
+        self._put_back(group)
 
     def _remove(self, job: Job, stand: Stand, demand: int, weight: float) -> None:
         if not demand:
             del self.without_gpus[bisect_left(self.without_gpus, (job.sequence, job))]
             return
         group = self.groups[self.key(job)]
+        self._take_out(group)
         del group.jobs[bisect_left(group.jobs, (stand, job))]
         group.add(weight, -demand)
-        if not group.jobs:
-            del self.groups[self.key(job)]
+        if group.jobs:
+            self._put_back(group)
+        else:
+            del self.groups[group.key]
+
+    def _take_out(self, group: Group) -> None:
+        """Have ``group`` among neither those with room nor those without while it changes."""
+        kind = group.kind()
+        if kind is None:
+            del self.with_room[group.key]
+            return
+        line = self.waiting[kind]
+        del line[bisect_left(line, (group.number, group))]
+        if not line:
+            del self.waiting[kind]
+
+    def _put_back(self, group: Group) -> None:
+        kind = group.kind()
+        if kind is None:
+            self.with_room[group.key] = group
+        else:
+            insort(self.waiting.setdefault(kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:
         """Add an attempt that has ended to what its user had."""
