@@ -11,6 +11,7 @@ from ebbtide_core.events import (
     NodeDisconnected,
     NodeLost,
     ReleaseRequested,
+    ResizeRequested,
     ResumeRequested,
     SuspendRequested,
 )
@@ -548,6 +549,21 @@ def test_a_group_is_forgotten_with_its_last_job() -> None:
     assert list(lab.cluster.state.ranking.groups) == ["group x"]
     lab.end(job, DONE)
     assert lab.cluster.state.ranking.groups == {}
+
+
+def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> None:
+    lab = lab_of(gpus=4)
+    running = lab.running(4, **BOUND)
+    jobs = [lab.submit(1, 2) for _ in range(3)]
+    lines = lab.cluster.state.ranking.waiting
+    assert [len(line) for line in lines.values()] == [3]
+    lab.tell(ResizeRequested(jobs[0].id, 2 * WHOLE, 2 * WHOLE))
+    assert sorted(len(line) for line in lines.values()) == [1, 2]
+    lab.tell(HoldRequested(jobs[0].id))
+    assert [len(line) for line in lines.values()] == [2]
+    lab.end(running, DONE)
+    lab.settle()
+    assert held_by(*[[job] for job in jobs]) == [0, 2, 2]
 
 
 def test_a_group_of_jobs_is_never_a_job_alone() -> None:

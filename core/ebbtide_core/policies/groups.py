@@ -22,23 +22,20 @@ Kind = tuple[Hashable, ...]
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The active jobs of a group that want GPUs. ``number`` is when its first one came; ``demand`` is by weight."""
+    """The active jobs of a group that want GPUs.
+
+    ``number`` is when its first one came; ``demand`` is by weight; ``kind`` is its kind if nobody has room.
+    """
 
     number: int
     key: str
     jobs: list[tuple[Stand, Job]] = field(default_factory=list)
     demand: dict[float, int] = field(default_factory=dict)
+    kind: Kind | None = None
 
     def with_room(self) -> Iterator[tuple[Stand, Job]]:
         """Those with room promised to them."""
         return takewhile(lambda entry: entry[0][0] != WAITS, self.jobs)
-
-    def kind(self) -> Kind | None:
-        """Its kind, if nobody has room."""
-        (where, _, _), first = self.jobs[0]
-        if where != WAITS:
-            return None
-        return (*sorted(self.demand.items()), first.gpus_min, first.gpus_max, first.preemptible)
 
     def add(self, weight: float, parts: int) -> None:
         """Change the demand with that weight."""
@@ -79,7 +76,7 @@ class Groups:
         self.past: dict[str, Past] = {}
         self._per = per
         self._half_life_s = half_life_s
-        self._known: dict[JobId, tuple[Stand, int, float]] = {}
+        self._known: dict[JobId, tuple[Stand, int, int, float]] = {}
         self._live: dict[JobId, int] = {}
 
     def update(self, job: Job) -> None:
@@ -87,17 +84,17 @@ class Groups:
         if self._half_life_s is not None:
             self._remember(job, self._half_life_s)
         stand = _stand(job)
-        entry = None if stand is None else (stand, job.gpus_max, job.weight)
+        entry = None if stand is None else (stand, job.gpus_min, job.gpus_max, job.weight)
         known = self._known.get(job.id)
         if entry == known:
             return
         if entry is not None:  # before it is taken out, so that its group does not grow young
             self._known[job.id] = entry
-            self._add(job, *entry)
+            self._add(job, entry[0], *entry[2:])
         if known is not None:
             if entry is None:
                 del self._known[job.id]
-            self._remove(job, *known)
+            self._remove(job, known[0], *known[2:])
 
     def key(self, job: Job) -> str:
         """The name of the job's group: no group of several is named like that of a job alone."""
@@ -134,21 +131,22 @@ class Groups:
 
     def _take_out(self, group: Group) -> None:
         """Have ``group`` among neither those with room nor those without while it changes."""
-        kind = group.kind()
-        if kind is None:
+        if group.kind is None:
             del self.with_room[group.key]
             return
-        line = self.waiting[kind]
+        line = self.waiting[group.kind]
         del line[bisect_left(line, (group.number, group))]
         if not line:
-            del self.waiting[kind]
+            del self.waiting[group.kind]
 
     def _put_back(self, group: Group) -> None:
-        kind = group.kind()
-        if kind is None:
+        (where, _, _), first = group.jobs[0]
+        if where != WAITS:
+            group.kind = None
             self.with_room[group.key] = group
         else:
-            insort(self.waiting.setdefault(kind, []), (group.number, group))
+            group.kind = (*sorted(group.demand.items()), first.gpus_min, first.gpus_max, first.preemptible)
+            insort(self.waiting.setdefault(group.kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:
         """Add an attempt that has ended to what its user had."""
