@@ -25,6 +25,8 @@ from ebbtide_sim.workloads.nodes import SimNode
 
 SCHEMA_VERSION: Final = 1
 """Of the journal; newer ones are refused."""
+SQLITE: Final = b"SQLite format 3\0"
+"""What a journal begins with."""
 COMPUTING: Final = 1e-3
 """Seconds that a job computes at least, so that it can be simulated."""
 
@@ -66,6 +68,16 @@ def read_export(path: Path) -> Iterator[Line]:
             yield Line(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
         except (KeyError, TypeError, ValueError):
             raise WorkloadError(f"{path}:{number}: is not an object with sequence, time, kind and body") from None
+
+
+def read_either(path: Path) -> Iterator[Line]:
+    """The events of a journal or of an export, whichever ``path`` is."""
+    try:
+        with path.open("rb") as file:
+            is_journal = file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror}") from None
+    return read_journal(path) if is_journal else read_export(path)
 
 
 def _body(text: str, where: str) -> Any:
@@ -131,14 +143,15 @@ def _folded(lines: Iterable[Line]) -> tuple[ClusterState, float]:
     """The state at the end of a journal, with the jobs that were forgotten since, and the time of its last event."""
     cluster, time = Cluster(Fifo()), 0.0
     for line in lines:
-        event = _event(line)
+        event = read_event(line)
         time = line.time
-        if event is not None and not isinstance(event, e.JobRetired):
+        if not isinstance(event, e.JobRetired):
             cluster.replay(event, line.time)
     return cluster.state, time
 
 
-def _event(line: Line) -> Event | None:
+def read_event(line: Line) -> Event:
+    """The event of a line; `WorkloadError` if it cannot be read."""
     try:
         return decode_event(line.kind, line.body)
     except (UnknownEventError, KeyError, TypeError, ValueError):
@@ -180,6 +193,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         priority=job.priority,
         weight=job.weight,
         preemptible=job.preemptible,
+        requested_s=None if job.elastic else spec.time_limit_s,
     )
 
 
