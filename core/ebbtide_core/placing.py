@@ -101,11 +101,17 @@ class Trial:
         self._enter()
         if share > WHOLE and self.is_gang(job, share):
             return self._gang(job, share // WHOLE, nodes, free_now)
-        later = None
+        later, known, uses = None, self.nodes, self._use
+        cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
         for id in self._candidates(job, share, fullest) if nodes is None else nodes:
-            node = self.nodes.get(id)
-            piece = self._on_node(job, share, node) if node is not None else None
-            if piece is None or node is None:
+            node = known.get(id)
+            # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
+            if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
+                continue
+            if later and waits and (node.held.cpus + cpus > node.facts.cpus or node.idle(node.held) < count):
+                continue
+            piece = self._on_node(job, share, node)
+            if piece is None:
                 continue
             if self._free_now(job, node, piece):
                 return Allocation((piece,))
@@ -263,7 +269,8 @@ def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, 
 
 
 def _own_gpus(job: Job) -> frozenset[GpuId]:
-    return frozenset(job.attempts[-1].allocation.gpu_ids) if job.attempts else frozenset()
+    holding = job.holding
+    return frozenset(holding.allocation.gpu_ids) if holding is not None else frozenset()
 
 
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
