@@ -122,7 +122,15 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     began = min(job.submitted for job in state.jobs.values())
     ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
     unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
-    notes = (f"{unfinished} jobs were not completed: they count with what they computed",) if unfinished else ()
+    changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
+    notes = tuple(
+        f"{count} jobs {what}"
+        for count, what in (
+            (unfinished, "were not completed: they count with what they computed"),
+            (changed, "were given another priority or weight: they have the last one from the beginning"),
+        )
+        if count
+    )
     never = len(state.jobs) - len(ran)
     jobs = sorted((_sim_job(job, began, end) for job in ran), key=lambda job: job.submit_s)
     restarts = [

@@ -53,6 +53,18 @@ def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
     assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
 
 
+def test_a_priority_that_was_changed_counts_as_it_was_in_the_end_and_a_note_says_so() -> None:
+    lab = Lab("priority", gpus=1)
+    job = lab.running(1, priority=42)
+    lab.tell(e.JobChanged(job.id, 5, 2.0, 42, 1.0, "ann"))
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    assert [(job.priority, job.weight) for job in past.workload.jobs] == [(5, 2.0)]
+    assert past.workload.notes == (
+        "1 jobs were given another priority or weight: they have the last one from the beginning",
+    )
+
+
 def test_an_export_reads_as_the_journal_did(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
     with path.open("w") as out:
