@@ -56,12 +56,15 @@ class World:
 
     ``restart_cost_s``: from the launch of a later attempt to when it computes again. ``resumable``: whether work
     survives a preemption; if not, a job starts again from nothing. ``max_nodes``: over how many a gang may be spread.
+    ``requested``: whether policies are told how long a job's user asked for, if that is known, instead of how long it
+    takes.
     """
 
     speedup: Speedup = LINEAR
     restart_cost_s: float = 0.0
     resumable: bool = True
     max_nodes: int = 4096
+    requested: bool = False
 
 
 class Observer(Protocol):
@@ -196,10 +199,10 @@ class Simulation:
             self._end(self._ended.pop())
 
     def _submit(self, job: SimJob) -> None:
-        speedup = self.world.speedup
-        work = job.runtime_s if job.elastic or not job.gpus_max else job.runtime_s * speedup(job.gpus_max)
+        speed = 1.0 if job.elastic or not job.gpus_max else self.world.speedup(job.gpus_max)
+        work, declared_s = job.runtime_s * speed, job.requested_s if self.world.requested else job.runtime_s
         id = JobId(job.id)
-        event = e.JobSubmitted(id, self._spec(job, work), job.user)
+        event = e.JobSubmitted(id, self._spec(job, None if declared_s is None else declared_s * speed), job.user)
         for observer in self._observers:
             observer.submitted(self.now, job, work)
         if reason := self._impossible(job, event):
@@ -211,7 +214,7 @@ class Simulation:
         self._changed = True
         self._tell(event)
 
-    def _spec(self, job: SimJob, work: float) -> JobSpec:
+    def _spec(self, job: SimJob, declared: float | None) -> JobSpec:
         return JobSpec(
             command=(),
             workdir="/",
@@ -227,7 +230,7 @@ class Simulation:
             weight=job.weight,
             group=job.bag,
             max_nodes=self.world.max_nodes,
-            work_s=work,
+            work_s=declared,
         )
 
     def _impossible(self, job: SimJob, event: e.JobSubmitted) -> str:

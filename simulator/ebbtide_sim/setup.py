@@ -27,7 +27,8 @@ class Setup:
     """One simulation, in words and numbers. ``nodes`` is ``NODESxGPUS``; ``elastic`` is ``MIN-MAX`` GPUs, or empty.
 
     ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` are of each node and GPU, unless a ``cluster`` file says
-    it all. ``limit`` keeps the first jobs of the workload only.
+    it all. ``limit`` keeps the first jobs of the workload only. ``times`` that policies know are ``exact``, or those
+    that the jobs' users ``requested``.
     """
 
     workload: str = "bags"
@@ -43,6 +44,7 @@ class Setup:
     speedup: str = "linear"
     restart_cost_s: float = 0.0
     resumable: bool = True
+    times: str = "exact"
     limit: int | None = None
     arrival: str = "submit"
     seed: int = 0
@@ -57,7 +59,12 @@ class Setup:
             workload = elastic(workload, low, high, speedup)
         if self.offline:
             workload = offline(workload)
-        world = World(speedup=speedup, restart_cost_s=self.restart_cost_s, resumable=self.resumable)
+        world = World(
+            speedup=speedup,
+            restart_cost_s=self.restart_cost_s,
+            resumable=self.resumable,
+            requested=_requested(self.times),
+        )
         return Scenario(workload=workload, nodes=self._nodes(), policy=self.policy, options=self.options, world=world)
 
     def _nodes(self) -> tuple[SimNode, ...]:
@@ -78,6 +85,12 @@ class Setup:
 def _loaded(name: str, seed: int, limit: int | None, arrival: str) -> Workload:
     """A workload is read once per process, however many simulations run there."""
     return load_workload(name, seed, jobs=limit, arrival=arrival)
+
+
+def _requested(times: str) -> bool:
+    if times not in ("exact", "requested"):
+        raise WorkloadError(f"--times: {times[:40]!r} is neither exact nor requested")
+    return times == "requested"
 
 
 def parse_nodes(text: str) -> tuple[int, int]:

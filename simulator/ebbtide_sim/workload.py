@@ -19,11 +19,11 @@ class WorkloadError(ValueError):
 class SimJob:
     """One job of a workload; times in seconds from the workload's start, GPU counts in parts.
 
-    ``runtime_s`` is at one GPU for elastic jobs and at the requested count (``gpus_max``) for rigid ones. ``bag`` is
-    the bag of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0
-    meaning its share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised,
-    ``save_s`` how long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more
-    urgent.
+    ``runtime_s`` is at one GPU for elastic jobs and at the requested count (``gpus_max``) for rigid ones. So is
+    ``requested_s``, the run time that its user asked for, None if that is not known; it is no limit. ``bag`` is the bag
+    of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0 meaning its
+    share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised, ``save_s`` how
+    long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more urgent.
     """
 
     id: str
@@ -42,6 +42,7 @@ class SimJob:
     priority: int = limits.DEFAULT_PRIORITY
     weight: float = 1.0
     preemptible: bool = True
+    requested_s: float | None = None
 
     @property
     def steps_aside_s(self) -> float:
@@ -95,8 +96,9 @@ def elastic(workload: Workload, low_parts: int, high_parts: int, speedup: Speedu
 def _with_bounds(job: SimJob, low: int, high: int, speedup: Speedup, final: float) -> SimJob:
     if job.gpus_max == 0:
         return job
-    work = job.runtime_s if job.elastic else job.runtime_s * speedup(job.gpus_max)
-    return replace(job, gpus_min=low, gpus_max=high, runtime_s=work / final)
+    speed = 1.0 if job.elastic else speedup(job.gpus_max)
+    requested_s = None if job.requested_s is None else job.requested_s * speed / final
+    return replace(job, gpus_min=low, gpus_max=high, runtime_s=job.runtime_s * speed / final, requested_s=requested_s)
 
 
 def offline(workload: Workload) -> Workload:

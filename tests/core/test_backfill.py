@@ -1,7 +1,7 @@
 """EASY backfill: later jobs start if the first that has to wait does not start later for it."""
 
 import pytest
-from ebbtide_core.events import JobSubmitted, ResumeRequested, SuspendRequested
+from ebbtide_core.events import JobSubmitted, ReleaseRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.leaving import Leaving, held_s
 from ebbtide_core.model import WHOLE, JobId, JobState, SuspendMode
 from ebbtide_core.policies.backfill import Backfill, shape_in_time
@@ -148,6 +148,18 @@ def test_who_has_outrun_what_it_declared_may_leave_at_any_moment() -> None:
     assert lab.submit(1, **asks(1.0)).state is WAITS
 
 
+def test_of_those_that_pass_in_one_go_each_counts_for_the_next() -> None:
+    """Twenty of 32 CPUs are in use for an hour, and the head needs 24: so 8 are left to others, of the 12 idle ones."""
+    lab = lab_of(gpus=8)
+    lab.running(1, cpus=20.0, **asks(HOUR))
+    lab.submit(1, cpus=24.0)
+    jobs = [lab.submit(1, cpus=4.0, hold=True) for _ in range(3)]
+    for job in jobs:
+        lab.cluster.handle(ReleaseRequested(job.id), lab.now)
+    lab.wait(0)
+    assert [job.state for job in jobs] == [STARTED, STARTED, WAITS]
+
+
 # --- where, not how many ---
 
 
@@ -251,7 +263,7 @@ def test_an_elastic_job_does_not_grow_into_what_is_set_aside() -> None:
 
 
 def test_who_makes_room_for_the_head_keeps_its_size() -> None:
-    """There is a GPU to grow into that the head will not need; but a resize takes a restart, and it would leave later."""
+    """There is a GPU to grow into that the head will not need; but after a resize it would leave later."""
     sizes = {}
     for backfill in ("off", "easy"):
         lab = Lab("fifo", gpus=5, backfill=backfill, resize_after_s="0")

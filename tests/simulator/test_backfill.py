@@ -1,11 +1,10 @@
 """EASY backfill keeps its promise: whoever passes the head of the line does not delay it, if all times are exact."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId
+from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
@@ -17,7 +16,7 @@ from ebbtide_sim.workloads.nodes import SimNode
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from tests.simulator.test_properties import NODES, WORLDS, could_run, named, workloads
+from tests.simulator.test_properties import GIB, NODES, WORLDS, careful, could_run, named, simulated, workloads
 
 DUST_S = 1e-6
 """What sums of times may be off by."""
@@ -79,8 +78,42 @@ def run(jobs: list[SimJob], nodes: list[SimNode], world: World, name: str, **opt
 def crowds(draw: Any) -> tuple[list[SimJob], list[SimNode]]:
     """Rigid jobs that come close together, so that most have to wait, and nodes that could run each."""
     nodes = named(draw(NODES))
-    jobs = [replace(job, gpus_min=job.gpus_max, submit_s=job.submit_s // 10) for job in draw(workloads())]
+    jobs = [
+        SimJob(
+            id=str(number),
+            submit_s=float(number),
+            runtime_s=float(draw(st.integers(1, 400))),
+            gpus_min=(share := int(draw(st.sampled_from([0.25, 0.5, 1, 1, 2, 2, 3, 4, 6])) * WHOLE)),
+            gpus_max=share,
+            gpu_mem_bytes=draw(st.sampled_from([0, 0, 4 * GIB, 12 * GIB])),
+            cpus=float(draw(st.sampled_from([0, 1, 5]))),
+            mem_bytes=draw(st.sampled_from([0, 24 * GIB])),
+        )
+        for number in range(draw(st.integers(10, 24)))
+    ]
     return [job for job in jobs if could_run(job, nodes)], nodes
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("fifo", {"backfill": "easy", "resize_after_s": "0"}),
+        ("priority", {"backfill": "easy", "min_run_s": "0"}),
+        ("priority", {"backfill": "easy", "preemption": "off"}),
+    ],
+)
+@careful
+@given(jobs=workloads(), nodes=NODES, world=WORLDS)
+def test_nothing_is_booked_twice_and_nobody_starves(
+    policy: str, options: dict[str, str], jobs: list[SimJob], nodes: list[SimNode], world: World
+) -> None:
+    nodes = named(nodes)
+    jobs = [job for job in jobs if could_run(job, nodes)]
+    log, checker = simulated(policy, jobs, nodes, world, **options)
+    note(log)
+    assert checker.finished == {job.id for job in jobs}
+    assert not checker.held
+    assert simulated(policy, jobs, nodes, world, **options)[0] == log
 
 
 POLICIES = pytest.mark.parametrize(("policy", "options"), [("fifo", {"backfill": "easy"}), ("reservation", {})])

@@ -62,6 +62,8 @@ AXIS = argument_type("name=values", _parse_axis)
 @click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
 @click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
 @click.option("--speedup", metavar="NAME|FILE", default="linear", help="Speed by GPUs: linear, dl-sublinear, a CSV.")
+@click.option("--times", type=click.Choice(("exact", "requested")), default="exact",
+              help="What policies know of run times: the truth, or what users asked for.")  # fmt: skip
 @click.option("--restart-cost", metavar="TIME", type=DURATION, default="0s", help="From a relaunch to computing again.")
 @click.option("--not-resumable", is_flag=True, help="Who is preempted starts again from nothing.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="For whatever is drawn at random.")

@@ -14,7 +14,7 @@ from ebbtide_sim.workloads.table import GIB, Row, read_rows
 REQUIRED: Final = ("id", "submit_s", "runtime_s")
 OPTIONAL: Final = (
     "class", "user", "bag", "gpus_min", "gpus_max", "gpu_mem_gib", "cpus", "mem_gib", "grace_s", "priority", "weight",
-    "preemptible",
+    "preemptible", "requested_s",
 )  # fmt: skip
 _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
@@ -23,8 +23,9 @@ def read_plain(path: Path) -> Workload:
     """Read our CSV: a header with the columns `REQUIRED` and any of `OPTIONAL`, in any order.
 
     What is missing or empty has a default: class ``be``, 1 GPU (of ``gpus_min`` and ``gpus_max``, the one that is there
-    stands for both), the GPU memory of its share, no CPUs, memory or grace period, priority 42, weight 1, preemptible.
-    GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines need not be sorted.
+    stands for both), the GPU memory of its share, no CPUs, memory or grace period, priority 42, weight 1, preemptible,
+    and nothing that its user requested. GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines
+    need not be sorted.
     """
     jobs = sorted(_jobs(path), key=lambda job: job.submit_s)
     return Workload(path.name, jobs)
@@ -61,6 +62,7 @@ def _jobs(path: Path) -> Iterator[SimJob]:
             priority=row.whole("priority", limits.DEFAULT_PRIORITY, limits.MIN_PRIORITY, limits.MAX_PRIORITY),
             weight=row.number("weight", 1.0, limits.MIN_WEIGHT, limits.MAX_WEIGHT),
             preemptible=_TRUTH[row.word("preemptible", _TRUTH, "true")],
+            requested_s=row.number("requested_s") if row.cells.get("requested_s") else None,
         )
 
 
@@ -87,5 +89,5 @@ def _cells(job: SimJob) -> tuple[object, ...]:
     return (
         job.id, repr(job.submit_s), repr(job.runtime_s), job.job_class.value, job.user, job.bag, gpus(job.gpus_min),
         gpus(job.gpus_max), job.gpu_mem_bytes / GIB, job.cpus, job.mem_bytes / GIB, job.grace_s, job.priority,
-        job.weight, str(job.preemptible).lower(),
+        job.weight, str(job.preemptible).lower(), "" if job.requested_s is None else repr(job.requested_s),
     )  # fmt: skip

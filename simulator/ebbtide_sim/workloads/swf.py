@@ -40,6 +40,7 @@ class _Run(NamedTuple):
     run_s: float
     processors: int
     user: str
+    requested_s: float | None
 
 
 def arrival_named(name: str) -> Arrival:
@@ -71,6 +72,7 @@ def read_swf(path: Path, arrival: Arrival = "submit") -> Workload:
             bag=bag,
             gpus_min=run.processors * WHOLE,
             gpus_max=run.processors * WHOLE,
+            requested_s=run.requested_s,
         )
         for run, bag in zip(runs, bags, strict=True)
     ]
@@ -161,4 +163,5 @@ def _run(cells: list[str], values: list[float], arrival: Arrival) -> _Run:
     start_s = submit_s + max(values[2], 0.0)
     user = cells[11] if values[11] >= 0 else ""
     arrival_s = start_s if arrival == "start" else submit_s
-    return _Run(cells[0], arrival_s, start_s, values[3], int(_processors(values)), user)
+    requested_s = values[8] if 0 < values[8] <= MAX_TIME_S else None
+    return _Run(cells[0], arrival_s, start_s, values[3], int(_processors(values)), user, requested_s)
