@@ -216,7 +216,7 @@ class Simulation:
 
     def _spec(self, job: SimJob, declared: float | None) -> JobSpec:
         return JobSpec(
-            command=(),
+            command=(job.script,) if job.script else (),
             workdir="/",
             gpus_min=job.gpus_min,
             gpus_max=job.gpus_max,
@@ -231,6 +231,8 @@ class Simulation:
             group=job.bag,
             max_nodes=self.world.max_nodes,
             work_s=declared,
+            time_limit_s=job.time_limit_s,
+            time_auto=job.time_auto,
         )
 
     def _impossible(self, job: SimJob, event: e.JobSubmitted) -> str:

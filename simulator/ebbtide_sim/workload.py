@@ -24,6 +24,7 @@ class SimJob:
     of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0 meaning its
     share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised, ``save_s`` how
     long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more urgent.
+    After ``time_limit_s`` of running it is ended; with ``time_auto`` it reserves by what its ``script`` took before.
     """
 
     id: str
@@ -43,6 +44,9 @@ class SimJob:
     weight: float = 1.0
     preemptible: bool = True
     requested_s: float | None = None
+    script: str = ""
+    time_limit_s: float | None = None
+    time_auto: bool = False
 
     @property
     def steps_aside_s(self) -> float:

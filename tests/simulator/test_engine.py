@@ -47,6 +47,22 @@ def times(log: list[dict[str, Any]], name: str) -> list[tuple[float, str]]:
     return [(line["t"], line["event"]) for line in log if line["job"] == name]
 
 
+class TestReservations:
+    def test_a_job_is_ended_when_its_time_is_up(self) -> None:
+        report, log = run([job("a", 0, 10, time_limit_s=4.0), job("b", 0, 4, time_limit_s=4.0)], nodes())
+        assert times(log, "a")[-1][0] == 4
+        assert times(log, "b") == [(0, "submit"), (4, "start"), (8, "finish")]
+        assert (report.finished, report.jobs) == (1, 2)
+
+    def test_a_job_reserves_by_what_its_script_took_and_goes_on_in_the_next_reservation(self) -> None:
+        early = [job(f"e{n}", 0, 10, user="ann", script="train") for n in range(5)]
+        late = job("late", 60, 15, user="ann", script="train", time_auto=True, grace_s=1.0)
+        log = run([*early, late], nodes(), world=World(restart_cost_s=2.0))[1]
+        assert times(log, "late") == [
+            (60, "submit"), (60, "start"), (71, "suspend"), (71, "resume"), (78, "finish")
+        ]  # fmt: skip
+
+
 class TestTime:
     def test_jobs_run_one_after_the_other_on_one_gpu(self) -> None:
         report, log = run([job("a", 0, 10), job("b", 2, 5)], nodes())
