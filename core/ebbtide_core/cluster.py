@@ -29,6 +29,8 @@ RULES: Final = {
     for kind in EVENT_TYPES.values()
 }
 """For each event: whether it is news, what it changes, what the world is asked to do, and which decisions follow."""
+ROUNDING_S: Final = 1e-6
+"""Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
 
 
 class InvariantError(AssertionError):
@@ -184,7 +186,7 @@ class Cluster:
         state = self.state
         state.end_delays(now)
         for job in state.due_deadlines(now):
-            ran_s, reserved_s = job.running_s(now), job.attempts[-1].reserved_s
+            ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
                 reason = f"time limit of {job.spec.time_limit_s:g} s reached"
                 self._take(stop(job, StopCause.TIME_LIMIT, reason), now, out)

@@ -1,6 +1,7 @@
 """Jobs of unknown length that reserve time: ``--time auto``."""
 
 import pytest
+from ebbtide_core import events as e
 from ebbtide_core.model import JobState, SuspendMode
 from ebbtide_core.reserving.live import FIRST_S, next_reservation
 from ebbtide_core.spec import JobSpec, SpecError, validate
@@ -70,6 +71,16 @@ def test_a_plain_time_limit_still_ends_the_job(lab: Lab) -> None:
     lab.wait(101)
     lab.end(job, stepped_aside())
     assert (job.state, job.attempts[0].reserved_s) == (JobState.FAILED, None)
+
+
+@pytest.mark.parametrize("seconds", [100.1, 33.3, 0.7])
+def test_a_time_is_up_at_its_very_end_whatever_rounding_makes_of_it(lab: Lab, seconds: float) -> None:
+    for _ in range(5):
+        job = lab.running(1, time_limit_s=seconds)
+        lab.now += seconds - 1
+        lab.tell(e.SchedulingDue())
+        assert stopped(lab.last) == {job.id}
+        lab.end(job, stepped_aside())
 
 
 def test_a_time_limit_bounds_all_reservations_together(lab: Lab) -> None:
