@@ -265,12 +265,22 @@ class _Pass:
             smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
             if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
                 continue
-            for _, step in sorted(smaller, key=_when, reverse=True):
-                if self.room < first.parts:
-                    del self.turns[step.job.id]
-                    self.room += self.grants.pop(step.job.id)
+            self._revoke(sorted(smaller, key=_when, reverse=True), first.parts)
             self.turns[first.job.id] = turn, first
             self._grant(claim, first)
+
+    def _revoke(self, entries: list[tuple[Turn, Step]], parts: int) -> None:
+        """Take back grants from the first of ``entries`` on until there is room, less those that are not needed."""
+        revoked = []
+        for entry in entries:
+            if self.room < parts:
+                revoked.append(entry[1].job.id)
+                self.room += self.grants[entry[1].job.id]
+        for id in reversed(revoked):
+            if self.room - self.grants[id] >= parts:
+                self.room -= self.grants[id]
+            else:
+                del self.grants[id], self.turns[id]
 
     def _other(self, claim: Claim, left: float) -> tuple[float, bool, int, Claim] | None:
         """The next oldest group of the same kind, with the same share."""
