@@ -1,6 +1,7 @@
 """How long to reserve for a job that asks for ``--time auto``: from its submitter's own earlier runs of that script."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from ebbtide_core.reserving.cost import CostModel
@@ -25,13 +26,21 @@ def next_reservation(runs: Sequence[float], used_s: float) -> tuple[float, str]:
     if len(runs) < MIN_RUNS:
         first = 2 * max(runs) if runs else FIRST_S
         return _doubled(first, used_s), f"too little history, {len(runs)} of {MIN_RUNS} runs"
-    history = Empirical(run for run in runs if run > 0)
+    known = tuple(run for run in runs if run > 0)
+    sequence = _best_sequence(known)
+    for reserved in sequence:
+        if reserved > used_s * (1 + 1e-9):
+            return reserved, f"from {len(known)} earlier runs"
+    return _doubled(sequence[-1], used_s), f"longer than all {len(known)} earlier runs"
+
+
+@lru_cache(maxsize=256)
+def _best_sequence(runs: tuple[float, ...]) -> tuple[float, ...]:
+    """The sequence that would have cost least; kept, because a pass asks for it again for every job that waits."""
+    history = Empirical(runs)
     values = sorted(set(history.runs))
     weights = [history.runs.count(value) / len(history.runs) for value in values]
-    for reserved in best_for(values, weights, COST):
-        if reserved > used_s * (1 + 1e-9):
-            return reserved, f"from {len(history.runs)} earlier runs"
-    return _doubled(history.high, used_s), f"longer than all {len(history.runs)} earlier runs"
+    return tuple(best_for(values, weights, COST))
 
 
 def _doubled(seconds: float, used_s: float) -> float:

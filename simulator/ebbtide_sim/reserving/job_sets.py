@@ -1,0 +1,212 @@
+"""Sets of jobs of unknown length on a cluster: on the fly, or by reservations (seed 002, "system's perspective")."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+import numpy as np
+from ebbtide_core.events import AttemptPlaced, Event
+from ebbtide_core.model import WHOLE
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.reserving.cost import CostModel
+from ebbtide_core.reserving.distribution import Distribution
+from ebbtide_core.reserving.live import next_reservation
+from ebbtide_core.reserving.sequences import STRATEGIES
+from ebbtide_core.work import RUNS_REMEMBERED
+
+from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.metrics import Metrics
+from ebbtide_sim.reserving.sampling import draw
+from ebbtide_sim.sources import Recorded, Source
+from ebbtide_sim.workload import SimJob
+from ebbtide_sim.workloads.nodes import SimNode
+
+MEAN_S: Final = 3600.0
+SAVE_S: Final = 0.01 * MEAN_S
+"""What a checkpoint costs, and as much again to go on from it."""
+SCRIPT: Final = "train"
+
+
+class Asks(Enum):
+    """What a job asks for, and what becomes of it if that is too short."""
+
+    NOTHING = "nothing"
+    KNOWN = "its run time, known"
+    LONGEST = "the longest run time of all"
+    KILLED = "a reservation; killed at its end, it starts again with the next"
+    SAVED = "a reservation (--time auto); it checkpoints at its end, and goes on in the next"
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """How a set of jobs is scheduled. ``strategy`` is of the sequences of reservations, "" for ones without."""
+
+    name: str
+    policy: str
+    asks: Asks
+    strategy: str = ""
+
+
+HISTORY: Final = "history"
+"""The live cluster's own strategy: what would have cost least for the last runs of the script."""
+
+ON_THE_FLY: Final = Regime("on the fly", "fifo", Asks.NOTHING)
+REGIMES: Final = (
+    ON_THE_FLY,
+    Regime("known run times", "reservation", Asks.KNOWN),
+    Regime("the longest run time", "reservation", Asks.LONGEST),
+    Regime("killed", "reservation", Asks.KILLED, HISTORY),
+    Regime("killed", "reservation", Asks.KILLED, "equal-probability"),
+    Regime("killed", "reservation", Asks.KILLED, "mean-doubling"),
+    Regime("checkpoint", "fifo", Asks.SAVED, HISTORY),
+    Regime("checkpoint", "reservation", Asks.SAVED, HISTORY),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """Jobs that come together: run times in seconds, and GPUs; ``earlier`` are the last runs of their script."""
+
+    law: Distribution
+    scale: float
+    runs: Sequence[float]
+    gpus: Sequence[int]
+    earlier: Sequence[float]
+
+
+def draw_set(law: Distribution, jobs: int, sizes: Sequence[int], rng: np.random.Generator) -> JobSet:
+    """A set whose run times follow ``law``, stretched to a mean of `MEAN_S`; sizes are equally likely."""
+    scale = MEAN_S / law.mean
+    drawn = [float(run) * scale for run in draw(law, jobs + RUNS_REMEMBERED, rng)]
+    gpus = [int(size) for size in rng.choice(np.array(sizes), size=jobs)]
+    return JobSet(law, scale, drawn[:jobs], gpus, drawn[jobs:])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """From the moment that the set comes; times in seconds. ``wasted_gpu_s`` is what was held and led to nothing."""
+
+    makespan_s: float
+    mean_flow_s: float
+    used_gpu_s: float
+    wasted_gpu_s: float
+    starts: float
+    """Of a job, on average: one, or one per reservation."""
+
+
+@dataclass(slots=True)
+class Counted(Metrics):
+    """The measures, and how often jobs started since ``began``."""
+
+    began: float = 0.0
+    starts: int = 0
+
+    def recorded(self, now: float, event: Event) -> None:
+        """Count starts, too."""
+        Metrics.recorded(self, now, event)
+        if type(event) is AttemptPlaced and now >= self.began:
+            self.starts += 1
+
+
+def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> Outcome:
+    """Run the set under ``regime``, after 50 earlier runs of the same script on the same cluster."""
+    began = sum(jobs.earlier) + 1.0  # all of those have ended
+    earlier = [_job(f"earlier {n}", 0.0, run, 1) for n, run in enumerate(jobs.earlier)]
+    own = [_job(str(n), began, run, size) for n, (run, size) in enumerate(zip(jobs.runs, jobs.gpus, strict=True))]
+    metrics = Counted(began=began)
+    killed = regime.asks is Asks.KILLED
+    world = World(restart_cost_s=0.0 if killed else SAVE_S, resumable=not killed, requested=True)
+    source = _source(jobs, regime, earlier, own)
+    Simulation(nodes, source, create_policy(regime.policy, {}), [metrics], world).run()
+    return _outcome(metrics, own)
+
+
+def _outcome(metrics: Counted, own: Sequence[SimJob]) -> Outcome:
+    """Sum up, all reservations of a job together."""
+    mine = [tally for tally in metrics.tallies.values() if tally.job.submit_s >= metrics.began]
+    ends = [tally.ended - metrics.began for tally in mine if tally.ended is not None]
+    assert len(ends) == len(own), "every job ends once"
+    used = sum(tally.held_gpu_s for tally in mine)
+    return Outcome(
+        makespan_s=max(ends),
+        mean_flow_s=sum(ends) / len(ends),
+        used_gpu_s=used,
+        wasted_gpu_s=used - sum(job.runtime_s * job.gpus_max / WHOLE for job in own),
+        starts=metrics.starts / len(own),
+    )
+
+
+def _job(id: str, at: float, run: float, gpus: int) -> SimJob:
+    size = gpus * WHOLE
+    return SimJob(
+        id=id, submit_s=at, runtime_s=run, user="ann", script=SCRIPT, gpus_min=size, gpus_max=size, grace_s=SAVE_S
+    )
+
+
+def _source(jobs: JobSet, regime: Regime, earlier: Sequence[SimJob], own: Sequence[SimJob]) -> Source:
+    match regime.asks:
+        case Asks.NOTHING:
+            return Recorded([*earlier, *own])
+        case Asks.KNOWN:
+            return Recorded([*earlier, *(replace(job, time_limit_s=job.runtime_s, grace_s=0.0) for job in own)])
+        case Asks.LONGEST:
+            longest = max(jobs.runs)
+            return Recorded([*earlier, *(replace(job, time_limit_s=longest, grace_s=0.0) for job in own)])
+        case Asks.SAVED:
+            return Recorded([*earlier, *(replace(job, time_auto=True) for job in own)])
+        case Asks.KILLED:
+            return AskingAgain(earlier, own, sequence(jobs, regime.strategy))
+
+
+def sequence(jobs: JobSet, strategy: str) -> list[float]:
+    """The reservations of ``strategy``, in seconds, until one is long enough for all of ``jobs``."""
+    longest = max(jobs.runs)
+    found: list[float] = []
+    for reserved in _reservations(jobs, strategy):
+        found.append(reserved)
+        if reserved >= longest:
+            break
+    return found
+
+
+def _reservations(jobs: JobSet, strategy: str) -> Iterator[float]:
+    if strategy != HISTORY:
+        for reserved in STRATEGIES[strategy](jobs.law, CostModel(), 200):
+            yield reserved * jobs.scale
+        return
+    reserved = 0.0
+    while True:
+        reserved, _ = next_reservation(jobs.earlier, reserved)
+        yield reserved
+
+
+class AskingAgain:
+    """Jobs that are killed at the end of their reservation, and whose user then asks for the next, for all the work."""
+
+    def __init__(self, earlier: Iterable[SimJob], jobs: Iterable[SimJob], reservations: Sequence[float]) -> None:
+        self._reservations = reservations
+        self._jobs = Recorded([*earlier, *(self._asking(job, 0) for job in jobs)])
+        self._asked: dict[str, int] = {}
+        self._again: list[SimJob] = []
+
+    def _asking(self, job: SimJob, number: int) -> SimJob:
+        return replace(job, time_limit_s=self._reservations[number], grace_s=0.0)
+
+    def next_time(self) -> float | None:
+        """The next reservation is asked for as soon as the last one is over, when something happens anyway."""
+        return self._jobs.next_time()
+
+    def take(self, now: float) -> Iterator[SimJob]:
+        """Those that come, and those that come again."""
+        again, self._again = self._again, []
+        yield from (replace(job, submit_s=now) for job in again)
+        yield from self._jobs.take(now)
+
+    def ended(self, job: SimJob) -> None:
+        """If its reservation was too short, the next is asked for."""
+        if job.time_limit_s is None or job.runtime_s <= job.time_limit_s:
+            return
+        name, _, _ = job.id.partition(".")
+        self._asked[name] = number = self._asked.get(name, 0) + 1
+        self._again.append(replace(self._asking(job, number), id=f"{name}.{number}"))
