@@ -123,27 +123,37 @@ class Backfill:
         self._shadow: Shadow | None = None
         self._kept: Allocation | None = None
         self._kept_for = (-1, -1)
+        self._nowhere: set[Hashable] = set()
+        """For which demands there is no room in this pass, which only gets fuller."""
+        self._not_beside: set[Hashable] = set()
+        """For which there is none that the head will not need."""
 
     # --- who may pass ---
 
     def admit(self, job: Job) -> bool:
         """Start ``job`` in room that is free now, if that does not delay the head."""
-        draft = self.draft
-        if job.gpus_min > draft.trial.most:
+        draft, shape = self.draft, shape_of(job)
+        if shape in self._nowhere or job.gpus_min > draft.trial.most:
+            return False
+        if shape in self._not_beside and not self._leaves_in_time(job):
             return False
         room = draft.trial.find(job, job.gpus_min, free_now=True)
         if room is None or (shadow := self.shadow()) is None:
+            self._nowhere.add(shape)
             return False
-        if not self._leaves_in_time(job, shadow):
+        if not self._leaves_in_time(job):
             room = self._beside(job, room, shadow)
             if room is None:
+                self._not_beside.add(shape)
                 return False
             shadow.future.take(room)
         draft.place(job, room, "starting")
         return True
 
-    def _leaves_in_time(self, job: Job, shadow: Shadow) -> bool:
-        snapshot = self.draft.snapshot
+    def _leaves_in_time(self, job: Job) -> bool:
+        snapshot, shadow = self.draft.snapshot, self.shadow()
+        if shadow is None:
+            return False
         held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup, snapshot.reservation(job))
         return held is not None and _starts(job, snapshot.now) + held <= shadow.time
 
@@ -297,7 +307,7 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
 
 def _out_of_the_way(piece: NodeAllocation, node: Node, memory: int, now: Use, then: Use) -> NodeAllocation:
     """``piece`` on those GPUs, with so much ``memory`` each, that leave most of what is free ``now`` to others."""
-    if not piece.gpus:
+    if not piece.gpus or piece.gpus == node.entire.gpus:
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():
