@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ebbtide_core.job import Job
+from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.placing import Trial, reads_checkpoint
 from ebbtide_core.policies.draft import count_text
@@ -86,20 +87,27 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), ", ".join(found))
 
 
+def _expected(state: ClusterState, job: Job) -> Leave | None:
+    """When ``job`` ends, as far as one can tell; else when its reservation does, and it waits for the next."""
+    end = expected_end(job, state.history, state.speedup)
+    live = job.live
+    if end is None and live is not None and live.started is not None and live.reserved_s is not None:
+        end = live.started + max(0.0, live.reserved_s - job.ran_s)
+    return None if end is None else Leave(end, job.sequence, False, False, job)
+
+
 def _room_at(state: ClusterState, job: Job, now: float) -> tuple[float | None, str]:
     """When there is room, and how that is known."""
     trial = Trial(state.books)
     if trial.find(job, job.gpus_min) is not None:
         return now, "there is room now: it waits for those ahead of it"
-    ends = {other.id: expected_end(other, state.history, state.speedup) for other in state.planned.values()}
-    known = sorted((end, id) for id, end in ends.items() if end is not None)
-    for end, id in known:
-        allocation = state.jobs[id].planned
-        assert allocation is not None
-        trial.give(allocation)
-        if trial.find(job, job.gpus_min) is not None:
-            return max(now, end), f"once job {id} and those that end before it have ended"
-    unknown = len(ends) - len(known)
+    expected = [_expected(state, other) for other in state.planned.values()]
+    known = sorted(leave for leave in expected if leave is not None)
+    gives = ((leave, leave.job.planned) for leave in known if leave.job.planned is not None)
+    if (found := first_room(trial, job, gives)) is not None:
+        last, _ = found
+        return max(now, last.time), f"once job {last.job.id} and those that end before it have ended"
+    unknown = len(expected) - len(known)
     if unknown:
-        return None, f"not known: nothing tells when {unknown} of the {len(ends)} jobs that run will end"
+        return None, f"not known: nothing tells when {unknown} of the {len(expected)} jobs that run will end"
     return None, "not known: the nodes that are connected have no room for it even when nothing runs"

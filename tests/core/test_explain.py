@@ -72,3 +72,18 @@ def test_a_running_job_waits_for_nothing(lab: Lab) -> None:
     running = explained(lab, lab.running(1))
     assert (running.ahead, running.nodes, running.room_at) == (None, (), None)
     assert running.needs == "1 GPU"
+
+
+def test_the_end_of_a_reservation_makes_room_if_nothing_else_tells(lab: Lab) -> None:
+    running = lab.running(4, time_auto=True)
+    reserved_s = running.attempts[0].reserved_s
+    assert explained(lab, lab.submit(1)).room_at == pytest.approx(running.attempts[0].started + reserved_s)
+
+
+def test_what_the_head_is_promised_under_backfill_is_what_is_explained() -> None:
+    lab = Lab("fifo", gpus=4, backfill="easy")
+    running = lab.running(3, time_limit_s=1000.0, grace_s=0.0)
+    head = lab.submit(4)
+    lab.running(1, time_limit_s=100.0, grace_s=0.0)
+    assert f"at the latest when the time of job {running.id} is up" in head.reason
+    assert explained(lab, head).room_at == pytest.approx(running.attempts[0].started + 1000)
