@@ -14,6 +14,7 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 from dataclasses import dataclass, field, replace
 
 from ebbtide_core.events import NodeRegistered
+from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, JobId, NodeAllocation, NodeId
 
 CPU_DIGITS = 6
@@ -215,6 +216,16 @@ class Room:
         return other
 
 
+@frozen
+class Most:
+    """The most that a node has, reachable or not. ``gpus`` are the counts of all nodes, the largest first."""
+
+    gpus: tuple[int, ...]
+    gpu_mem_bytes: int
+    cpus: float
+    mem_bytes: int
+
+
 class Books:
     """The books of all nodes.
 
@@ -229,6 +240,7 @@ class Books:
         self.problems: list[str] = []
         self.roots: set[str] = set()
         self.largest = 0
+        self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
         """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable."""
@@ -258,6 +270,20 @@ class Books:
         self.room.update(node, node.promised)
         self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
         self.largest = max((len(other.gpus) for other in self.usable.values()), default=0)
+        self._most = None
+
+    @property
+    def most(self) -> Most:
+        """The most that a node has of anything."""
+        if self._most is None:
+            nodes = self.nodes.values()
+            self._most = Most(
+                gpus=tuple(sorted((len(node.gpus) for node in nodes), reverse=True)),
+                gpu_mem_bytes=max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0),
+                cpus=max((node.facts.cpus for node in nodes), default=0.0),
+                mem_bytes=max((node.facts.mem_bytes for node in nodes), default=0),
+            )
+        return self._most
 
     def occupy(self, job: JobId, allocation: Allocation) -> None:
         """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""

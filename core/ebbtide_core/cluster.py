@@ -225,25 +225,21 @@ class Cluster:
     def impossible(self, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
         """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
         share = spec.gpus_min if gpus_min is None else gpus_min
-        nodes = list(self.state.books.nodes.values())
-        if not nodes:
+        most = self.state.books.most
+        if not most.gpus:
             return None
-        most = sum(sorted((len(node.gpus) for node in nodes), reverse=True)[: spec.max_nodes])
-        if share > most * WHOLE:
+        count = sum(most.gpus[: spec.max_nodes])
+        message = ""
+        if share > count * WHOLE:
             where = "the largest node" if spec.max_nodes == 1 else f"the {spec.max_nodes} largest nodes"
-            return Refusal(RefusalKind.INVALID, f"--gpus: {gpus(share)} is more than the {most} of {where}")
-        memory = max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0)
-        if share and spec.gpu_mem_bytes > memory:
-            return Refusal(
-                RefusalKind.INVALID, f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {memory}"
-            )
-        cpus = max(node.facts.cpus for node in nodes)
-        if spec.cpus > cpus:
-            return Refusal(RefusalKind.INVALID, f"--cpus: {spec.cpus:g} is more than the {cpus:g} of the largest node")
-        host = max(node.facts.mem_bytes for node in nodes)
-        if spec.mem_bytes > host:
-            return Refusal(RefusalKind.INVALID, f"--mem: {spec.mem_bytes} bytes is more than any node's {host}")
-        return None
+            message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
+        elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
+            message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
+        elif spec.cpus > most.cpus:
+            message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
+        elif spec.mem_bytes > most.mem_bytes:
+            message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
+        return Refusal(RefusalKind.INVALID, message) if message else None
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

@@ -123,7 +123,6 @@ class Simulation:
         """Attempts that compute at once; without a restart cost, all that were launched."""
         self._ended: list[JobId] = []
         self._changed = False
-        self._possible: dict[tuple[object, ...], str] = {}
         for node in nodes:
             self._tell(registration(node))
 
@@ -205,10 +204,10 @@ class Simulation:
         event = e.JobSubmitted(id, self._spec(job, None if declared_s is None else declared_s * speed), job.user)
         for observer in self._observers:
             observer.submitted(self.now, job, work)
-        if reason := self._impossible(job, event):
+        if (refusal := self.cluster.impossible(event.spec)) is not None:
             self._source.ended(job)
             for observer in self._observers:
-                observer.dropped(self.now, job.id, reason)
+                observer.dropped(self.now, job.id, refusal.message)
             return
         self._jobs[id] = _Job(job, work)
         self._changed = True
@@ -234,14 +233,6 @@ class Simulation:
             time_limit_s=job.time_limit_s,
             time_auto=job.time_auto,
         )
-
-    def _impossible(self, job: SimJob, event: e.JobSubmitted) -> str:
-        """Why the cluster can never run ``job``, "" if it can; asked once per kind of demand."""
-        shape = (job.gpus_min, job.gpu_mem_bytes, job.cpus, job.mem_bytes)
-        if shape not in self._possible:
-            refusal = self.cluster.impossible(event.spec)
-            self._possible[shape] = "" if refusal is None else refusal.message
-        return self._possible[shape]
 
     # --- orders ---
 

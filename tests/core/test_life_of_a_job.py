@@ -6,6 +6,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Forget, Launch, Stop
+from ebbtide_core.digest import digest
 from ebbtide_core.fold import apply
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.model import (
@@ -424,6 +425,15 @@ class TestMasterLife:
             again.replay(event, now)
         assert again.state.jobs == lab.cluster.state.jobs
         assert _books(again) == _books(lab.cluster)
+        assert digest(again.state) == digest(lab.cluster.state)
+
+    def test_the_digest_changes_with_every_event_that_changes_a_job(self, lab: Lab) -> None:
+        seen = {digest(lab.cluster.state)}
+        job = lab.submit(1)
+        for step in (lab.start, lab.exit, lab.free):
+            seen.add(digest(lab.cluster.state))
+            step(job)
+        assert len(seen | {digest(lab.cluster.state)}) == 5
 
 
 def test_impossible_jobs_are_refused_and_change_nothing(lab: Lab) -> None:

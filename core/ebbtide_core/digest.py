@@ -1,0 +1,43 @@
+"""A fingerprint of the cluster's state: equal for a cluster that ran, and for the fold of what it recorded."""
+
+import hashlib
+import json
+from typing import Final
+
+from ebbtide_core.books import Node, Use
+from ebbtide_core.codec import Json, encode
+from ebbtide_core.job import Job
+from ebbtide_core.state import ClusterState
+
+OF_A_JOB: Final = (
+    "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",
+    "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "progress", "checkpoint",
+    "checkpoint_root_id", "preemptions", "resizes", "restarts", "failures", "ran_s", "work_s", "restart_cost_s",
+)  # fmt: skip
+"""All facts of a job; not the words of its reason, which a pass may change without an event."""
+
+
+def digest(state: ClusterState) -> str:
+    """The SHA-256 of all jobs and of what is held and promised on every node, in hexadecimal."""
+    whole = hashlib.sha256()
+    for job in state.jobs.values():
+        whole.update(_bytes(_job(job)))
+    for id in sorted(state.books.nodes):
+        whole.update(_bytes(_node(state.books.nodes[id])))
+    return whole.hexdigest()
+
+
+def _bytes(value: Json) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _job(job: Job) -> Json:
+    return [encode(getattr(job, name)) for name in OF_A_JOB]
+
+
+def _node(node: Node) -> Json:
+    return [node.id, _use(node.held), _use(node.promised), sorted(node.attempts), sorted(node.planned)]
+
+
+def _use(use: Use) -> Json:
+    return [sorted(use.whole), use.shares, use.gpu_mem, use.cpus, use.mem_bytes]
