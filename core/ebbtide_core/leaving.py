@@ -59,10 +59,19 @@ def first_room(trial: Trial, job: Job, leaving: Iterator[tuple[Leave, Allocation
     return None
 
 
+class Told(NamedTuple):
+    """What the ``head`` of the line was told: that it waits until ``last`` leaves, in words."""
+
+    head: JobId
+    last: JobId
+    text: str
+
+
 class Leaving:
     """The attempts that run, in the order in which they leave; kept up to date, so that a pass need not sort them.
 
-    ``starting`` are those that were placed and do not run yet. Those of which nothing is known are in neither.
+    ``starting`` are those that were placed and do not run yet. Those of which nothing is known are in neither. ``told``
+    is what was said last.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -70,6 +79,11 @@ class Leaving:
         self._known: dict[JobId, tuple[Leave, ...]] = {}
         self.order: list[Leave] = []
         self.starting: dict[JobId, Job] = {}
+        self.told: Told | None = None
+
+    def __contains__(self, job: JobId) -> bool:
+        """Whether that job runs, and something tells when it leaves."""
+        return job in self._known
 
     def update(self, job: Job) -> None:
         """Take ``job`` in, or out."""

@@ -87,6 +87,17 @@ def test_the_head_is_told_for_whom_it_waits(policy: str) -> None:
     assert head.reason == f"waiting for 4 GPUs; starts at the latest when the time of job {running.id} is up"
 
 
+def test_what_the_head_was_told_holds_until_who_was_named_has_left() -> None:
+    lab, running, head = blocked_head()
+    told = f"waiting for 4 GPUs; starts at the latest when the time of job {running.id} is up"
+    assert head.reason == told  # though nobody wants to pass
+    filler = lab.running(1, **asks(3000.0))
+    later = lab.submit(1, **asks(10.0))
+    assert (head.reason, later.state) == (told, WAITS)
+    lab.end(running, DONE)
+    assert head.reason == f"waiting for 4 GPUs; starts at the latest when the time of job {filler.id} is up"
+
+
 def test_where_only_earlier_runs_tell_the_head_is_told_so() -> None:
     lab = lab_of()
     first = lab.running(3, name="train")

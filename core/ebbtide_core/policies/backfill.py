@@ -17,7 +17,7 @@ from typing import Final
 from ebbtide_core import limits
 from ebbtide_core.books import Node, Use
 from ebbtide_core.job import Job
-from ebbtide_core.leaving import Leave, Leaving, first_room, held_s
+from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import Draft
@@ -58,7 +58,7 @@ def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_a
     if backfill is None:
         grow(draft, resize_after_s)
     else:
-        backfill.grow(resize_after_s)
+        backfill.finish(resize_after_s)
 
 
 def stands_behind(queue: Queue) -> GivesWay:
@@ -177,8 +177,12 @@ class Backfill:
             self._kept_for = state
         return self._kept
 
-    def grow(self, resize_after_s: float) -> None:
-        """Elastic jobs grow into what the head will not need; those that it waits for keep their size, and so leave."""
+    def finish(self, resize_after_s: float) -> None:
+        """Tell the head whom it waits for, and let elastic jobs grow into what it will not need.
+
+        Those that it waits for keep their size, and so leave when they should.
+        """
+        self._tell()
         draft = self.draft
         keep: set[JobId] = set()
         if draft.trial.most and draft.elastic() and (shadow := self.shadow()) is not None:
@@ -193,8 +197,6 @@ class Backfill:
         if not self._known:
             self._known = True
             self._shadow = self._cast()
-            if self._shadow is not None:
-                self._promise(self._shadow)
         return self._shadow
 
     def _cast(self) -> Shadow | None:
@@ -273,13 +275,21 @@ class Backfill:
         held = held_s(job, snapshot.now, allocation.share, snapshot.speedup, reserved_s)
         return None if held is None else Leave(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
 
-    def _promise(self, shadow: Shadow) -> None:
-        """Tell the head."""
-        waits = self.draft.waits
-        if shadow.last is None or self.head.id not in waits:
+    def _tell(self) -> None:
+        """Tell the head; what it was told before still holds while who was named runs, and then costs nothing."""
+        waits, head, told = self.draft.waits, self.head.id, self._leaving.told
+        if head not in waits:
             return
-        when = "at the latest when" if shadow.certain else "about when"
-        waits[self.head.id] += f"; starts {when} the time of job {shadow.last.job.id} is up"
+        if not self._known and told is not None and told.head == head and told.last in self._leaving:
+            waits[head] = told.text
+        elif (
+            (self._known or self.draft.trial.most) and (shadow := self.shadow()) is not None and shadow.last is not None
+        ):
+            last = shadow.last.job.id
+            waits[head] += (
+                f"; starts {'at the latest' if shadow.certain else 'about'} when the time of job {last} is up"
+            )
+            self._leaving.told = Told(head, last, waits[head])
 
 
 def _reservation(snapshot: Snapshot, job: Job) -> float | None:

@@ -62,7 +62,7 @@ class Priority(Policy):
         if turns.backfill is None:
             grow(draft, self.resize_after_s)
         else:
-            turns.backfill.grow(self.resize_after_s)
+            turns.backfill.finish(self.resize_after_s)
         return draft.plan()
 
 
