@@ -1,7 +1,6 @@
 """Fair shares by demand and weight (seed 003)."""
 
 from collections import Counter
-from fractions import Fraction
 
 import pytest
 from ebbtide_core.cluster import Cluster
@@ -11,17 +10,12 @@ from ebbtide_core.events import (
     NodeDisconnected,
     NodeLost,
     ReleaseRequested,
-    ResizeRequested,
-    ResumeRequested,
-    SuspendRequested,
 )
 from ebbtide_core.model import WHOLE, JobId, JobState, NodeId, SuspendMode
 from ebbtide_core.policies.fair_share import Claim, divide
 from ebbtide_core.policies.groups import Group
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.spec import JobSpec
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
 
@@ -123,68 +117,6 @@ def test_shares_add_up_to_all_gpus_or_to_the_demand(capacity) -> None:
     assert sum(claim.left for claim in claims) == pytest.approx(expected, abs=len(shapes))
 
 
-def test_jobs_alone_start_in_order_of_submission_whatever_their_size() -> None:
-    lab = lab_of(gpus=4)
-    running = lab.running(4)
-    jobs = [lab.submit(gpus) for gpus in (1, 4, 2, 4)]
-    lab.end(running, DONE)
-    lab.settle()
-    assert held_by(*[[job] for job in jobs]) == [1, 0, 2, 0]
-
-
-def test_a_large_job_is_passed_by_smaller_ones_which_give_way_once_it_would_fit_without_them() -> None:
-    lab = lab_of(gpus=4)
-    early = [lab.running(1), lab.running(1)]
-    large = lab.submit(4)
-    late = [lab.running(1), lab.running(1)]
-    assert stopped(lab.last) == set()
-    lab.end(early[0], DONE)
-    lab.settle()
-    assert large.state is JobState.PENDING
-    lab.end(early[1], DONE)
-    lab.settle()
-    assert [job.state for job in (large, *late)] == [JobState.RUNNING, JobState.SUSPENDED, JobState.SUSPENDED]
-    heavy = lab.submit(1, weight=3.0)
-    lab.settle()
-    assert (large.state, heavy.state) == (JobState.RUNNING, JobState.PENDING)
-
-
-def test_small_jobs_do_not_start_just_to_give_way() -> None:
-    lab = lab_of(gpus=4)
-    running = lab.running(4)
-    large, small = lab.submit(4), lab.submit(1)
-    lab.end(running, DONE)
-    lab.settle()
-    assert (large.state, small.state) == (JobState.RUNNING, JobState.PENDING)
-    assert len(small.attempts) == 0
-
-
-def test_who_lacks_more_jobs_of_its_share_or_is_heavier_does_not_give_way() -> None:
-    for others in ({"group": "small"}, {"weight": 2.0}):
-        lab = lab_of(gpus=4)
-        early = [lab.running(1, **BOUND) for _ in range(2)]
-        large = lab.submit(4)
-        late = [lab.running(1, **others) for _ in range(2)]
-        waiting = [lab.submit(1, **others) for _ in range(8)]
-        for job in early:
-            lab.end(job, DONE)
-            lab.settle()
-        assert large.state is JobState.PENDING
-        assert held_by(late, waiting) == [2, 2]
-
-
-def test_a_job_alone_is_as_old_as_its_submission_however_often_it_runs() -> None:
-    lab = lab_of(gpus=2)
-    jobs = [lab.running(1), lab.running(1), lab.submit(1)]
-    lab.tell(SuspendRequested(jobs[0].id))
-    lab.end(jobs[0])
-    lab.start(jobs[2])
-    lab.tell(ResumeRequested(jobs[0].id))
-    assert [group.number for group in lab.cluster.state.ranking.groups.values()] == [
-        jobs[1].sequence, jobs[2].sequence, jobs[0].sequence
-    ]  # fmt: skip
-
-
 # --- who is preempted ---
 
 
@@ -237,71 +169,6 @@ def test_shares_come_to_rest_whatever_the_sizes_of_jobs_and_groups() -> None:
             lab.wait(1000)
             lab.settle()
         assert [len(job.attempts) for job in lab.cluster.state.jobs.values()] == before
-
-
-JOBS = st.tuples(
-    st.sampled_from([("1/4", "1/4"), (1, 1), (2, 2), (3, 3), (6, 6), (1, 4), ("1/2", 2), (2, 8)]),
-    st.sampled_from(["", "", "x", "y", "z"]),
-    st.sampled_from([0.3, 1.0, 1.0, 3.0]),
-    st.sampled_from([SuspendMode.CHECKPOINT, SuspendMode.CHECKPOINT, SuspendMode.NONE]),
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    steps=st.lists(st.one_of(JOBS, JOBS, st.integers(0, 20)), min_size=6, max_size=25),
-    per=st.sampled_from(["group", "user"]),
-)
-def test_shares_come_to_rest_after_any_history_and_no_gpu_gives_more_than_it_has(counts, steps, per) -> None:
-    lab = lab_of("", per=per, min_run_s="0", resize_after_s="0")
-    for name, count in zip("abc", counts, strict=False):
-        lab.tell(registration(name, count, checkpoint_root_id="shared"))
-    here = []
-    for step in steps:
-        running = [job for job in here if job.state is JobState.RUNNING]
-        if isinstance(step, tuple):
-            (low, high), group, weight, suspend = step
-            here.append(lab.submit(low, high, group=group, weight=weight, suspend=suspend, max_nodes=3))
-        elif running:
-            lab.end(running[step % len(running)], DONE)
-        lab.settle()
-        parts = Counter()
-        for job in here:
-            for piece in job.planned or ():
-                parts.update({gpu.gpu: gpu.share for gpu in piece.gpus})
-        assert all(used <= WHOLE for used in parts.values())
-    for _ in range(len(here)):
-        lab.wait(0)
-        lab.settle()
-    attempts = [len(job.attempts) for job in here]
-    lab.wait(100_000)
-    assert [len(job.attempts) for job in here] == attempts
-
-
-@settings(max_examples=60, deadline=None)
-@given(jobs=st.lists(JOBS, min_size=1, max_size=12), gpus=st.integers(2, 6))
-def test_everybody_gets_a_turn_once_others_are_done(jobs, gpus) -> None:
-    lab = lab_of(gpus=gpus, min_run_s="0", resize_after_s="0")
-    here = [lab.submit(min(Fraction(low), gpus), min(Fraction(high), gpus), group=group, weight=weight, suspend=suspend)
-            for (low, high), group, weight, suspend in jobs]  # fmt: skip
-    for _ in jobs:
-        lab.settle()
-        lab.end(next(job for job in here if job.state is JobState.RUNNING), DONE)
-    assert {job.state for job in here} == {JobState.COMPLETED}
-
-
-def test_a_large_job_alone_is_not_passed_for_ever() -> None:
-    lab = lab_of(gpus=4, min_run_s="0")
-    small = [lab.running(1) for _ in range(4)]
-    large = lab.submit(4)
-    for _ in range(6):
-        small.append(lab.submit(1))
-        lab.settle()
-        if large.state is JobState.RUNNING:
-            return
-        lab.end(next(job for job in small if job.state is JobState.RUNNING), DONE)
-    pytest.fail("small jobs that came later have passed it again and again")
 
 
 def test_a_resumed_job_is_spared_for_a_while() -> None:
@@ -549,21 +416,6 @@ def test_a_group_is_forgotten_with_its_last_job() -> None:
     assert list(lab.cluster.state.ranking.groups) == ["group x"]
     lab.end(job, DONE)
     assert lab.cluster.state.ranking.groups == {}
-
-
-def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> None:
-    lab = lab_of(gpus=4)
-    running = lab.running(4, **BOUND)
-    jobs = [lab.submit(1, 2) for _ in range(3)]
-    lines = lab.cluster.state.ranking.waiting
-    assert [len(line) for line in lines.values()] == [3]
-    lab.tell(ResizeRequested(jobs[0].id, 2 * WHOLE, 2 * WHOLE))
-    assert sorted(len(line) for line in lines.values()) == [1, 2]
-    lab.tell(HoldRequested(jobs[0].id))
-    assert [len(line) for line in lines.values()] == [2]
-    lab.end(running, DONE)
-    lab.settle()
-    assert held_by(*[[job] for job in jobs]) == [0, 2, 2]
 
 
 def test_a_group_of_jobs_is_never_a_job_alone() -> None:
