@@ -22,9 +22,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
-# Everything, the slow tests too (at most an hour).
+# Everything, the slow tests too (at most an hour); those on real traces if EBB_TRACES names their folder.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(BIN)/python -m pytest -m 'not gpu$(if $(EBB_TRACES),, and not traces)'
 
 # What CI runs beside the tests.
 check: $(STAMP)

@@ -9,6 +9,8 @@ from ebbtide_sim.workload import load_workload
 from ebbtide_sim.workloads import swf
 from ebbtide_sim.workloads.nodes import read_cluster
 
+pytestmark = pytest.mark.traces
+
 
 def test_hpc2n_has_the_tasks_of_seed_001(traces):
     workload = load_workload(str(traces / "HPC2N-2002-2.2-cln.swf.gz"))
