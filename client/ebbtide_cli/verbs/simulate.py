@@ -283,12 +283,10 @@ def _experiment(name: str, full: bool, seed: int, jobs: int, plot: str | None, a
 
 
 def _print_experiment(report: "ExperimentReport", picture: str) -> None:
-    from ebbtide_cli.drawing import print_table
-
-    titles = list(dict.fromkeys(name for row in report.rows for name in row))
-    print_table(
-        [title.upper() for title in titles], [[_cell(row.get(title)) for title in titles] for row in report.rows]
-    )
+    _print_rows(report.rows)
+    for title, rows in report.tables.items():
+        print(f"\n{title}:")
+        _print_rows(rows)
     print()
     for check in report.checks:
         print(f"{'✓' if check.held else '✗'} {check.name}: {check.detail}")
@@ -296,6 +294,13 @@ def _print_experiment(report: "ExperimentReport", picture: str) -> None:
     for assumption in report.assumptions:
         print(f"- {assumption}")
     print(f"\nDrawn: {picture}")
+
+
+def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    from ebbtide_cli.drawing import print_table
+
+    titles = list(dict.fromkeys(name for row in rows for name in row))
+    print_table([title.upper() for title in titles], [[_cell(row.get(title)) for title in titles] for row in rows])
 
 
 # --- tables ---

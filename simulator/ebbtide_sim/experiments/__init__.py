@@ -31,6 +31,8 @@ class ExperimentReport:
     """Draws the paper's figure as PNG."""
     details: dict[str, Any] = field(default_factory=dict)
     """What else ``--json`` shows."""
+    tables: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    """What else is printed below the rows: more rows, by title."""
 
     def to_json(self) -> dict[str, Any]:
         """The report without its figure."""

@@ -1,4 +1,8 @@
-"""Reservation strategies (seed 002): the table of nine distributions, the realistic case, and the open questions."""
+"""Reservation strategies (seed 002): the table of nine distributions, the realistic case, and the open questions.
+
+The open questions are the document's last ones: whether a checkpoint at the end of a reservation is of use, and
+whether reservations suit a set of such jobs at all, or scheduling on the fly is better.
+"""
 
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,7 +19,9 @@ from ebbtide_core.reserving.sequences import STRATEGIES, best_checkpointed, best
 from ebbtide_sim.draw import COLORS, new_figure
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
 from ebbtide_sim.reserving.distributions import Lognormal, parse_distribution
+from ebbtide_sim.reserving.job_sets import MEAN_S, ON_THE_FLY, REGIMES, SAVE_S, Outcome, draw_set, play
 from ebbtide_sim.reserving.sampling import brute_force_by_sampling, draw, estimate
+from ebbtide_sim.workloads.nodes import SimNode
 
 DESCRIPTION = "Reservation sequences for jobs of unknown length on nine distributions (seed 002)"
 
@@ -38,6 +44,14 @@ VBMQA: Final = Lognormal(7.1128, 0.2039)
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0)
 SAVES: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5)
 """What a checkpoint, and as much again to read it, costs: shares of the mean run time."""
+SETS: Final = tuple(
+    (law, sizes)
+    for law in ("exponential:1", "weibull:1,0.5", "lognormal:3,0.5", "lognormal:7.1128,0.2039")
+    for sizes in ((1,), (1, 2, 4, 8))
+)
+"""Sets of jobs: the law of their run times, and how many GPUs they want, each equally likely."""
+SET_JOBS: Final = 200
+NODES: Final = tuple(SimNode(name=f"node{number}", gpus=8) for number in range(2))
 
 ASSUMPTIONS: Final = (
     "parameters of the distributions were found by reproducing the table; with beta = gamma = 0 only shapes matter",
@@ -45,31 +59,43 @@ ASSUMPTIONS: Final = (
     "cell, as the paper did; its brute-force column is the least of 5000 such means, and so too low",
     "the realistic case: waiting time 0.95 per second reserved + 1.05 h, lognormal run times (mu 7.1128, sigma 0.2039 "
     "in seconds), both from memory of the publication; the document itself has only a figure without numbers",
+    f"sets of jobs: {SET_JOBS} at once on 2 nodes of 8 GPUs, mean run time {MEAN_S / 3600:g} h, first come first "
+    "served; whoever reserves does so by policy reservation (EASY backfill by what is asked for) unless it says fifo",
+    "killed: the job starts from nothing in a longer reservation; checkpoint: --time auto as in a live cluster, "
+    f"{SAVE_S:g} s to save and as much to go on; history: by 50 earlier runs of the script",
     "the cloud: reserved instances pay for what they reserve, on-demand ones for what they use",
 )
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """All 63 cells either way; the other tables with 1000 points (else 200)."""
-    points = 1000 if full else 200
+    """All 63 cells either way; the other tables with 1000 points (else 200), 20 sets of each kind (else 2)."""
+    points, repeats = (1000, 20) if full else (200, 2)
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for name, cells in zip(PAPER, pool.map(_cells, PAPER, [seed] * len(PAPER)), strict=True):
             rows.extend(cells)
-            progress(name, len(rows) / 63 * 0.7)
-        realistic = list(pool.map(_realistic, [(a, b) for a in FACTORS for b in FACTORS], [points] * 16))
-        progress("the realistic case", 0.85)
-        checkpoints = list(pool.map(_checkpointed, PAPER, [points] * len(PAPER)))
-        progress("checkpoints", 1.0)
-    kept = [row for table in checkpoints for row in table]
+            progress(name, len(rows) / 63 * 0.5)
+        realistic = _joined(pool.map(_realistic, [(a, b) for a in FACTORS for b in FACTORS], [points] * 16))
+        progress("the realistic case", 0.6)
+        checkpoints = _joined(pool.map(_checkpointed, PAPER, [points] * len(PAPER)))
+        progress("checkpoints", 0.65)
+        sets: list[dict[str, Any]] = []
+        for (law, _), found in zip(SETS, pool.map(_sets, SETS, [repeats] * len(SETS), [seed] * len(SETS)), strict=True):
+            sets.extend(found)
+            progress(f"sets of jobs, {law}", 0.65 + 0.35 * len(sets) / len(SETS) / len(REGIMES))
     return ExperimentReport(
         name="reservations",
         rows=tuple(rows),
-        checks=_checks(rows, [row for table in realistic for row in table], kept),
+        checks=(*_checks(rows, realistic, checkpoints), *_set_checks(sets)),
         assumptions=ASSUMPTIONS,
-        draw=partial(_draw, rows, realistic, kept),
-        details={"realistic": [row for table in realistic for row in table], "checkpointed": kept},
+        draw=partial(_draw, rows, realistic, checkpoints, sets),
+        details={"realistic": realistic, "checkpointed": checkpoints, "sets": sets},
+        tables=_tables(realistic, checkpoints, sets),
     )
+
+
+def _joined(tables: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [row for table in tables for row in table]
 
 
 def _cells(name: str, seed: int) -> list[dict[str, Any]]:
@@ -152,6 +178,43 @@ def _checkpointed(name: str, points: int) -> list[dict[str, Any]]:
     return rows
 
 
+def _sets(kind: tuple[str, tuple[int, ...]], repeats: int, seed: int) -> list[dict[str, Any]]:
+    """All regimes on the same sets of jobs; means over ``repeats`` sets, and the means of what is over on the fly."""
+    law, sizes = kind
+    drawn = [
+        draw_set(parse_distribution(law), SET_JOBS, sizes, np.random.default_rng([seed, SETS.index(kind), number]))
+        for number in range(repeats)
+    ]
+    base = [play(jobs, ON_THE_FLY, NODES) for jobs in drawn]
+    rows = []
+    for regime in REGIMES:
+        found = base if regime is ON_THE_FLY else [play(jobs, regime, NODES) for jobs in drawn]
+        described = {"distribution": law, "gpus": _text(sizes), "regime": regime.name, "policy": regime.policy}
+        rows.append({**described, "strategy": regime.strategy, **_means(found, base)})
+    return rows
+
+
+def _text(sizes: tuple[int, ...]) -> str:
+    return "-".join(str(size) for size in sorted({sizes[0], sizes[-1]}))
+
+
+def _means(found: list[Outcome], base: list[Outcome]) -> dict[str, float]:
+    pairs = list(zip(found, base, strict=True))
+    return {
+        "makespan_h": _mean(outcome.makespan_s / 3600 for outcome in found),
+        "mean_flow_h": _mean(outcome.mean_flow_s / 3600 for outcome in found),
+        "used_gpu_h": _mean(outcome.used_gpu_s / 3600 for outcome in found),
+        "wasted_gpu_h": _mean(outcome.wasted_gpu_s / 3600 for outcome in found),
+        "starts_per_job": _mean(outcome.starts for outcome in found),
+        "makespan_over": _mean(outcome.makespan_s / other.makespan_s for outcome, other in pairs),
+        "flow_over": _mean(outcome.mean_flow_s / other.mean_flow_s for outcome, other in pairs),
+    }
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(np.fromiter(values, float)))
+
+
 def _checks(
     rows: list[dict[str, Any]], realistic: list[dict[str, Any]], kept: list[dict[str, Any]]
 ) -> tuple[Check, ...]:
@@ -189,36 +252,133 @@ def _checks(
     )
 
 
+def _set_checks(sets: list[dict[str, Any]]) -> tuple[Check, ...]:
+    killed = [row for row in sets if row["regime"] == "killed"]
+    single = [row for row in killed if row["gpus"] == "1"]
+    saved = [row for row in sets if row["regime"] == "checkpoint" and row["policy"] == "reservation"]
+    gangs = [row for row in saved if row["gpus"] != "1"]
+    return (
+        Check(
+            "sets of jobs with one GPU: on the fly beats reservations that kill (the document's preliminary result)",
+            min(row["makespan_over"] for row in single) > 1 and _mean(row["flow_over"] for row in single) > 1,
+            f"reservations end {_range(single, 'makespan_over')} times as late; mean flow time "
+            f"{_range(single, 'flow_over')} times as long, {_mean(row['flow_over'] for row in single):.2f} on average",
+        ),
+        Check(
+            "with checkpoints instead, all sets end earlier and less is wasted",
+            all(_spares(row, killed) for row in saved),
+            f"{_range(saved, 'makespan_over')} instead of {_range(killed, 'makespan_over')} times as late as on "
+            "the fly",
+        ),
+        Check(
+            "jobs with several GPUs: reservations with checkpoints beat on the fly, for they allow backfill",
+            all(row["makespan_over"] < 1 and row["flow_over"] < 1 for row in gangs),
+            f"they end {_range(gangs, 'makespan_over')} times as late, mean flow time {_range(gangs, 'flow_over')} "
+            "times as long",
+        ),
+    )
+
+
+def _spares(saved: dict[str, Any], killed: list[dict[str, Any]]) -> bool:
+    """Whether checkpoints beat every strategy that kills on the same sets."""
+    same = [row for row in killed if (row["distribution"], row["gpus"]) == (saved["distribution"], saved["gpus"])]
+    return all(saved[measure] < row[measure] for row in same for measure in ("makespan_h", "wasted_gpu_h"))
+
+
+def _range(rows: list[dict[str, Any]], measure: str) -> str:
+    values = [row[measure] for row in rows]
+    return f"{min(values):.2f}-{max(values):.2f}"
+
+
+def _tables(
+    realistic: list[dict[str, Any]], kept: list[dict[str, Any]], sets: list[dict[str, Any]]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """What is printed below the cells; the first two with what varies in columns."""
+    cases: dict[tuple[float, float], dict[str, Any]] = {}
+    for row in realistic:
+        place = {"mean_factor": row["mean_factor"], "deviation_factor": row["deviation_factor"]}
+        cases.setdefault((row["mean_factor"], row["deviation_factor"]), place)[row["strategy"]] = row["normalised_cost"]
+    saves: dict[str, dict[str, Any]] = {}
+    for row in kept:
+        place = {"distribution": row["distribution"], "without": row["without"]}
+        saves.setdefault(row["distribution"], place)[f"save {row['save_over_mean']:g}"] = row["with_checkpoints"]
+    return {
+        "The realistic case, normalised cost, mean and deviation times the measured ones": tuple(cases.values()),
+        "Normalised cost with a checkpoint at each end, by its cost over the mean run time": tuple(saves.values()),
+        "Sets of jobs, and how many times the makespan and mean flow time of on the fly": tuple(sets),
+    }
+
+
 def _beats(rows: list[dict[str, Any]], name: str) -> bool:
     exact = {row["strategy"]: row["exact"] for row in rows if row["distribution"] == name}
     return bool(exact["brute-force"] <= min(exact.values()) * 1.005)
 
 
-def _draw(
-    rows: list[dict[str, Any]], realistic: list[list[dict[str, Any]]], kept: list[dict[str, Any]], path: Path
-) -> None:
-    figure = new_figure(12, 8)
-    (table, case), (saves, discount) = figure.subplots(2, 2)
-    names = list(PAPER)
+# --- the figure ---
+
+Rows = list[dict[str, Any]]
+
+
+def _draw(rows: Rows, realistic: Rows, kept: Rows, sets: Rows, path: Path) -> None:
+    figure = new_figure(14, 12)
+    (table, discount), (deviation, mean), (saves, regimes) = figure.subplots(3, 2)
+    _draw_table(table, discount, rows)
+    for place, strategy in enumerate(STRATEGIES):
+        lines = [row for row in realistic if row["strategy"] == strategy]
+        _draw_case(deviation, lines, "deviation_factor", "mean_factor", COLORS[place], strategy)
+        _draw_case(mean, lines, "mean_factor", "deviation_factor", COLORS[place], strategy)
+    deviation.set(title="realistic case, mean run time as measured", xlabel="deviation, times the measured one",
+                  ylabel="normalised cost")  # fmt: skip
+    mean.set(title="realistic case, deviation as measured", xlabel="mean run time, times the measured one",
+             ylabel="normalised cost")  # fmt: skip
+    for name, color in zip(_names(rows), [*COLORS, "#F0E442"], strict=False):
+        line = [row for row in kept if row["distribution"] == name]
+        saves.plot(SAVES, [row["with_checkpoints"] / row["without"] for row in line], "o-", color=color, label=name)
+    saves.axhline(1, color="black", linewidth=0.8)
+    saves.set(title="with checkpoints, over without", xlabel="cost of a checkpoint over the mean run time")
+    saves.legend(fontsize=7)
+    _draw_sets(regimes, sets)
+    figure.savefig(path, dpi=110)
+
+
+def _names(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(row["distribution"] for row in rows))
+
+
+def _draw_table(table: Any, discount: Any, rows: Rows) -> None:
+    names = _names(rows)
     for place, strategy in enumerate(STRATEGIES):
         cells = [row for row in rows if row["strategy"] == strategy]
         at = [index + (place - 3) * 0.11 for index in range(len(names))]
         table.bar(at, [cell["exact"] for cell in cells], 0.11, color=COLORS[place], label=strategy)
         table.plot(at, [cell["paper"] for cell in cells], "k_", markersize=4)
         discount.plot([100 * cell["break_even_discount"] for cell in cells], "o", color=COLORS[place], markersize=4)
-        lines = [row for cells in realistic for row in cells if row["strategy"] == strategy and row["mean_factor"] == 1]
-        case.plot(FACTORS, [row["normalised_cost"] for row in lines], "o-", color=COLORS[place], label=strategy)
     table.set(title="cost over the omniscient's (marks: the paper)", ylabel="normalised cost")
-    table.legend(fontsize=7)
-    case.set(title="realistic case, mean run time as measured", xlabel="deviation, times the measured one",
-             ylabel="normalised cost")  # fmt: skip
-    for name, color in zip(names, [*COLORS, "#F0E442"], strict=True):
-        line = [row for row in kept if row["distribution"] == name]
-        saves.plot(SAVES, [row["with_checkpoints"] / row["without"] for row in line], "o-", color=color, label=name)
-    saves.axhline(1, color="black", linewidth=0.8)
-    saves.set(title="with checkpoints, over without", xlabel="cost of a checkpoint over the mean run time")
-    saves.legend(fontsize=7)
+    table.legend(fontsize=7, ncols=2)
     discount.set(title="discount at which reserving breaks even", ylabel="% off the on-demand price")
     for axes in (table, discount):
         axes.set_xticks(range(len(names)), names, rotation=30, fontsize=7)
-    figure.savefig(path, dpi=110)
+
+
+def _draw_case(axes: Any, lines: Rows, varied: str, fixed: str, color: str, label: str) -> None:
+    line = [row for row in lines if row[fixed] == 1]
+    axes.plot([row[varied] for row in line], [row["normalised_cost"] for row in line], "o-", color=color, label=label)
+
+
+def _draw_sets(axes: Any, sets: Rows) -> None:
+    """A point for each law: circles for jobs with one GPU, triangles for jobs with several."""
+    shown = list(dict.fromkeys((row["regime"], row["policy"], row["strategy"]) for row in sets))
+    for color, kind in zip(COLORS, shown, strict=True):
+        for gpus, marker in (("1", "o"), ("1-8", "^")):
+            points = [
+                row for row in sets if (row["regime"], row["policy"], row["strategy"], row["gpus"]) == (*kind, gpus)
+            ]
+            axes.plot(
+                [row["makespan_over"] for row in points], [row["flow_over"] for row in points], marker, color=color,
+                markersize=5, label=", ".join(filter(None, kind)) if gpus == "1" else None,
+            )  # fmt: skip
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(title="sets of jobs with 1 GPU (circles) and 1 to 8 (triangles), over on the fly", xlabel="makespan",
+             ylabel="mean flow time")  # fmt: skip
+    axes.legend(fontsize=7)

@@ -127,12 +127,12 @@ def _outcome(metrics: Counted, own: Sequence[SimJob]) -> Outcome:
     mine = [tally for tally in metrics.tallies.values() if tally.job.submit_s >= metrics.began]
     ends = [tally.ended - metrics.began for tally in mine if tally.ended is not None]
     assert len(ends) == len(own), "every job ends once"
-    used = sum(tally.held_gpu_s for tally in mine)
+    used, work = sum(tally.held_gpu_s for tally in mine), sum(job.runtime_s * job.gpus_max / WHOLE for job in own)
     return Outcome(
         makespan_s=max(ends),
         mean_flow_s=sum(ends) / len(ends),
         used_gpu_s=used,
-        wasted_gpu_s=used - sum(job.runtime_s * job.gpus_max / WHOLE for job in own),
+        wasted_gpu_s=used - work if used > work * (1 + 1e-9) else 0.0,  # but for rounding
         starts=metrics.starts / len(own),
     )
 
