@@ -5,11 +5,11 @@ its reservation. In the latter case it still has its grace period. Where neither
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import WHOLE, Allocation, JobId
+from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.placing import Trial
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Speedup, expected_end, work_done
@@ -42,20 +42,60 @@ def held_s(job: Job, at: float, share: int, speedup: Speedup, reserved_s: float 
     return None
 
 
-def first_room(trial: Trial, job: Job, leaving: Iterator[tuple[Leave, Allocation]]) -> tuple[Leave, Allocation] | None:
+Gone = tuple[Leave, Allocation]
+"""Who leaves, and what that frees."""
+
+
+def first_room(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
     """Who leaves last of those that have to leave before ``job`` fits, and the room that it then gets.
 
-    ``leaving`` is in order of time; what is taken from it is given back in ``trial``. None if all of them are not
-    enough. ``job`` must not fit before the first has left.
+    ``leaving`` is in order of time. What those who left had is given back in ``trial``, at least on the nodes of the
+    room. None if all of them are not enough. ``job`` must not fit before the first has left.
     """
-    gang = trial.is_gang(job)
+    return _room_of_gang(trial, job, leaving) if trial.is_gang(job) else _room_on_node(trial, job, leaving)
+
+
+# Most of those that leave make no difference yet, and to count GPUs costs less than to look for room.
+
+
+def _room_of_gang(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
+    at_most, gone = trial.idle, list[Allocation]()
     for leave, allocation in leaving:
-        trial.give(allocation)
-        if gang and trial.idle * WHOLE < job.gpus_min:
+        gone.append(allocation)
+        at_most += -(-allocation.share // WHOLE)
+        if at_most * WHOLE < job.gpus_min:
             continue
-        room = trial.find(job, job.gpus_min, None if gang else allocation.node_ids)
+        while gone:
+            trial.give(gone.pop())
+        room, at_most = trial.find(job, job.gpus_min), trial.idle
         if room is not None:
             return leave, room
+    return None
+
+
+def _room_on_node(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
+    needed, given = job.gpus_min // WHOLE, set[JobId]()
+    at_most: dict[NodeId, int] = {}
+    gone: dict[NodeId, list[Gone]] = {}
+    for leave, allocation in leaving:
+        for piece in allocation.nodes:
+            node = trial.nodes.get(piece.node)
+            if node is None:
+                continue
+            id = node.id
+            if id not in gone:
+                at_most[id], gone[id] = node.idle(trial.use(id)), []
+            at_most[id] += len(piece.gpus)
+            gone[id].append((leave, allocation))
+            if at_most[id] < needed:
+                continue
+            for other, freed in gone.pop(id):
+                if other.job.id not in given:
+                    given.add(other.job.id)
+                    trial.give(freed)
+            room = trial.find(job, job.gpus_min, (id,))
+            if room is not None:
+                return leave, room
     return None
 
 

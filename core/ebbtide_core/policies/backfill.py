@@ -218,9 +218,9 @@ class Backfill:
             self._leave_with(last, leaving, future, gone)
         room = self._out_of_the_way(room, future)
         future.take(room)
-        makers = {id: leave for id, leave in gone.items() if not set(room.node_ids).isdisjoint(_nodes(draft, id))}
-        certain = all(leave.certain for leave in makers.values())
-        return Shadow(now if last is None else max(now, last.time), room, future, set(makers), last, certain)
+        makers = {job.id for id in room.node_ids for job in draft.planned_on(id) if job.id in gone}
+        certain = all(gone[id].certain for id in makers)
+        return Shadow(now if last is None else max(now, last.time), room, future, makers, last, certain)
 
     def _out_of_the_way(self, room: Allocation, future: Trial) -> Allocation:
         """As much room on the same nodes that leaves most of what is free now to others."""
@@ -257,12 +257,16 @@ class Backfill:
         draft, changed = self.draft, self.draft.placements.keys() | self.draft.evictions.keys()
         soon = [self._leave_from_now(job) for job in self._leaving.starting.values() if job.id not in changed]
         soon += [self._leave_from_now(draft.snapshot.job(id)) for id in draft.placements]
-        running = (leave for leave in self._leaving.order if leave.job.id not in changed)
-        for leave in merge(running, sorted(leave for leave in soon if leave is not None)):
+        running: Iterable[Leave] = self._leaving.order
+        if changed:
+            running = (leave for leave in running if leave.job.id not in changed)
+        if starting := sorted(leave for leave in soon if leave is not None):
+            running = merge(running, starting)
+        for leave in running:
             job = leave.job
             if job.id in gone or (leave.asks_again and not self._gives_way(job, self.head)):
                 continue
-            allocation = draft.allocation(job)
+            allocation = job.planned if job.id not in changed else draft.allocation(job)
             if allocation is not None:
                 gone[job.id] = leave
                 yield leave, allocation
@@ -282,13 +286,11 @@ class Backfill:
             return
         if not self._known and told is not None and told.head == head and told.last in self._leaving:
             waits[head] = told.text
-        elif (
-            (self._known or self.draft.trial.most) and (shadow := self.shadow()) is not None and shadow.last is not None
-        ):
-            last = shadow.last.job.id
-            waits[head] += (
-                f"; starts {'at the latest' if shadow.certain else 'about'} when the time of job {last} is up"
-            )
+            return
+        shadow = self.shadow() if self._known or self.draft.trial.most else None
+        if shadow is not None and shadow.last is not None:
+            when, last = "at the latest" if shadow.certain else "about", shadow.last.job.id
+            waits[head] += f"; starts {when} when the time of job {last} is up"
             self._leaving.told = Told(head, last, waits[head])
 
 
@@ -300,11 +302,6 @@ def _reservation(snapshot: Snapshot, job: Job) -> float | None:
 def _starts(job: Job, now: float) -> float:
     """When an attempt that is placed now will run: its restart may take a while."""
     return now + (job.restart_cost_s or 0.0)
-
-
-def _nodes(draft: Draft, id: JobId) -> tuple[str, ...]:
-    allocation = draft.allocation(draft.snapshot.job(id))
-    return allocation.node_ids if allocation is not None else ()
 
 
 def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
