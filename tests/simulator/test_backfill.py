@@ -1,5 +1,6 @@
 """EASY backfill keeps its promise: whoever passes the head of the line does not delay it, if all times are exact."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ from ebbtide_core.placing import Trial
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.snapshot import Plan, Snapshot
+from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.setup import Setup
 from ebbtide_sim.sources import Recorded
-from ebbtide_sim.workload import SimJob
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, load_workload
 from ebbtide_sim.workloads.nodes import SimNode
+from ebbtide_sim.workloads.plain import write_csv
+from ebbtide_sim.workloads.swf import read_swf
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -58,7 +63,8 @@ def earliest_start(snapshot: Snapshot, ahead: list[Job], plan: Plan, head: Job) 
             trial.take(allocation)
         started = job.attempts[-1].started if job.attempts else None
         since = snapshot.now if started is None else started
-        ends.append((since + job.spec.work_s / snapshot.speedup(allocation.share), job.sequence, allocation))
+        if job.spec.work_s is not None:
+            ends.append((since + job.spec.work_s / snapshot.speedup(allocation.share), job.sequence, allocation))
     for end, _, allocation in sorted(ends, key=lambda each: each[:2]):
         trial.give(allocation)
         if trial.find(head, head.gpus_min) is not None:
@@ -136,3 +142,32 @@ def test_the_head_never_starts_later_than_if_nobody_had_passed_it(policy: str, o
 
     holds()
     assert passed > 100  # it was put to the test
+
+
+def test_a_log_says_what_users_asked_for_and_nobody_is_ended_for_it(tmp_path: Path) -> None:
+    """Three of four processors for an hour, then all; one asks for 20 minutes and takes 40, one asks for nothing."""
+    log = tmp_path / "log.swf"
+    log.write_text("".join(f"{line} -1 1 1 1 -1 1 -1 -1 -1\n" for line in (
+        "1 0 -1 3600 3 -1 -1 3 7200", "2 1 -1 60 4 -1 -1 4 -1", "3 2 -1 2400 1 -1 -1 1 1200", "4 3 -1 600 1 -1 -1 1 -1",
+    )))  # fmt: skip
+    jobs = read_swf(log).jobs
+    assert [job.requested_s for job in jobs] == [7200.0, None, 1200.0, None]
+    nodes = [SimNode(name="n", gpus=4)]
+    exact = run(list(jobs), nodes, World(), "fifo", backfill="easy")
+    assert exact.starts == {"1": 0.0, "2": 3600.0, "3": 2.0, "4": 2402.0}
+    requested = run(list(jobs), nodes, World(requested=True), "fifo", backfill="easy")
+    assert requested.starts == {"1": 0.0, "2": 3600.0, "3": 2.0, "4": 3660.0}  # nothing was asked for it
+
+
+def test_what_was_asked_for_is_kept_in_our_csv_and_scales_with_the_size(tmp_path: Path) -> None:
+    job = SimJob(id="1", submit_s=0.0, runtime_s=10.0, gpus_min=4 * WHOLE, gpus_max=4 * WHOLE, requested_s=30.0)
+    write_csv(Workload("jobs.csv", [job]), tmp_path / "jobs.csv")
+    workload = load_workload(str(tmp_path / "jobs.csv"))
+    assert list(workload.jobs) == [job]
+    assert elastic(workload, WHOLE, 4 * WHOLE, Speedup()).jobs[0].requested_s == 120.0
+
+
+def test_which_times_policies_know_is_one_of_two() -> None:
+    with pytest.raises(WorkloadError, match="--times: 'guessed' is neither exact nor requested"):
+        Setup(times="guessed").scenario()
+    assert Setup(times="requested").scenario().world.requested
