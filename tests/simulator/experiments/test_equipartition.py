@@ -29,8 +29,8 @@ from ebbtide_sim.experiments.equipartition.cases import (
     all_cases,
     extent,
     gpu_sizes,
+    like_hpc2n,
     load,
-    made_up,
     philly_tasks,
     run_case,
     tasks,
@@ -41,7 +41,9 @@ from ebbtide_sim.experiments.equipartition.figure import draw
 from ebbtide_sim.experiments.equipartition.report import Results, assumptions, details, rows
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 
-SIZES = {Part.HPC2N: HPC2N_SIZES, Part.PHILLY: (2, 4, 8, 16, 32), Part.BAGS: (2, 4, 8, 16, 32)}
+GPUS = (2, 4, 8, 16, 32)
+SIZES = {Part.HPC2N: HPC2N_SIZES, Part.PHILLY: GPUS, Part.BAGS: GPUS}
+SMALL_SIZES = {Part.LIKE_HPC2N: HPC2N_SIZES, Part.BAGS: GPUS}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,9 @@ def within(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extent]:
     ]
     (folder / PHILLY_FILE).write_text("".join(line + "\n" for line in philly))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebbtide_sim.experiments.equipartition.cases.SMALL", 100)
+        patch.setattr("ebbtide_sim.experiments.equipartition.cases.PAPER_TASKS", 100)
         tasks.cache_clear()
-        yield Extent(str(folder), full=False, seed=0)
+        yield Extent(str(folder), seed=0)
         tasks.cache_clear()
 
 
@@ -81,22 +83,26 @@ def test_the_full_size_needs_the_traces(monkeypatch: pytest.MonkeyPatch) -> None
         WorkloadError, match=r"^EBB_TRACES: not set; --full needs the folder with HPC2N.* and pollux_phil"
     ):
         extent(full=True, seed=0)
-    assert extent(full=False, seed=3) == Extent("", full=False, seed=3)
+    assert extent(full=False, seed=3) == Extent("", seed=3)
 
 
-def test_without_traces_there_is_no_philly_and_that_is_said() -> None:
-    alone = Extent("", full=False, seed=0)
-    sizes = sizes_of(alone)
-    assert list(sizes) == [Part.HPC2N, Part.BAGS]
-    assert any("EBB_TRACES is not set" in line for line in assumptions(Results(sizes, {}), alone))
+def test_the_default_size_needs_no_traces_and_says_what_only_the_full_one_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EBB_TRACES", "nowhere")
+    small = extent(full=False, seed=0)
+    sizes = sizes_of(small)
+    assert list(sizes) == [Part.LIKE_HPC2N, Part.BAGS]
+    assert any(line.startswith("only --full shows") for line in assumptions(Results(sizes, {}), small))
 
 
-def test_the_stand_in_for_hpc2n_is_as_loaded_and_bags_have_tasks_of_one_kind() -> None:
-    workload = made_up(300, seed=1)
-    assert load(workload.jobs) == pytest.approx(0.6 * CPUS)
-    assert {job.gpus_max % WHOLE for job in workload.jobs} == {0}
-    assert len({(job.bag, job.gpus_max) for job in workload.jobs}) == len({job.bag for job in workload.jobs})
-    assert len({job.gpus_max for job in workload.jobs}) > 2
+def test_the_stand_in_for_hpc2n_has_its_load_and_comes_in_bursts() -> None:
+    jobs = like_hpc2n(400, seed=1).jobs
+    assert load(jobs) == pytest.approx(0.6 * CPUS)
+    assert sum(job.runtime_s for job in jobs) / len(jobs) == pytest.approx(17_000)
+    assert {job.gpus_max // WHOLE for job in jobs} == {1, 2, 4, 8, 16, 32}
+    assert 400 / 40 < len({job.submit_s for job in jobs}) < 400 / 10
+    assert [job.submit_s for job in jobs] == sorted(job.submit_s for job in jobs)
 
 
 def test_of_philly_the_papers_kind_of_tasks_of_the_largest_cluster_are_taken() -> None:
@@ -111,12 +117,11 @@ def test_of_philly_the_papers_kind_of_tasks_of_the_largest_cluster_are_taken() -
         job("4", "b", 1, 299),
         job("5", "b", 1, 400),
     ]
-    taken = philly_tasks(Workload("philly", jobs), None).jobs
+    taken = philly_tasks(Workload("philly", jobs)).jobs
     assert [(job.id, job.submit_s, job.gpu_mem_bytes) for job in taken] == [
         ("2", 0, TYPICAL_MEM),
         ("5", 30, TYPICAL_MEM),
     ]
-    assert [job.id for job in philly_tasks(Workload("philly", jobs), 1).jobs] == ["2"]
 
 
 def test_cluster_sizes_follow_from_the_load_as_the_papers_6_to_96() -> None:
@@ -132,9 +137,14 @@ def test_who_needs_more_than_half_of_the_memory_shares_no_gpu() -> None:
     assert [job.gpus_min for job in unshared(Workload("w", jobs)).jobs] == [WHOLE // 4, WHOLE]
 
 
-def test_every_case_is_different_and_every_change_has_something_to_compare_with() -> None:
-    todo = all_cases(SIZES)
-    assert len(set(todo)) == len(todo) == 4 * 6 + 2 + 4 * 6 + 2 * (5 * 6 + 3) + 2 * 5 * 2
+@pytest.mark.parametrize(
+    ("sizes", "of_processors", "gpu_workloads"), [(SIZES, 4 * 6 + 2 + 4 * 6, 2), (SMALL_SIZES, 4 * 6 + 6, 1)]
+)
+def test_every_case_is_different_and_every_change_has_something_to_compare_with(
+    sizes: dict[Part, tuple[int, ...]], of_processors: int, gpu_workloads: int
+) -> None:
+    todo = all_cases(sizes)
+    assert len(set(todo)) == len(todo) == of_processors + gpu_workloads * (5 * 6 + 3 + 2 * 5 * 2)
     assert all(replace(case, policy=FCFS, restart_s=0.0) in todo for case in todo)
 
 
@@ -143,7 +153,7 @@ def test_all_policies_run_the_same_tasks_without_those_that_are_too_large(result
         assert report.finished == report.jobs == results.reports[replace(case, policy=FCFS, restart_s=0.0)].jobs
     by_size = {gpus: results.reports[Case(Part.HPC2N, gpus, MOLDABLE)] for gpus in HPC2N_SIZES}
     assert by_size[120].skipped["more than 120 processors"] > 0
-    assert by_size[120].jobs + by_size[120].skipped["more than 120 processors"] == by_size[240].jobs == 100
+    assert by_size[120].jobs + by_size[120].skipped["more than 120 processors"] == by_size[240].jobs == 119
 
 
 def test_by_start_times_nobody_waits_for_as_many_processors_as_there_were(results: Results) -> None:

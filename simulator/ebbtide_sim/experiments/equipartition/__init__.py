@@ -27,10 +27,10 @@ DESCRIPTION: Final = "Moldable and malleable policies against rigid ones, on HPC
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """Run it on the traces in the folder that EBB_TRACES names; without them on made-up ones, unless ``full``.
+    """Run it on made-up workloads, small enough for a minute; in ``full`` with the traces in the folder of EBB_TRACES.
 
-    In full that is 202,871 tasks of HPC2N, the largest virtual cluster of Philly and 77,677 tasks in bags; else the
-    first `SMALL` of each. `WorkloadError` if a trace is missing.
+    In full that is 202,871 tasks of HPC2N, the largest virtual cluster of Philly and 77,677 tasks in bags.
+    `WorkloadError` if a trace is missing.
     """
     within = extent(full, seed)
     sizes = sizes_of(within)
@@ -46,10 +46,11 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 
 
 def sizes_of(within: Extent) -> dict[Part, tuple[int, ...]]:
-    """The cluster sizes of each workload that there is."""
-    parts = (Part.PHILLY, Part.BAGS) if within.traces else (Part.BAGS,)
-    sizes = {part: gpu_sizes(tasks(part, Arrival.SUBMIT, within)) for part in parts}
-    return {Part.HPC2N: HPC2N_SIZES} | sizes
+    """The cluster sizes of each workload."""
+    return {
+        part: HPC2N_SIZES if part.of_processors else gpu_sizes(tasks(part, Arrival.SUBMIT, within))
+        for part in within.parts
+    }
 
 
 def simulate_all(todo: list[Case], within: Extent, jobs: int, progress: Progress) -> dict[Case, Report]:

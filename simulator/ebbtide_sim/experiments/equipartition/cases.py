@@ -19,7 +19,7 @@ from ebbtide_sim.metrics import Report
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.speedup import DL_SUBLINEAR
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, load_workload, offline
-from ebbtide_sim.workloads.bags import bags
+from ebbtide_sim.workloads.bags import BagMix, bags
 from ebbtide_sim.workloads.nodes import SimNode
 from ebbtide_sim.workloads.table import GIB
 
@@ -31,6 +31,8 @@ CPUS: Final = 240
 """Processors of HPC2N, and the most that its tasks may have (seed 001, §VI)."""
 LOAD_OF_HPC2N: Final = 0.6
 """Volume of all its tasks over its processors and the time from the first to the last submission."""
+MEAN_RUN_S: Final = 17_000.0
+"""Mean run time of its tasks."""
 HPC2N_SIZES: Final = (120, 240, 480, 960)
 
 GPU_MEM: Final = 12 * GIB
@@ -40,17 +42,25 @@ TYPICAL_MEM: Final = GPU_MEM // 5
 SHORTEST_S: Final = 300.0
 """What the paper takes for a task: a process that was on one GPU for this long (§V-A)."""
 PAPER_GPUS: Final = (6, 12, 24, 48, 96)
-SMALL: Final = 1200
-"""Tasks per workload unless the experiment is run in full."""
 PAPER_TASKS: Final = 77_677
+SMALL: Final = 3000
+"""Tasks per workload unless the experiment is run in full."""
+SMALL_BAGS: Final = BagMix(bags_per_day=32, size_max=100)
+"""As many tasks a day as the paper's, in more bags, so that not all is a matter of one or two large ones."""
 
 
 class Part(StrEnum):
-    """The workloads: the paper's second one, and two in place of its first, which is not public."""
+    """The workloads: the paper's second one, or one that is like it; and two in place of its first, not public."""
 
     HPC2N = "hpc2n"
+    LIKE_HPC2N = "like-hpc2n"
     PHILLY = "philly"
     BAGS = "bags"
+
+    @property
+    def of_processors(self) -> bool:
+        """Whether tasks have whole processors, as many as they ask for or any number (§VI), not shares of GPUs (§V)."""
+        return self in (Part.HPC2N, Part.LIKE_HPC2N)
 
 
 class Arrival(StrEnum):
@@ -115,19 +125,28 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is simulated: of the real traces in ``traces`` if there are any, and in full or the first `SMALL`."""
+    """How much is simulated: in full, with the traces in the folder ``traces``; or `SMALL` made-up workloads if ""."""
 
     traces: str
-    full: bool
     seed: int
+
+    @property
+    def full(self) -> bool:
+        """Whether it is what the paper simulated, as far as that is known."""
+        return bool(self.traces)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The workloads."""
+        return (Part.HPC2N, Part.PHILLY, Part.BAGS) if self.full else (Part.LIKE_HPC2N, Part.BAGS)
 
 
 def extent(full: bool, seed: int) -> Extent:
-    """With the traces that the environment names. `WorkloadError` if they are needed and it names none."""
-    traces = os.environ.get(TRACES, "")
+    """In full with the traces that the environment names. `WorkloadError` if it names none."""
+    traces = os.environ.get(TRACES, "") if full else ""
     if full and not traces:
         raise WorkloadError(f"{TRACES}: not set; --full needs the folder with {HPC2N_FILE} and {PHILLY_FILE}")
-    return Extent(traces, full, seed)
+    return Extent(traces, seed)
 
 
 # --- workloads ---
@@ -136,41 +155,52 @@ def extent(full: bool, seed: int) -> Extent:
 @lru_cache(maxsize=2)
 def tasks(part: Part, arrival: Arrival, extent: Extent) -> Workload:
     """The tasks of ``part`` as they were, rigid, and arriving one after the other."""
-    count = None if extent.full else SMALL
     match part:
-        case Part.HPC2N if extent.traces:
-            return load_workload(str(Path(extent.traces, HPC2N_FILE)), jobs=count, arrival=arrival)
         case Part.HPC2N:
-            return made_up(SMALL, extent.seed)
+            return load_workload(str(Path(extent.traces, HPC2N_FILE)), arrival=arrival)
+        case Part.LIKE_HPC2N:
+            return like_hpc2n(SMALL, extent.seed)
         case Part.PHILLY:
-            return philly_tasks(load_workload(str(Path(extent.traces, PHILLY_FILE))), count)
+            return philly_tasks(load_workload(str(Path(extent.traces, PHILLY_FILE))))
         case Part.BAGS:
-            return bags(count or PAPER_TASKS, extent.seed)
+            return bags(PAPER_TASKS, extent.seed) if extent.full else bags(SMALL, extent.seed, SMALL_BAGS)
 
 
-def philly_tasks(philly: Workload, count: int | None) -> Workload:
-    """What the paper would call tasks, of the virtual cluster with the most of them; the first ``count`` if set."""
+def philly_tasks(philly: Workload) -> Workload:
+    """What the paper would call tasks, of the virtual cluster with the most of them."""
     found = [job for job in philly.jobs if job.gpus_max == WHOLE and job.runtime_s >= SHORTEST_S]
     [(largest, _)] = Counter(job.user for job in found).most_common(1)
-    jobs = [replace(job, gpu_mem_bytes=TYPICAL_MEM) for job in found if job.user == largest][:count]
+    jobs = [replace(job, gpu_mem_bytes=TYPICAL_MEM) for job in found if job.user == largest]
     start = jobs[0].submit_s
     return replace(philly, jobs=[replace(job, submit_s=job.submit_s - start) for job in jobs])
 
 
-def made_up(count: int, seed: int) -> Workload:
-    """A stand-in for HPC2N where its trace is missing: bags of tasks with 1 to 64 processors each, at the same load."""
-    source = bags(count, seed)
+PROCESSORS: Final = {1: 0.42, 2: 0.22, 4: 0.14, 8: 0.1, 16: 0.07, 32: 0.05}
+"""What part of the tasks that are like HPC2N's has how many; nearly as there."""
+BURST: Final = 20
+"""How many of these come together on average."""
+
+
+def like_hpc2n(count: int, seed: int) -> Workload:
+    """Tasks with the load, the mean run time and nearly the processors of HPC2N, in bursts.
+
+    So few cannot have its spread of run times: which policy does better would hang on the one or two longest. So it is
+    less, and tasks of p processors run 1/√p as long.
+    """
     rng = np.random.default_rng(seed)
-    exponents = dict.fromkeys(job.bag for job in source.jobs)
-    processors = dict(zip(exponents, (2 ** rng.integers(0, 7, len(exponents))).tolist(), strict=True))
-    jobs = [_with_processors(job, processors[job.bag]) for job in source.jobs]
-    slower = LOAD_OF_HPC2N * CPUS / load(jobs)
-    jobs = [replace(job, runtime_s=job.runtime_s * slower) for job in jobs]
-    return Workload("made up", jobs, notes=source.notes)
+    burst = np.cumsum(rng.random(count) < 1 / BURST)
+    times = np.cumsum(rng.exponential(size=count + 1))[burst]
+    processors = rng.choice(list(PROCESSORS), size=count, p=list(PROCESSORS.values()))
+    runs = rng.lognormal(sigma=0.5, size=count) / np.sqrt(processors)
+    runs *= MEAN_RUN_S / runs.mean()
+    span = float((runs * processors).sum()) / (LOAD_OF_HPC2N * CPUS)
+    times = (times - times[0]) * span / (times[-1] - times[0])
+    drawn = zip(times.tolist(), runs.tolist(), (processors * WHOLE).tolist(), strict=True)
+    return Workload("like HPC2N", [_task(index, *task) for index, task in enumerate(drawn)])
 
 
-def _with_processors(job: SimJob, count: int) -> SimJob:
-    return replace(job, gpus_min=count * WHOLE, gpus_max=count * WHOLE, gpu_mem_bytes=0)
+def _task(index: int, submit_s: float, run_s: float, share: int) -> SimJob:
+    return SimJob(id=str(index), submit_s=submit_s, runtime_s=run_s, gpus_min=share, gpus_max=share)
 
 
 def load(jobs: Sequence[SimJob]) -> float:
@@ -198,13 +228,15 @@ def all_cases(sizes: dict[Part, tuple[int, ...]]) -> list[Case]:
 
 def _cases(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
     yield from (Case(part, gpus, policy) for gpus in sizes for policy in POLICIES)
-    if part is Part.HPC2N:
-        yield from (Case(part, CPUS, policy, Arrival.START) for policy in (FCFS, MOLDABLE))
-        yield from (Case(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
-        return
-    yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
-    if part is Part.PHILLY:
-        yield from costly(part, sizes)
+    match part:
+        case Part.HPC2N:
+            yield from (Case(part, CPUS, policy, Arrival.START) for policy in (FCFS, MOLDABLE))
+            yield from (Case(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
+        case Part.LIKE_HPC2N:
+            yield from (Case(part, CPUS, policy, Arrival.OFFLINE) for policy in POLICIES)
+        case Part.PHILLY | Part.BAGS:
+            yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
+            yield from costly(part, sizes)
 
 
 def costly(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
@@ -226,8 +258,8 @@ def run_case(case: Case, extent: Extent) -> Report:
     """Simulate ``case``."""
     arrival = Arrival.START if case.arrival is Arrival.START else Arrival.SUBMIT
     workload = tasks(case.part, arrival, extent)
-    speedup = LINEAR if case.part is Part.HPC2N else DL_SUBLINEAR
-    low, high = (WHOLE, CPUS * WHOLE) if case.part is Part.HPC2N else (WHOLE // 4, 4 * WHOLE)
+    speedup = LINEAR if case.part.of_processors else DL_SUBLINEAR
+    low, high = (WHOLE, CPUS * WHOLE) if case.part.of_processors else (WHOLE // 4, 4 * WHOLE)
     fitting = [job for job in workload.jobs if job.gpus_max <= case.gpus * WHOLE]
     left_out = {f"more than {case.gpus} processors": len(workload.jobs) - len(fitting)}
     workload = replace(workload, jobs=fitting, skipped=dict(workload.skipped) | left_out)

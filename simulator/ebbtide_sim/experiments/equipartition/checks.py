@@ -21,6 +21,7 @@ from ebbtide_sim.experiments.equipartition.cases import (
     Policy,
 )
 from ebbtide_sim.experiments.equipartition.report import (
+    Measure,
     Results,
     flow_max,
     flow_mean,
@@ -37,75 +38,72 @@ ALMOST: Final = 2.0
 
 def checks(results: Results) -> tuple[Check, ...]:
     """The statements of §V and §VI, for each workload that there is; and whether the live defaults do better."""
-    found = list(_hpc2n(results))
+    found: list[Check] = []
     for part in results.sizes:
-        if part is not Part.HPC2N:
-            found += _gpu_workload(results, part)
-    if Part.PHILLY in results.sizes:
-        found += _restarts(results, Part.PHILLY)
+        found += _processors(results, part) if part.of_processors else _gpu_workload(results, part)
     return tuple(found)
 
 
-# --- HPC2N ---
+# --- processors ---
 
 
-def _hpc2n(results: Results) -> Iterator[Check]:
-    part = Part.HPC2N
+def _processors(results: Results, part: Part) -> Iterator[Check]:
     sizes = results.sizes[part]
     used = {gpus: [results.value(utilisation, Case(part, gpus, policy)) for policy in POLICIES] for gpus in sizes}
-    yield Check(
-        "hpc2n: utilisation is almost the same under all policies",
-        all(max(values) / min(values) < 1 + ALMOST / 100 for values in used.values()),
-        _by_size((gpus, f"{min(values):.3f} to {max(values):.3f}") for gpus, values in used.items()),
-    )
-    rigid = {gpus: values[0] for gpus, values in used.items()}
-    yield Check(
-        "hpc2n: 120 processors are saturated, 240 are not",
-        rigid[sizes[0]] > 0.95 and rigid[CPUS] < 0.95,
-        _by_size((gpus, f"{value:.3f}") for gpus, value in rigid.items()),
-    )
-    yield from _hpc2n_flow(results)
-    yield from _hpc2n_offline(results)
-
-
-def _hpc2n_flow(results: Results) -> Iterator[Check]:
-    for policy in (MOLDABLE, MOLDABLE_PRO):
-        flow = {case.gpus: results.change(flow_mean, case) for case in results.over_sizes(Part.HPC2N, policy)}
+    if part is Part.HPC2N:
         yield Check(
-            f"hpc2n: average flow of {policy.label} is worse than rigid with up to 240 processors, better with more",
+            f"{part}: utilisation is almost the same under all policies",
+            all(max(values) / min(values) < 1 + ALMOST / 100 for values in used.values()),
+            _by_size((gpus, f"{min(values):.3f} to {max(values):.3f}") for gpus, values in used.items()),
+        )
+    most = {gpus: max(values) for gpus, values in used.items()}
+    yield Check(
+        f"{part}: {sizes[0]} processors are saturated, {CPUS} are not",
+        most[sizes[0]] > 0.95 and most[CPUS] < 0.95,
+        "utilisation at most " + _by_size((gpus, f"{value:.3f}") for gpus, value in most.items()),
+    )
+    yield from _flow(results, part)
+    yield from _offline(results, part)
+
+
+def _flow(results: Results, part: Part) -> Iterator[Check]:
+    for policy in (MOLDABLE, MOLDABLE_PRO):
+        flow = {case.gpus: results.change(flow_mean, case) for case in results.over_sizes(part, policy)}
+        yield Check(
+            f"{part}: average flow of {policy.label} is worse than rigid up to {CPUS} processors, better with more",
             all((change > 0) == (gpus <= CPUS) for gpus, change in flow.items()),
             _by_size((gpus, f"{change:+.1f}%") for gpus, change in flow.items()),
         )
-    light = [case for case in results.over_sizes(Part.HPC2N, MALLEABLE) if case.gpus > CPUS]
+    light = [case for case in results.over_sizes(part, MALLEABLE) if case.gpus > CPUS]
     changes = {case.gpus: results.change(flow_mean, case) for case in light}
     yield Check(
-        "hpc2n: average flow of malleable-equipartition is better than rigid with more than 240 processors",
+        f"{part}: average flow of malleable-equipartition is better than rigid with more than {CPUS} processors",
         all(change < 0 for change in changes.values()),
         _by_size((gpus, f"{change:+.1f}%") for gpus, change in changes.items()),
     )
 
 
-def _hpc2n_offline(results: Results) -> Iterator[Check]:
-    all_at_once = {"arrival": Arrival.OFFLINE}
-    malleable = results.changes(makespan, results.over_sizes(Part.HPC2N, MALLEABLE, **all_at_once))
-    moldable = results.changes(makespan, results.over_sizes(Part.HPC2N, MOLDABLE, **all_at_once))
+def _offline(results: Results, part: Part) -> Iterator[Check]:
+    def changes(measure: Measure, policy: Policy, base: Policy = FCFS) -> list[float]:
+        return results.changes(measure, results.over_sizes(part, policy, arrival=Arrival.OFFLINE), base)
+
+    malleable, moldable = changes(makespan, MALLEABLE), changes(makespan, MOLDABLE)
     yield Check(
-        "hpc2n, all at once: makespan of malleable-equipartition is at most 2.7% shorter than rigid",
+        f"{part}, all at once: makespan of malleable-equipartition is at most 2.7% shorter than rigid",
         all(-2.75 <= change <= ALMOST for change in malleable),
         _range(malleable),
     )
     yield Check(
-        "hpc2n, all at once: makespan of moldable-equipartition is worse than rigid and malleable",
+        f"{part}, all at once: makespan of moldable-equipartition is worse than rigid and malleable",
         all(change > max(0.0, other) for change, other in zip(moldable, malleable, strict=True)),
         _range(moldable) + " against rigid",
     )
     for ours, base in ((MOLDABLE_PRO, MOLDABLE), (MALLEABLE_PRO, MALLEABLE)):
-        changes = results.changes(makespan, results.over_sizes(Part.HPC2N, ours, **all_at_once), base)
-        flows = results.changes(flow_mean, results.over_sizes(Part.HPC2N, ours, **all_at_once), base)
+        spans, flows = changes(makespan, ours, base), changes(flow_mean, ours, base)
         yield Check(
-            f"hpc2n, all at once: {ours.label} as {base.label}",
-            all(abs(change) < ALMOST for change in (*changes, *flows)),
-            f"makespan {_range(changes)}, average flow {_range(flows)} (paper: identical)",
+            f"{part}, all at once: {ours.label} as {base.label}",
+            all(abs(change) < ALMOST for change in (*spans, *flows)),
+            f"makespan {_range(spans)}, average flow {_range(flows)} (paper: identical)",
         )
 
 
@@ -139,6 +137,7 @@ def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
                 f"{_range(changes)} (paper: at least {least:+.1f}%)",
             )
     yield from _clairvoyant(results, part)
+    yield from _restarts(results, part)
 
 
 def _no_worse(results: Results, part: Part) -> Check:

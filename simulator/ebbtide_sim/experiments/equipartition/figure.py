@@ -46,8 +46,8 @@ STYLES: Final = {
 def draw(results: Results, path: Path) -> None:
     """One row per workload; averages are filled dots, maxima open ones."""
     parts = list(results.sizes)
-    figure = new_figure(21, 4.3 * len(parts))
-    for part, panels in zip(parts, figure.subplots(len(parts), 5, squeeze=False), strict=True):
+    figure = new_figure(25, 4.3 * len(parts))
+    for part, panels in zip(parts, figure.subplots(len(parts), 6, squeeze=False), strict=True):
         _row(results, part, panels)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
@@ -56,7 +56,7 @@ def draw(results: Results, path: Path) -> None:
 
 def _row(results: Results, part: Part, panels: Any) -> None:
     used, flow, stretch, *last = panels
-    half = () if part is Part.HPC2N else (max(1, results.sizes[part][0] // 2),)
+    half = () if part.of_processors else (max(1, results.sizes[part][0] // 2),)
     _lines(
         results, used, part, (utilisation,), NON_CLAIRVOYANT if half else POLICIES, sizes=(*half, *results.sizes[part])
     )
@@ -66,21 +66,25 @@ def _row(results: Results, part: Part, panels: Any) -> None:
     _lines(results, stretch, part, (stretch_mean, stretch_max), POLICIES)
     _finish(stretch, f"{part}: stretch per task")
     match part:
-        case Part.HPC2N:
+        case Part.HPC2N | Part.LIKE_HPC2N:
             _lines(results, last[0], part, (makespan,), POLICIES, arrival=Arrival.OFFLINE)
             _finish(last[0], f"{part}, all at once: makespan in s")
             _lines(results, last[1], part, (flow_mean, flow_max), POLICIES, arrival=Arrival.OFFLINE)
             _finish(last[1], f"{part}, all at once: flow time per task in s")
+            last[2].axis("off")
         case Part.PHILLY:
             _overhead(results, last[0], part, flow_mean)
             _finish(last[0], f"{part}: average flow time in s, by restart cost")
             _overhead(results, last[1], part, flow_max)
             _finish(last[1], f"{part}: greatest flow time in s, by restart cost")
+            last[2].axis("off")
         case Part.BAGS:
             _lines(results, last[0], part, (job_flow_mean, job_flow_max), POLICIES)
             _finish(last[0], f"{part}: flow time per job in s")
             _lines(results, last[1], part, (job_stretch_mean, job_stretch_max), POLICIES)
             _finish(last[1], f"{part}: stretch per job")
+            _overhead(results, last[2], part, flow_mean)
+            _finish(last[2], f"{part}: average flow time in s, by restart cost")
 
 
 def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None:
@@ -106,6 +110,7 @@ def _lines(
     arrival: Arrival = Arrival.SUBMIT,
 ) -> None:
     sizes = sizes or results.sizes[part]
+    sizes = tuple(gpus for gpus in sizes if Case(part, gpus, FCFS, arrival) in results.reports)
     for policy in policies:
         color, style = STYLES[policy]
         for index, measure in enumerate(measures):

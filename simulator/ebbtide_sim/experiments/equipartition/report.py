@@ -99,12 +99,13 @@ class Results:
         return [self.change(measure, case, base) for case in cases]
 
     def over_sizes(self, part: Part, policy: Policy, **more: Any) -> Iterator[Case]:
-        """One case for each cluster size of ``part``."""
-        return (Case(part, gpus, policy, **more) for gpus in self.sizes[part])
+        """One case for each cluster size of ``part`` with which it was simulated."""
+        cases = (Case(part, gpus, policy, **more) for gpus in self.sizes[part])
+        return (case for case in cases if case in self.reports)
 
     def like_the_papers(self, case: Case) -> int | None:
         """The paper's cluster that is as crowded."""
-        if case.part is Part.HPC2N:
+        if case.part.of_processors:
             return case.gpus
         sizes = self.sizes[case.part]
         return PAPER_GPUS[sizes.index(case.gpus)] if case.gpus in sizes else None
@@ -153,14 +154,14 @@ def _row(results: Results, case: Case) -> dict[str, Any]:
 
 
 def _as_in_fig_4(case: Case, like: int | None) -> bool:
-    return case.part is not Part.HPC2N and like is not None and not case.restart_s
+    return not case.part.of_processors and like is not None and not case.restart_s
 
 
 def _paper_flow(case: Case, like: int | None) -> str | None:
     if _as_in_fig_4(case, like) and case.policy in PAPER_FLOW:
         saturated, any_size = PAPER_FLOW[case.policy]
         return saturated if like == PAPER_GPUS[0] else any_size
-    if case.part is Part.HPC2N and case.arrival is Arrival.SUBMIT and case.policy in (MOLDABLE, MOLDABLE_PRO):
+    if case.part.of_processors and case.arrival is Arrival.SUBMIT and case.policy in (MOLDABLE, MOLDABLE_PRO):
         return "> 0" if case.gpus <= CPUS else "< 0"
     return None
 
@@ -190,20 +191,13 @@ def _in_full(case: Case, report: Report) -> dict[str, Any]:
 
 
 def assumptions(results: Results, within: Extent) -> tuple[str, ...]:
-    """What was done, and what the paper leaves open."""
+    """What was done, what the paper leaves open, and what is left to ``--full``."""
     return (*_workloads(results, within), *ASSUMPTIONS)
 
 
 def _workloads(results: Results, within: Extent) -> Iterator[str]:
-    extent = (
-        "in full" if within.full else f"the first {SMALL} tasks of each workload (--full: all), so figures are rough"
-    )
-    yield f"{extent}, seed {within.seed}"
-    if not within.traces:
-        yield (
-            f"{TRACES} is not set: in place of HPC2N made-up bags of tasks with 1 to 64 processors at the same load, "
-            "and no Philly"
-        )
+    yield f"{'in full' if within.full else f'{SMALL} tasks of each workload'}, seed {within.seed}"
+    yield from () if within.full else SMALLER
     for part in results.sizes:
         for arrival in (Arrival.SUBMIT, Arrival.START):
             gpus = min(CPUS, results.sizes[part][0]) if arrival is Arrival.SUBMIT else CPUS
@@ -215,6 +209,15 @@ def _workloads(results: Results, within: Extent) -> Iterator[str]:
                 )
 
 
+SMALLER: Final = (
+    "like-hpc2n is made up: the load, mean run time and processors of HPC2N, in bursts; but run times vary less, and "
+    "wide tasks run shorter, because of so few the one or two longest would decide",
+    "bags of at most 100 tasks, because of so few the one or two largest would decide",
+    f"only --full shows, with the traces in the folder that {TRACES} names: HPC2N and Philly themselves; that "
+    "utilisation is the same under all policies (here the last tasks' end is too large a part of the time); by how "
+    "much makespans differ when all tasks come at once, for the same reason, which is why that is simulated with "
+    f"{CPUS} processors only; and how much worse things are when a bag has ten times as many tasks as there are GPUs",
+)
 ASSUMPTIONS: Final = (
     "the paper's algorithms know no nodes: all GPUs are on one",
     "HPC2N: a processor counts as a GPU; tasks of more processors than the cluster has are left out under all "
