@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ebbtide_cli.verbs.simulate import _print_experiment
+from ebbtide_sim.experiments import Check, ExperimentReport
 
 from tests.client.runs import start_ebb
 
@@ -180,3 +182,15 @@ def test_a_bad_line_is_named_by_file_and_number(ebb, tmp_path, case):
     assert f"{path}:3" in result.err
     assert field in result.err
     assert result.err.count("\n") == 1
+
+
+def test_all_tables_of_an_experiment_are_printed_under_their_titles(capsys):
+    rows = ({"strategy": "wait", "cost": 1.23456},)
+    report = ExperimentReport(
+        name="x", rows=rows, checks=(Check("holds", False, "1 of 2"),), assumptions=("luck",), draw=lambda path: None,
+        tables={"With luck": ({"seed": 7, "cost": None},)},
+    )  # fmt: skip
+    _print_experiment(report, "x.png")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert lines[:5] == [["STRATEGY", "COST"], ["wait", "1.235"], ["With", "luck:"], ["SEED", "COST"], ["7", "-"]]
+    assert lines[5] == ["✗", "holds:", "1", "of", "2"]

@@ -338,7 +338,7 @@ def _draw(rows: Rows, realistic: Rows, kept: Rows, sets: Rows, path: Path) -> No
     saves.set(title="with checkpoints, over without", xlabel="cost of a checkpoint over the mean run time")
     saves.legend(fontsize=7)
     _draw_sets(regimes, sets)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=75)
 
 
 def _names(rows: Rows) -> list[str]:
