@@ -201,7 +201,6 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         priority=job.priority,
         weight=job.weight,
         preemptible=job.preemptible,
-        requested_s=None if job.elastic else spec.time_limit_s,
     )
 
 
