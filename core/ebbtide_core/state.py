@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ebbtide_core.books import Books, Node
 from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, derive_state
-from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
+from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
 from ebbtide_core.work import LINEAR, History, Speedup
 
@@ -148,11 +148,11 @@ class ClusterState:
         return time is not None and time <= now
 
     def due_deadlines(self, now: float) -> list[Job]:
-        """The running jobs whose time limit may have ended; asked for once each."""
+        """The jobs whose time limit may have ended, on silent nodes, too; asked for once each."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._deadlines)[1]))
-        return [job for job in due if job is not None and job.state is JobState.RUNNING]
+        return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
         """Let the jobs whose back-off is over stand in the queue again."""

@@ -1,12 +1,14 @@
 """Jobs of unknown length that reserve time: ``--time auto``."""
 
+from typing import Any
+
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model import JobState, SuspendMode
+from ebbtide_core.model import JobState, NodeId, SuspendMode
 from ebbtide_core.reserving.live import FIRST_S, next_reservation
 from ebbtide_core.spec import JobSpec, SpecError, validate
 
-from tests.core.lab import DONE, Lab, stepped_aside, stopped
+from tests.core.lab import DONE, Lab, registration, stepped_aside, stopped
 
 
 @pytest.fixture
@@ -81,6 +83,15 @@ def test_a_time_is_up_at_its_very_end_whatever_rounding_makes_of_it(lab: Lab, se
         lab.tell(e.SchedulingDue())
         assert stopped(lab.last) == {job.id}
         lab.end(job, stepped_aside())
+
+
+@pytest.mark.parametrize("spec", [{"time_limit_s": 100.0}, {"time_auto": True}])
+def test_a_time_that_is_up_while_the_node_is_silent_is_up_when_it_is_back(lab: Lab, spec: dict[str, Any]) -> None:
+    job = lab.running(1, **spec)
+    lab.tell(e.NodeLost(NodeId("a"), 60.0))
+    lab.wait(FIRST_S)
+    lab.tell(registration("a", 1, known=lab.known(job)))
+    assert stopped(lab.last) == {job.id}
 
 
 def test_a_time_limit_bounds_all_reservations_together(lab: Lab) -> None:
