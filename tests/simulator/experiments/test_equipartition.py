@@ -43,7 +43,7 @@ from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 
 GPUS = (2, 4, 8, 16, 32)
 SIZES = {Part.HPC2N: HPC2N_SIZES, Part.PHILLY: GPUS, Part.BAGS: GPUS}
-SMALL_SIZES = {Part.LIKE_HPC2N: HPC2N_SIZES, Part.BAGS: GPUS}
+SMALL_SIZES = {Part.LIKE_HPC2N: HPC2N_SIZES, Part.FEW_BAGS: GPUS}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_default_size_needs_no_traces_and_says_what_only_the_full_one_shows(
     monkeypatch.setenv("EBB_TRACES", "nowhere")
     small = extent(full=False, seed=0)
     sizes = sizes_of(small)
-    assert list(sizes) == [Part.LIKE_HPC2N, Part.BAGS]
+    assert list(sizes) == [Part.LIKE_HPC2N, Part.FEW_BAGS]
     assert any(line.startswith("only --full shows") for line in assumptions(Results(sizes, {}), small))
 
 
@@ -138,13 +138,17 @@ def test_who_needs_more_than_half_of_the_memory_shares_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "of_processors", "gpu_workloads"), [(SIZES, 4 * 6 + 2 + 4 * 6, 2), (SMALL_SIZES, 4 * 6 + 6, 1)]
+    ("sizes", "count"),
+    [
+        (SIZES, 4 * 6 + 2 + 4 * 6 + 2 * (5 * 6 + 3 + 2 * 5 * 2)),
+        (SMALL_SIZES, 4 * 6 + 6 + 5 * 6 + 3 + 2 * 5),
+    ],
 )
 def test_every_case_is_different_and_every_change_has_something_to_compare_with(
-    sizes: dict[Part, tuple[int, ...]], of_processors: int, gpu_workloads: int
+    sizes: dict[Part, tuple[int, ...]], count: int
 ) -> None:
     todo = all_cases(sizes)
-    assert len(set(todo)) == len(todo) == of_processors + gpu_workloads * (5 * 6 + 3 + 2 * 5 * 2)
+    assert len(set(todo)) == len(todo) == count
     assert all(replace(case, policy=FCFS, restart_s=0.0) in todo for case in todo)
 
 

@@ -43,19 +43,19 @@ SHORTEST_S: Final = 300.0
 """What the paper takes for a task: a process that was on one GPU for this long (§V-A)."""
 PAPER_GPUS: Final = (6, 12, 24, 48, 96)
 PAPER_TASKS: Final = 77_677
-SMALL: Final = 3000
-"""Tasks per workload unless the experiment is run in full."""
-SMALL_BAGS: Final = BagMix(bags_per_day=32, size_max=100)
-"""As many tasks a day as the paper's, in more bags, so that not all is a matter of one or two large ones."""
+FEW_BAGS: Final = BagMix(bags_per_day=8, size_max=60)
+"""A quarter of the paper's load, in smaller bags, too: of its own, so few tasks would fill no more than a handful."""
+FEW_BAGS_TASKS: Final = 2000
 
 
 class Part(StrEnum):
-    """The workloads: the paper's second one, or one that is like it; and two in place of its first, not public."""
+    """The workloads: the paper's second one, or one that is like it; and others in place of its first, not public."""
 
     HPC2N = "hpc2n"
     LIKE_HPC2N = "like-hpc2n"
     PHILLY = "philly"
     BAGS = "bags"
+    FEW_BAGS = "few-bags"
 
     @property
     def of_processors(self) -> bool:
@@ -69,6 +69,10 @@ class Arrival(StrEnum):
     SUBMIT = "submit"
     START = "start"
     OFFLINE = "offline"
+
+
+SMALL_TASKS: Final = {Arrival.SUBMIT: 1500, Arrival.OFFLINE: 4000}
+"""How many tasks of processors, unless the experiment is run in full; all at once, many take no longer than few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is simulated: in full, with the traces in the folder ``traces``; or `SMALL` made-up workloads if ""."""
+    """How much is simulated: in full, with the traces in the folder ``traces``; or small, made-up workloads if ""."""
 
     traces: str
     seed: int
@@ -138,7 +142,7 @@ class Extent:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The workloads."""
-        return (Part.HPC2N, Part.PHILLY, Part.BAGS) if self.full else (Part.LIKE_HPC2N, Part.BAGS)
+        return (Part.HPC2N, Part.PHILLY, Part.BAGS) if self.full else (Part.LIKE_HPC2N, Part.FEW_BAGS)
 
 
 def extent(full: bool, seed: int) -> Extent:
@@ -154,16 +158,19 @@ def extent(full: bool, seed: int) -> Extent:
 
 @lru_cache(maxsize=2)
 def tasks(part: Part, arrival: Arrival, extent: Extent) -> Workload:
-    """The tasks of ``part`` as they were, rigid, and arriving one after the other."""
+    """The tasks of ``part`` as they were, rigid, and arriving one after the other even if they are to come at once."""
     match part:
         case Part.HPC2N:
-            return load_workload(str(Path(extent.traces, HPC2N_FILE)), arrival=arrival)
+            moment = Arrival.START if arrival is Arrival.START else Arrival.SUBMIT
+            return load_workload(str(Path(extent.traces, HPC2N_FILE)), arrival=moment)
         case Part.LIKE_HPC2N:
-            return like_hpc2n(SMALL, extent.seed)
+            return like_hpc2n(SMALL_TASKS[arrival], extent.seed)
         case Part.PHILLY:
             return philly_tasks(load_workload(str(Path(extent.traces, PHILLY_FILE))))
         case Part.BAGS:
-            return bags(PAPER_TASKS, extent.seed) if extent.full else bags(SMALL, extent.seed, SMALL_BAGS)
+            return bags(PAPER_TASKS, extent.seed)
+        case Part.FEW_BAGS:
+            return bags(FEW_BAGS_TASKS, extent.seed, FEW_BAGS)
 
 
 def philly_tasks(philly: Workload) -> Workload:
@@ -234,15 +241,15 @@ def _cases(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
             yield from (Case(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
         case Part.LIKE_HPC2N:
             yield from (Case(part, CPUS, policy, Arrival.OFFLINE) for policy in POLICIES)
-        case Part.PHILLY | Part.BAGS:
+        case Part.PHILLY | Part.BAGS | Part.FEW_BAGS:
             yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
-            yield from costly(part, sizes)
+            yield from costly(part, sizes, (MALLEABLE,) if part is Part.FEW_BAGS else (MALLEABLE, LIVE))
 
 
-def costly(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
+def costly(part: Part, sizes: Sequence[int], policies: Sequence[Policy]) -> Iterator[Case]:
     """Those of Fig. 5, where restarts are not free."""
     for cost in RESTARTS_S:
-        yield from (Case(part, gpus, policy, restart_s=cost) for gpus in sizes for policy in (MALLEABLE, LIVE))
+        yield from (Case(part, gpus, policy, restart_s=cost) for gpus in sizes for policy in policies)
 
 
 def unshared(workload: Workload) -> Workload:
@@ -256,8 +263,7 @@ def unshared(workload: Workload) -> Workload:
 
 def run_case(case: Case, extent: Extent) -> Report:
     """Simulate ``case``."""
-    arrival = Arrival.START if case.arrival is Arrival.START else Arrival.SUBMIT
-    workload = tasks(case.part, arrival, extent)
+    workload = tasks(case.part, case.arrival, extent)
     speedup = LINEAR if case.part.of_processors else DL_SUBLINEAR
     low, high = (WHOLE, CPUS * WHOLE) if case.part.of_processors else (WHOLE // 4, 4 * WHOLE)
     fitting = [job for job in workload.jobs if job.gpus_max <= case.gpus * WHOLE]

@@ -78,7 +78,7 @@ def _row(results: Results, part: Part, panels: Any) -> None:
             _overhead(results, last[1], part, flow_max)
             _finish(last[1], f"{part}: greatest flow time in s, by restart cost")
             last[2].axis("off")
-        case Part.BAGS:
+        case Part.BAGS | Part.FEW_BAGS:
             _lines(results, last[0], part, (job_flow_mean, job_flow_max), POLICIES)
             _finish(last[0], f"{part}: flow time per job in s")
             _lines(results, last[1], part, (job_stretch_mean, job_stretch_max), POLICIES)
@@ -94,6 +94,8 @@ def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None
         for policy in (MALLEABLE, LIVE):
             name = "live defaults" if policy is LIVE else "malleable"
             values = [results.value(measure, case) for case in results.over_sizes(part, policy, restart_s=cost)]
+            if not values:
+                continue
             color, _ = STYLES[policy]
             label = f"{name}, {cost:g} s"
             axes.plot(results.sizes[part], values, color=color, linestyle=":", marker=marker, markersize=5, label=label)

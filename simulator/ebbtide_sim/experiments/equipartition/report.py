@@ -11,7 +11,6 @@ from ebbtide_sim.experiments.equipartition.cases import (
     MOLDABLE,
     MOLDABLE_PRO,
     PAPER_GPUS,
-    SMALL,
     TRACES,
     Arrival,
     Case,
@@ -196,7 +195,7 @@ def assumptions(results: Results, within: Extent) -> tuple[str, ...]:
 
 
 def _workloads(results: Results, within: Extent) -> Iterator[str]:
-    yield f"{'in full' if within.full else f'{SMALL} tasks of each workload'}, seed {within.seed}"
+    yield f"{'in full' if within.full else 'small, made-up workloads'}, seed {within.seed}"
     yield from () if within.full else SMALLER
     for part in results.sizes:
         for arrival in (Arrival.SUBMIT, Arrival.START):
@@ -210,13 +209,14 @@ def _workloads(results: Results, within: Extent) -> Iterator[str]:
 
 
 SMALLER: Final = (
-    "like-hpc2n is made up: the load, mean run time and processors of HPC2N, in bursts; but run times vary less, and "
-    "wide tasks run shorter, because of so few the one or two longest would decide",
-    "bags of at most 100 tasks, because of so few the one or two largest would decide",
-    f"only --full shows, with the traces in the folder that {TRACES} names: HPC2N and Philly themselves; that "
-    "utilisation is the same under all policies (here the last tasks' end is too large a part of the time); by how "
-    "much makespans differ when all tasks come at once, for the same reason, which is why that is simulated with "
-    f"{CPUS} processors only; and how much worse things are when a bag has ten times as many tasks as there are GPUs",
+    "both are chosen such that what the paper says can be seen with so few tasks: of the first few of the real ones "
+    "the one or two longest tasks or largest bags decide everything",
+    "like-hpc2n has the load, the mean run time and nearly the processors of HPC2N, in bursts; but run times vary less "
+    "and wide tasks run shorter",
+    "few-bags has a quarter of the paper's load on clusters that are smaller by as much, in bags of at most 60 tasks",
+    f"only --full shows, with the traces in the folder that {TRACES} names: HPC2N and Philly themselves; utilisation, "
+    "which is almost the same under all policies unless the last few tasks are a large part, as here; makespans with "
+    f"other than {CPUS} processors, for the same reason; and what the defaults of a live cluster save",
 )
 ASSUMPTIONS: Final = (
     "the paper's algorithms know no nodes: all GPUs are on one",
