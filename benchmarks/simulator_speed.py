@@ -6,7 +6,8 @@
 Every simulation runs in a process of its own. ``accasim`` runs both simulators in turn, ``--rounds`` times each, on
 the same trace, from reading it to the end: Ebbtide's ``rigid-fcfs`` (arrival order, later jobs pass one that does not
 fit) through the very `Cluster` that the master runs, its checks on; AccaSim's first-in-first-out with first fit. Then
-the events that our run recorded are folded once more, one by one, into an empty cluster, and both states must be equal.
+ours runs once more, and the events that it recorded are folded one by one into an empty cluster: both states must be
+equal.
 """
 
 import argparse
@@ -64,37 +65,41 @@ class Journal:
 
 
 def run_hpc2n(trace: str) -> dict[str, Any]:
-    """Simulate ``trace`` under rigid-fcfs, then fold what was recorded step by step."""
-    began = time.perf_counter()
-    workload = load_workload(trace, 0)
-    nodes = tuple(SimNode(name=f"node{number}", gpus=CORES) for number in range(NODES))
-    journal = Journal()
-    world = Simulation(nodes, Recorded(workload.jobs), create_policy("rigid-fcfs", {}), [journal], keep_jobs=True)
+    """Read and simulate ``trace`` under rigid-fcfs; times are of both."""
+    began, busy = time.perf_counter(), time.process_time()
+    jobs = load_workload(trace, 0).jobs
+    world = Simulation(_nodes(), Recorded(jobs), create_policy("rigid-fcfs", {}))
     world.run()
-    seconds = time.perf_counter() - began
+    took = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - busy}
+    return took | {"jobs": len(jobs), "finished": world.cluster.state.submissions - len(world.cluster.state.jobs)}
+
+
+def replay_hpc2n(trace: str) -> dict[str, Any]:
+    """Simulate ``trace`` once more, keep all that is recorded, and fold it step by step."""
+    journal = Journal()
+    source = Recorded(load_workload(trace, 0).jobs)
+    world = Simulation(_nodes(), source, create_policy("rigid-fcfs", {}), [journal], keep_jobs=True)
+    world.run()
     again = Cluster(create_policy("rigid-fcfs", {}))
     for now, event in journal.lines:
         again.replay(event, now)
-    return {
-        "seconds": seconds,
-        "jobs": len(workload.jobs),
-        "events": len(journal.lines),
-        "finished": sum(job.ending is not None for job in world.cluster.state.jobs.values()),
-        "digest": digest(world.cluster.state),
-        "digest_of_replay": digest(again.state),
-    }
+    return {"events": len(journal.lines), "state": digest(world.cluster.state), "folded": digest(again.state)}
+
+
+def _nodes() -> tuple[SimNode, ...]:
+    return tuple(SimNode(name=f"node{number}", gpus=CORES) for number in range(NODES))
 
 
 def run_fitgpp(jobs: int) -> dict[str, Any]:
     """Record ``jobs`` jobs under FIFO, then time FitGpp on the same arrivals."""
     _, recorded = record(jobs, 0, MAIN)
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     workload = Workload("fitgpp", recorded)
     scenario = Scenario(workload=workload, nodes=cluster(), policy=FITGPP.name, options=dict(FITGPP.options))
     report = simulate(scenario)
-    seconds = time.perf_counter() - began
+    took = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - busy}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds, "jobs": jobs, "finished": report.finished, "peak_bytes": peak}
+    return took | {"jobs": jobs, "finished": report.finished, "peak_bytes": peak}
 
 
 def _apart(*command: str) -> dict[str, Any]:
@@ -102,6 +107,10 @@ def _apart(*command: str) -> dict[str, Any]:
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
+
+
+def _times(run: dict[str, Any]) -> str:
+    return f"{run['seconds']:.1f} s ({run['cpu_s']:.1f} s of CPU)"
 
 
 def compare(trace: Path, accasim: str, rounds: int) -> bool:
@@ -115,20 +124,20 @@ def compare(trace: Path, accasim: str, rounds: int) -> bool:
         for number in range(1, rounds + 1):
             ours.append(_apart(sys.executable, __file__, "run-hpc2n", str(trace)))
             theirs.append(_apart(accasim, other, str(plain), str(NODES), str(CORES)))
-            print(f"round {number}: ebbtide {ours[-1]['seconds']:.1f} s, AccaSim {theirs[-1]['seconds']:.1f} s")
+            print(f"round {number}: ebbtide {_times(ours[-1])}, AccaSim {_times(theirs[-1])}", flush=True)
+        replay = _apart(sys.executable, __file__, "replay-hpc2n", str(trace))
     ratio = median(run["seconds"] for run in theirs) / median(run["seconds"] for run in ours)
-    same = all(run["digest"] == run["digest_of_replay"] for run in ours)
-    everything = all(run["finished"] == run["jobs"] for run in ours)
-    print(f"{ours[0]['jobs']} jobs ({theirs[0]['run']} by AccaSim), {ours[0]['events']} events of ours")
+    same, all_ran = replay["state"] == replay["folded"], all(run["finished"] == run["jobs"] for run in ours)
+    print(f"{ours[0]['jobs']} jobs ({theirs[0]['run']} by AccaSim); all of ours finished: {all_ran}")
     print(f"ebbtide is {ratio:.2f} times faster than AccaSim (mark: {FASTER:g})")
-    print(f"all jobs finished: {everything}; state equals step-by-step replay: {same} ({ours[0]['digest'][:16]}...)")
-    return ratio >= FASTER and same and everything
+    print(f"state after {replay['events']} events equals step-by-step replay: {same} ({replay['state'][:16]}...)")
+    return ratio >= FASTER and same and all_ran
 
 
 def full_study(jobs: int) -> bool:
     """Time FitGpp's study; whether it stays within the marks."""
     run = _apart(sys.executable, __file__, "run-fitgpp", str(jobs))
-    print(f"{run['finished']} of {run['jobs']} jobs under fitgpp in {run['seconds']:.1f} s (mark: {SECONDS:g} s)")
+    print(f"{run['finished']} of {run['jobs']} jobs under fitgpp in {_times(run)} (mark: {SECONDS:g} s)")
     print(f"peak memory {run['peak_bytes'] / 2**30:.2f} GiB (mark: {BYTES / 2**30:g} GiB)")
     return bool(run["seconds"] < SECONDS and run["peak_bytes"] < BYTES and run["finished"] == run["jobs"])
 
@@ -144,11 +153,14 @@ def main() -> int:
     study = which.add_parser("fitgpp", help="2^19 jobs under fitgpp")
     study.add_argument("--jobs", type=int, default=JOBS)
     which.add_parser("run-hpc2n", help="one run of ours, as JSON").add_argument("trace")
+    which.add_parser("replay-hpc2n", help="our run, folded from its events").add_argument("trace")
     which.add_parser("run-fitgpp", help="one run of FitGpp, as JSON").add_argument("jobs", type=int)
     args = parser.parse_args()
     match args.which:
         case "run-hpc2n":
             print(json.dumps(run_hpc2n(args.trace)))
+        case "replay-hpc2n":
+            print(json.dumps(replay_hpc2n(args.trace)))
         case "run-fitgpp":
             print(json.dumps(run_fitgpp(args.jobs)))
         case "accasim":
