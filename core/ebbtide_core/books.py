@@ -147,6 +147,8 @@ class Node:
         if piece.mem_bytes and use.mem_bytes - (less.mem_bytes if less else 0) + piece.mem_bytes > self.facts.mem_bytes:
             return False
         whole, shares, slices = use.whole, use.shares, self.slices
+        if piece is self.entire and less is None:
+            return not (whole or shares)
         own = {gpu.gpu: gpu for gpu in less.gpus} if less else {}
         for gpu in piece.gpus:
             id = gpu.gpu

@@ -228,9 +228,8 @@ class Cluster:
         most = self.state.books.most
         if not most.gpus:
             return None
-        count = sum(most.gpus[: spec.max_nodes])
         message = ""
-        if share > count * WHOLE:
+        if share > most.gpus[0] * WHOLE and share > (count := sum(most.gpus[: spec.max_nodes])) * WHOLE:
             where = "the largest node" if spec.max_nodes == 1 else f"the {spec.max_nodes} largest nodes"
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:

@@ -186,8 +186,11 @@ class Simulation:
         """Hand ``event`` to the cluster, and carry out what it asks for."""
         self.events += 1
         for command in self.cluster.handle(event, self.now):
-            if isinstance(command, Record):  # most are
-                self._record(command.event)
+            if type(command) is Record:  # most are
+                for observer in self._observers:
+                    observer.recorded(self.now, command.event)
+                if type(command.event) is e.JobHeld:
+                    self._drop(command.event)
             elif isinstance(command, Launch):
                 self._launch(command)
             elif isinstance(command, Stop):
@@ -235,12 +238,6 @@ class Simulation:
         )
 
     # --- orders ---
-
-    def _record(self, event: Event) -> None:
-        for observer in self._observers:
-            observer.recorded(self.now, event)
-        if type(event) is e.JobHeld:
-            self._drop(event)
 
     def _launch(self, order: Launch) -> None:
         job = self._jobs[order.job]
@@ -325,7 +322,8 @@ class Simulation:
         job = self.cluster.state.jobs[id]
         if job.ending is not None and not self._keep_jobs:
             del self._jobs[id]
-            self._tell(e.JobRetired(id))
+            self.events += 1
+            self.cluster.replay(e.JobRetired(id), self.now)  # nothing follows from it
 
 
 def _saved(seconds: float) -> ExitFacts:
