@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -110,6 +111,8 @@ POLICIES: Final = (FCFS, SHORTEST, MOLDABLE, MALLEABLE, MOLDABLE_PRO, MALLEABLE_
 NON_CLAIRVOYANT: Final = (FCFS, MOLDABLE, MALLEABLE)
 RESTARTS_S: Final = (150.0, 300.0)
 """What a preemption costs in the paper's Fig. 5, beside nothing."""
+COSTLY: Final = {Part.PHILLY: (MALLEABLE, LIVE), Part.FEW_BAGS: (MALLEABLE,)}
+"""The workloads that this is done with, and the policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +246,8 @@ def _cases(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
             yield from (Case(part, CPUS, policy, Arrival.OFFLINE) for policy in POLICIES)
         case Part.PHILLY | Part.BAGS | Part.FEW_BAGS:
             yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
-            yield from costly(part, sizes, (MALLEABLE,) if part is Part.FEW_BAGS else (MALLEABLE, LIVE))
-
-
-def costly(part: Part, sizes: Sequence[int], policies: Sequence[Policy]) -> Iterator[Case]:
-    """Those of Fig. 5, where restarts are not free."""
-    for cost in RESTARTS_S:
-        yield from (Case(part, gpus, policy, restart_s=cost) for gpus in sizes for policy in policies)
+            costs = product(RESTARTS_S, sizes, COSTLY.get(part, ()))
+            yield from (Case(part, gpus, policy, restart_s=cost) for cost, gpus, policy in costs)
 
 
 def unshared(workload: Workload) -> Workload:

@@ -6,6 +6,7 @@ from typing import Final
 
 from ebbtide_sim.experiments import Check
 from ebbtide_sim.experiments.equipartition.cases import (
+    COSTLY,
     CPUS,
     FCFS,
     LIVE,
@@ -137,7 +138,8 @@ def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
                 f"{_range(changes)} (paper: at least {least:+.1f}%)",
             )
     yield from _clairvoyant(results, part)
-    yield from _restarts(results, part)
+    if part in COSTLY:
+        yield from _restarts(results, part)
 
 
 def _no_worse(results: Results, part: Part) -> Check:
@@ -211,7 +213,7 @@ def _restarts(results: Results, part: Part) -> Iterator[Check]:
             all(change < 0 for change in changes),
             "against moldable " + _by_size(zip(sizes[2:], (f"{change:+.1f}%" for change in changes), strict=True)),
         )
-        if replace(costly[0], policy=LIVE) in results.reports:
+        if LIVE in COSTLY[part]:
             yield _beaten(results, costly)
 
 

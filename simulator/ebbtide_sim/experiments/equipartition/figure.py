@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ebbtide_sim.draw import COLORS, new_figure
 from ebbtide_sim.experiments.equipartition.cases import (
+    COSTLY,
     FCFS,
     LIVE,
     MALLEABLE,
@@ -83,19 +84,20 @@ def _row(results: Results, part: Part, panels: Any) -> None:
             _finish(last[0], f"{part}: flow time per job in s")
             _lines(results, last[1], part, (job_stretch_mean, job_stretch_max), POLICIES)
             _finish(last[1], f"{part}: stretch per job")
-            _overhead(results, last[2], part, flow_mean)
-            _finish(last[2], f"{part}: average flow time in s, by restart cost")
+            if part in COSTLY:
+                _overhead(results, last[2], part, flow_mean)
+                _finish(last[2], f"{part}: average flow time in s, by restart cost")
+            else:
+                last[2].axis("off")
 
 
 def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None:
     """Fig. 5, with the live defaults beside."""
     _lines(results, axes, part, (measure,), (MOLDABLE, MALLEABLE))
     for cost, marker in zip(RESTARTS_S, ("s", "^"), strict=True):
-        for policy in (MALLEABLE, LIVE):
+        for policy in COSTLY[part]:
             name = "live defaults" if policy is LIVE else "malleable"
             values = [results.value(measure, case) for case in results.over_sizes(part, policy, restart_s=cost)]
-            if not values:
-                continue
             color, _ = STYLES[policy]
             label = f"{name}, {cost:g} s"
             axes.plot(results.sizes[part], values, color=color, linestyle=":", marker=marker, markersize=5, label=label)
