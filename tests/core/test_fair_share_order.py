@@ -9,7 +9,7 @@ from ebbtide_core.model import WHOLE, JobState, SuspendMode
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.fair_share import FairShare, _Pass
 from ebbtide_core.snapshot import Snapshot
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.lab import DONE, registration, stopped
@@ -163,6 +163,7 @@ def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> 
     jobs=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "", "x", "y"]), st.sampled_from([1.0, 3.0]))),
     gpus=st.integers(3, 8),
 )
+@example(jobs=[(2, "x", 3.0), (3, "", 3.0), (1, "x", 1.0), (3, "", 3.0)], gpus=6)
 def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) -> None:
     lab = lab_of(gpus=gpus)
     for job in [lab.submit(size, group=group, weight=weight, hold=True) for size, group, weight in jobs]:

@@ -248,7 +248,8 @@ class _Pass:
             else:
                 heapreplace(heap, _by_remainder(claim, claim.next))
             if first and (other := self._other(claim, left)) is not None:
-                heappush(heap, other)
+                claims.append(other)
+                heappush(heap, _by_remainder(other, _first(other)))
 
     def _give_way(self, claims: list[Claim]) -> None:
         """Have smaller jobs make room for the first one of a group if it is its turn before theirs.
@@ -257,17 +258,26 @@ class _Pass:
         """
         smallest = min([step.parts for _, step in self.turns.values()], default=0)
         passed = [
-            (_turn(claim, first), claim, first)
+            (_turn(claim, first), claim)
             for claim in claims
             if (first := claim.next) and not claim.granted and claim.left > 0 < smallest < first.parts
         ]
-        for turn, claim, first in sorted(passed, key=_when):
-            smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
-            if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
-                continue
-            self._revoke(sorted(smaller, key=_when, reverse=True), first.parts)
-            self.turns[first.job.id] = turn, first
-            self._grant(claim, first)
+        heapify(passed)
+        while passed:
+            turn, claim = heappop(passed)
+            left = claim.left
+            if self._takes_turn(turn, claim) and (other := self._other(claim, left)) is not None:
+                heappush(passed, (_turn(other, _first(other)), other))
+
+    def _takes_turn(self, turn: Turn, claim: Claim) -> bool:
+        """Grant the first step of ``claim`` in the place of smaller ones whose turn is later; False if it is too large."""
+        first = _first(claim)
+        smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
+        if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
+            return False
+        self._revoke(sorted(smaller, key=_when, reverse=True), first.parts)
+        self.turns[first.job.id] = turn, first
+        return self._grant(claim, first)
 
     def _revoke(self, entries: list[tuple[Turn, Step]], parts: int) -> None:
         """Take back grants from the first of ``entries`` on until there is room, less those that are not needed."""
@@ -282,14 +292,14 @@ class _Pass:
             else:
                 del self.grants[id], self.turns[id]
 
-    def _other(self, claim: Claim, left: float) -> tuple[float, bool, int, Claim] | None:
-        """The next oldest group of the same kind, with the same share."""
+    def _other(self, claim: Claim, left: float) -> Claim | None:
+        """The claim of the next oldest group of the same kind, with the same share."""
         _, group = next(claim.others or iter(()), (0, None))
         if group is None:
             return None
         other = replace(claim, group=group, steps=self._steps(group), left=left, granted=0)
-        step = other.next = next(other.steps)
-        return _by_remainder(other, step)
+        other.next = next(other.steps)
+        return other
 
     def _grant(self, claim: Claim, step: Step) -> bool:
         """Grant the next step of ``claim`` if there is room."""
@@ -383,6 +393,11 @@ class _Pass:
 def _by_remainder(claim: Claim, step: Step) -> tuple[float, bool, int, Claim]:
     lacks = claim.left / step.parts + (1 if step.has else 0)
     return (-round(lacks, SAME), step.has, claim.group.number, claim)
+
+
+def _first(claim: Claim) -> Step:
+    assert claim.next is not None
+    return claim.next
 
 
 def _turn(claim: Claim, step: Step) -> Turn:
