@@ -270,7 +270,7 @@ class _Pass:
                 heappush(passed, (_turn(other, _first(other)), other))
 
     def _takes_turn(self, turn: Turn, claim: Claim) -> bool:
-        """Grant the first step of ``claim`` in the place of smaller ones whose turn is later; False if it is too large."""
+        """Grant the first step of ``claim`` in the place of smaller ones that come later; False if it is too large."""
         first = _first(claim)
         smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
         if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
