@@ -37,8 +37,11 @@ class Recorded:
         """When the next one was submitted."""
         return None if self._next is None else self._next.submit_s
 
-    def take(self, now: float) -> Iterator[SimJob]:
+    def take(self, now: float) -> Iterable[SimJob]:
         """Those submitted by now."""
+        return () if self._next is None or self._next.submit_s > now else self._submitted(now)
+
+    def _submitted(self, now: float) -> Iterator[SimJob]:
         while self._next is not None and self._next.submit_s <= now:
             job, self._next = self._next, next(self._jobs, None)
             yield job
