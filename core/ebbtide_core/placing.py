@@ -121,7 +121,7 @@ class Trial:
     def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
         """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.
 
-        They come from its own nodes, and from others only if ``job`` may be spread.
+        They come from its own nodes, and from others only if ``share`` is more than any node has.
         """
         self._enter()
         pieces, left = [], (share - allocation.share) // WHOLE
@@ -134,7 +134,7 @@ class Trial:
                 left -= more
             pieces.append(piece)
         own = allocation.node_ids
-        for node, idle in self._emptiest_first(None) if left else ():
+        for node, idle in self._emptiest_first(None) if left and self.is_gang(job, share) else ():
             if len(pieces) == job.spec.max_nodes or not left:
                 break
             new = self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own else None

@@ -112,6 +112,33 @@ def test_nothing_is_booked_twice_nobody_starves_and_the_same_run_is_the_same(
     assert simulated(policy, jobs, nodes, world)[0] == log
 
 
+@st.composite
+def small_nodes_and_jobs_larger_than_they_are(draw: Any) -> tuple[list[SimNode], list[SimJob]]:
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=5))
+    ranges = st.sampled_from([(1, 1), (2, 2), (4, 4), (1, 4), (1, 8), (2, 8), (3, 8)])
+    drawn = draw(
+        st.lists(st.tuples(ranges, st.sampled_from([1, 361, 1000]), st.sampled_from([0, 30, 120, 500])), min_size=2)
+    )
+    jobs = [
+        SimJob(id=str(number), submit_s=submit, runtime_s=run, gpus_min=low * WHOLE, gpus_max=high * WHOLE)
+        for number, ((low, high), run, submit) in enumerate(sorted(drawn, key=lambda each: each[2]))
+    ]
+    return named([SimNode(name="", gpus=count) for count in sizes]), jobs
+
+
+@pytest.mark.parametrize("policy", ["malleable-equipartition", "malleable-proportional"])
+@settings(careful, max_examples=100)
+@given(drawn=small_nodes_and_jobs_larger_than_they_are())
+def test_who_grows_or_shrinks_is_on_one_node_if_one_is_large_enough(
+    policy: str, drawn: tuple[list[SimNode], list[SimJob]]
+) -> None:
+    nodes, jobs = drawn
+    jobs = [job for job in jobs if could_run(job, nodes)]
+    log, checker = simulated(policy, jobs, nodes, World())
+    note(log)
+    assert checker.finished == {job.id for job in jobs}
+
+
 def could_run(job: SimJob, nodes: list[SimNode]) -> bool:
     """Whether the empty cluster has room for it at its least size; else waiting for ever is right."""
     able = [

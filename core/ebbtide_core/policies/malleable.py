@@ -265,7 +265,9 @@ def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
     for job, share in wanted:
         member = moving.get(job.id)
         if member is not None and share < member.share:
-            draft.place(job, shrunk(draft.trial, job, member.planned, share), why(job), claim=True)
+            smaller = shrunk(draft.trial, job, member.planned, share)
+            if smaller is not None:
+                draft.place(job, smaller, why(job), claim=True)
     left_out = 0
     for job, share in wanted:
         if job.waiting and job.planned is None:

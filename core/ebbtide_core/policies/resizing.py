@@ -12,17 +12,28 @@ Why = Callable[[Job], str]
 """The reason for a job's size, in words."""
 
 
-def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation:
-    """``share`` parts of the GPUs of ``allocation``, which has at least as much: the first of them."""
-    if share >= WHOLE:
-        pieces, left = [], share // WHOLE
-        for piece in allocation.nodes:
-            if left:
-                kept = piece.gpus[:left]
-                pieces.append(NodeAllocation(piece.node, kept, piece.cpus, piece.mem_bytes))
-                left -= len(kept)
-        return Allocation(tuple(pieces))
-    piece = allocation.nodes[0]
+def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+    """``share`` parts of the GPUs of ``allocation``, which has more: the first of them.
+
+    A job is not spread once a node could have all of it: it keeps what it has on one node then, even if that is less;
+    None if that is less than its smallest size.
+    """
+    if share < WHOLE:
+        return _shared(trial, job, allocation.nodes[0], share)
+    pieces, left = allocation.nodes, share // WHOLE
+    if len(pieces) > 1 and not trial.is_gang(job, share):
+        pieces = (max(pieces, key=lambda piece: len(piece.gpus)),)
+    kept = []
+    for piece in pieces:
+        if left:
+            gpus = piece.gpus[:left]
+            kept.append(NodeAllocation(piece.node, gpus, piece.cpus, piece.mem_bytes))
+            left -= len(gpus)
+    smaller = Allocation(tuple(kept))
+    return smaller if smaller.share >= job.gpus_min else None
+
+
+def _shared(trial: Trial, job: Job, piece: NodeAllocation, share: int) -> Allocation:
     whole = trial.nodes[piece.node].slices[piece.gpus[0].gpu]
     memory = job.spec.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
     return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
@@ -39,7 +50,7 @@ def on_own_gpus(draft: Draft, job: Job, allocation: Allocation, share: int) -> A
     if held < share:
         return None
     kept = allocation if held == share else shrunk(draft.trial, job, allocation, share)
-    return kept if fits_beside(draft.trial, kept) else None
+    return kept if kept is not None and fits_beside(draft.trial, kept) else None
 
 
 def fits_beside(trial: Trial, allocation: Allocation) -> bool:
