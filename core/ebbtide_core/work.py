@@ -125,11 +125,21 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     return None
 
 
-def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:
-    """When the running attempt of ``job`` would end its work; None if nothing tells. Does not change while it runs."""
+def estimated_at(job: Job) -> float | None:
+    """When it became known what the running attempt of ``job`` has left; from then on, it works that off.
+
+    None if it has not started.
+    """
     live = job.live
     if live is None or live.started is None:
         return None
-    known_at = max(live.started, job.progress_at) if job.spec.work_s is None else live.started
+    return live.started if job.spec.work_s is not None else max(live.started, job.progress_at)
+
+
+def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:
+    """When the running attempt of ``job`` would end its work; None if nothing tells. Does not change while it runs."""
+    known_at = estimated_at(job)
+    if known_at is None:
+        return None
     left = remaining(job, known_at, history, speedup)
-    return None if left is None else known_at + left.work_s / speedup(live.allocation.share)
+    return None if left is None else known_at + left.work_s / speedup(job.attempts[-1].allocation.share)

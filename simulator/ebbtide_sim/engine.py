@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ebbtide_core import events as e
-from ebbtide_core.cluster import Cluster
+from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.commands import Launch, Record, Stop, WakeAt
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
@@ -42,6 +42,8 @@ SAVED_NOTHING: Final = ExitFacts(
 )  # it does not catch the signal
 
 _PASS: Final = e.SchedulingDue()
+MOST_PASSES: Final = 1000
+"""Passes at one moment, without a job that comes or ends, after which a policy is taken for one that never rests."""
 
 _HEARD, _DONE, _ENDED, _WAKE = range(4)
 """What a heap entry is: an attempt that starts to compute, a run whose work is done, an attempt that stepped aside, or
@@ -123,6 +125,7 @@ class Simulation:
         """Attempts that compute at once; without a restart cost, all that were launched."""
         self._ended: list[JobId] = []
         self._changed = False
+        self._passes = 0
         for node in nodes:
             self._tell(registration(node))
 
@@ -148,6 +151,7 @@ class Simulation:
 
     def _moment(self) -> None:
         """All that happens now: facts first, then one pass, again until nothing follows from it any more."""
+        self._passes = 0
         while True:
             woken = self._due()
             for job in self._source.take(self.now):
@@ -155,6 +159,9 @@ class Simulation:
             if not (self._changed or woken):
                 return
             self._changed = False
+            self._passes += 1
+            if self._passes > MOST_PASSES:
+                raise InvariantError(f"policy {self.cluster.policy!r} never comes to rest at {self.now:g} s")
             self._tell(_PASS)
 
     def _due(self) -> bool:
@@ -213,7 +220,7 @@ class Simulation:
                 observer.dropped(self.now, job.id, refusal.message)
             return
         self._jobs[id] = _Job(job, work)
-        self._changed = True
+        self._changed, self._passes = True, 0
         self._tell(event)
 
     def _spec(self, job: SimJob, declared: float | None) -> JobSpec:
@@ -318,6 +325,7 @@ class Simulation:
 
     def _end(self, id: JobId) -> None:
         """The job is over as far as the world is concerned."""
+        self._passes = 0
         self._source.ended(self._jobs[id].sim)
         job = self.cluster.state.jobs[id]
         if job.ending is not None and not self._keep_jobs:

@@ -5,9 +5,9 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from ebbtide_core.events import ProgressReported
+from ebbtide_core.events import AttemptExited, AttemptPlaced, AttemptStarted, ProgressReported, StopRequested
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobState, Progress, SuspendMode, gpus
+from ebbtide_core.model import WHOLE, Allocation, JobState, NodeAllocation, Progress, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.proportional import closest, in_proportion
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.policies.seats import sizes
@@ -16,7 +16,7 @@ from ebbtide_core.work import LINEAR, Speedup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, GIB, Lab, gpus_of, registration, stopped
+from tests.core.lab import DONE, GIB, Lab, gpus_of, registration, stepped_aside, stopped
 from tests.core.test_equipartition import PAPER, released, shares, together
 
 HOUR = 3600.0
@@ -180,6 +180,38 @@ def test_equal_jobs_do_not_take_turns() -> None:
         lab.wait(100)
         lab.settle()
     assert [len(job.attempts) for job in jobs] == attempts
+
+
+@given(
+    began=st.floats(8e7, 1e8), took=st.floats(1, 1000), work=st.floats(1, 10), sizes=st.permutations(list(range(1, 9)))
+)
+def test_restarts_that_take_no_time_change_nothing_of_what_is_left(
+    began: float, took: float, work: float, sizes: list[int]
+) -> None:
+    """Else rounding errors would decide between equally good sizes, each time otherwise, and forever."""
+    lab = malleable(8)
+    lab.now = began
+    [job] = with_work(lab, 1, 8, work)
+    lab.now += took
+    left = []
+    for size in sizes:
+        restart(lab, job, size)
+        left.append(lab.cluster.state.ranking.left(job, lab.now))
+    assert set(left[1:]) == {left[1]}
+
+
+def restart(lab: Lab, job: Job, size: int) -> None:
+    """End the attempt, and start the next with ``size`` GPUs, all at the same moment."""
+    number, [piece] = len(job.attempts), job.attempts[-1].allocation.nodes
+    gpus = lab.cluster.state.books.nodes[piece.node].entire.gpus[:size]
+    allocation = Allocation((NodeAllocation(piece.node, gpus, piece.cpus, piece.mem_bytes),))
+    for event in (
+        StopRequested(job.id, number, StopCause.RESIZED, 0.0, "another size"),
+        AttemptExited(job.id, number, stepped_aside(), freed=True),
+        AttemptPlaced(job.id, number + 1, allocation, "another size"),
+        AttemptStarted(job.id, number + 1, 1),
+    ):
+        lab.cluster.replay(event, lab.now)
 
 
 def test_wrong_options_are_named() -> None:

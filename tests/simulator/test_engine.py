@@ -3,11 +3,18 @@
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from ebbtide_core.cluster import InvariantError
 from ebbtide_core.model import WHOLE, JobClass, NodeId
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.policies.resizing import shrunk
+from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.eventlog import EventLog
@@ -128,6 +135,25 @@ class TestWhatCannotBe:
         report, log = run([low, *high], nodes(), "pri-limit", limit="3", min_run_s="0")
         assert times(log, "low")[-2:] == [(50, "drop"), (50, "suspend")] or "drop" in {e for _, e in times(log, "low")}
         assert (report.finished, report.dropped) == (5, 1)
+
+    def test_a_policy_that_never_comes_to_rest_is_named_instead_of_waited_for(self) -> None:
+        elastic = replace(job("elastic", 0, 100), gpus_max=2 * WHOLE)
+        with pytest.raises(InvariantError, match=r"Undecided.* never comes to rest at 0 s"):
+            Simulation(nodes(1, 2), Recorded([elastic]), Undecided()).run()
+
+
+class Undecided(Policy):
+    """Starts jobs, and gives whoever runs the other of one and two GPUs."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        draft = Draft(snapshot)
+        for waiting in snapshot.queue:
+            draft.admit(waiting)
+        for running in snapshot.elastic():
+            if running.running and (live := running.planned) is not None:
+                resize = draft.trial.grown if live.share == WHOLE else partial(shrunk, draft.trial)
+                draft.place(running, resize(running, live, 3 * WHOLE - live.share), "why not", claim=True)
+        return draft.plan()
 
 
 class TestSources:

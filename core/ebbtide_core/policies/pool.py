@@ -16,7 +16,7 @@ from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.queues import QueueKey, ShapedQueue
 from ebbtide_core.state import ClusterState
-from ebbtide_core.work import expected_end, remaining
+from ebbtide_core.work import estimated_at, remaining
 
 Wanted = list[tuple[Job, int]]
 """Jobs and the parts of GPUs that each is to have, those first that choose their place first."""
@@ -89,7 +89,7 @@ def reach(job: Job, books: Books) -> int:
 class Member:
     """A job with room promised to it, and what policies ask about it again and again."""
 
-    __slots__ = ("_end", "_known", "_left", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
+    __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
 
     def __init__(self, state: ClusterState, job: Job, planned: Allocation) -> None:
         self._state = state
@@ -112,25 +112,36 @@ class Member:
         return self.share == self.smallest
 
     def left(self, now: float) -> float | None:
-        """The work that it still has to do, in seconds on one GPU; None if nothing tells."""
+        """The work that it still has to do, in seconds on one GPU; None if nothing tells.
+
+        To the last digit the same before and after a restart that took no time: else where two sizes are equally good,
+        rounding errors would have jobs resized again and again at the same moment.
+        """
         if not self._known:
             self._learn(now)
-        return self._left if self._end is None else max(0.0, self._end - now) * self._speed
+        return self._left if self._since is None else max(0.0, self._running(now))
 
     def nearly_done(self, now: float, work_s: float) -> bool:
         """Whether, running, it has ``work_s`` or less to do. Who runs on for as long beyond the estimate is not."""
         if not self._known:
             self._learn(now)
-        return self._end is not None and abs(self._end - now) * self._speed <= work_s
+        return self._since is not None and abs(self._running(now)) <= work_s
+
+    def _running(self, now: float) -> float:
+        """The work that it still has to do while it runs, less than 0 beyond the estimate."""
+        assert self._left is not None
+        assert self._since is not None
+        return self._left - (now - self._since) * self._speed
 
     def _learn(self, now: float) -> None:
         state, job = self._state, self.job
         self._known = True
-        # Once it runs, its end stays the same; while it does not, the work that is left.
-        self._end = expected_end(job, state.history, state.speedup) if job.running else None
         self._speed = state.speedup(self.share)
-        estimate = remaining(job, now, state.history, state.speedup) if self._end is None else None
+        # While it runs, what was left when that became known, and when; while it does not, what is left.
+        since = estimated_at(job) if job.running else None
+        estimate = remaining(job, now if since is None else since, state.history, state.speedup)
         self._left = None if estimate is None else estimate.work_s
+        self._since = None if estimate is None else since
 
 
 class Members:
