@@ -140,7 +140,7 @@ def test_who_needs_more_than_half_of_the_memory_shares_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("sizes", "count"),
     [
-        (SIZES, 4 * 6 + 2 + 4 * 6 + 2 * (5 * 6 + 3) + 2 * (2 * 5 * 2)),
+        (SIZES, 4 * 6 + 2 + 4 * 6 + 2 * (5 * 6 + 3) + 2 * 5 * 2),
         (SMALL_SIZES, 4 * 6 + 6 + 5 * 6 + 3 + 2 * 5),
     ],
 )
