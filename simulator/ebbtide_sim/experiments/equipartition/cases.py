@@ -111,7 +111,7 @@ POLICIES: Final = (FCFS, SHORTEST, MOLDABLE, MALLEABLE, MOLDABLE_PRO, MALLEABLE_
 NON_CLAIRVOYANT: Final = (FCFS, MOLDABLE, MALLEABLE)
 RESTARTS_S: Final = (150.0, 300.0)
 """What a preemption costs in the paper's Fig. 5, beside nothing."""
-COSTLY: Final = {Part.PHILLY: (MALLEABLE, LIVE), Part.BAGS: (MALLEABLE, LIVE), Part.FEW_BAGS: (MALLEABLE,)}
+COSTLY: Final = {Part.PHILLY: (MALLEABLE, LIVE), Part.FEW_BAGS: (MALLEABLE,)}
 """The workloads that this is done with, and the policies."""
 
 
