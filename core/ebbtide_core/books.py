@@ -183,13 +183,12 @@ class Room:
 
     def update(self, node: Node, use: Use) -> None:
         """Put ``node`` where it belongs if ``use`` of it is promised."""
+        # This is done for every piece of every placement.
         id, shares, idle = node.id, use.shares, self.idle
-        if not node.connected or node.lost:
-            count = -1
-        elif node.sound:  # as `Node.idle`; this is done for every piece of every placement
+        if node.sound and node.connected and not node.lost:
             count = len(node.slices) - len(use.whole) - len(shares)
         else:
-            count = node.idle(use)
+            count = node.idle(use) if node.usable else -1
         before = self._count.get(id, -1)
         if count != before:
             self._count[id] = count
@@ -207,8 +206,8 @@ class Room:
                     idle[count] = {id: None}
         if shares and count >= 0:
             self.shared[id] = None
-        elif id in self.shared:
-            del self.shared[id]
+        elif self.shared:
+            self.shared.pop(id, None)
 
     def copy(self) -> "Room":
         """An independent copy."""

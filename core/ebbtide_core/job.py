@@ -228,8 +228,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     """The state that the facts about ``job`` amount to, given the nodes that are silent."""
     if job.ending is not None:
         return job.ending
-    live = job.live
-    if live is None:
+    if not job.attempts or (live := job.attempts[-1]).exited is not None:
         return _SUSPENDED if job.suspended else _PENDING
     if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
         return JobState.UNREACHABLE

@@ -110,7 +110,8 @@ class ClusterState:
             del self.planned[job.id]
         else:
             self.books.free(job.id, attempt.allocation)
-        self.roomier.update(attempt.allocation.node_ids)
+        if self.claims:  # nobody else asks
+            self.roomier.update(attempt.allocation.node_ids)
 
     def promise(self, job: Job, allocation: Allocation) -> None:
         """Keep ``allocation`` for the job, instead of what was planned before."""

@@ -1,11 +1,13 @@
 """Logs in the Standard Workload Format (version 2.2), the format of the Parallel Workloads Archive."""
 
 import math
-from collections import Counter
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 from ebbtide_core import limits
 from ebbtide_core.model import WHOLE
 
@@ -14,12 +16,14 @@ from ebbtide_sim.workloads.arranging import bags_of, workload_of
 from ebbtide_sim.workloads.table import MAX_TIME_S, fault, opened
 
 Arrival = Literal["submit", "start"]
+Floats = npt.NDArray[np.float64]
 
 FIELDS: Final = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time", "used memory",
     "requested processors", "requested time", "requested memory", "status", "user", "group", "executable", "queue",
     "partition", "preceding job", "think time",
 )  # fmt: skip
+_USED: Final = (0, 1, 2, 3, 4, 7, 8, 10, 11)
 _PARTIAL: Final = (2.0, 3.0, 4.0)
 _CANCELLED: Final = 5.0
 
@@ -29,18 +33,6 @@ NO_WAIT: Final = "waiting time unknown, so no start to arrive at"
 TOO_LARGE: Final = f"more processors than the {limits.MAX_GPUS} that a job may ask for"
 PART_OF_JOB: Final = "lines of a part of a job (status 2, 3, 4)"
 NEVER_RAN: Final = "cancelled before they ran"
-
-
-class _Run(NamedTuple):
-    """A line of the log that can be replayed."""
-
-    id: str
-    arrival_s: float
-    start_s: float
-    run_s: float
-    processors: int
-    user: str
-    requested_s: float | None
 
 
 def arrival_named(name: str) -> Arrival:
@@ -59,61 +51,118 @@ def read_swf(path: Path, arrival: Arrival = "submit") -> Workload:
     job arrives when it once started (submit + wait). Jobs that cannot be replayed are counted in ``skipped``. Bags are
     the jobs of seed 001, from the times at which the log's tasks ran.
     """
-    skipped: Counter[str] = Counter()
-    runs = list(_runs(path, arrival, skipped))
-    bags = bags_of((run.user, run.start_s, run.start_s + run.run_s) for run in runs)
-    start_s = min((run.arrival_s for run in runs), default=0.0)
+    values = _table(path)
+    number, submit, wait, run, allocated, requested, requested_s, status, user = values[:, _USED].T
+    processors = np.where(allocated > 0, allocated, requested)
+    usable, skipped = _usable(status, run, processors, wait, arrival)
+    start = submit + np.maximum(wait, 0.0)
+    came = (start if arrival == "start" else submit)[usable]
+    came -= came.min(initial=math.inf)
+    users = [f"{user:.0f}" if user >= 0 else "" for user in user[usable].tolist()]
+    bags = bags_of(zip(users, start[usable].tolist(), (start + run)[usable].tolist(), strict=True))
     jobs = [
         SimJob(
-            id=run.id,
-            submit_s=run.arrival_s - start_s,
-            runtime_s=run.run_s,
-            user=run.user,
+            id=id,
+            submit_s=submit_s,
+            runtime_s=run_s,
+            user=user,
             bag=bag,
-            gpus_min=run.processors * WHOLE,
-            gpus_max=run.processors * WHOLE,
-            requested_s=run.requested_s,
+            gpus_min=parts,
+            gpus_max=parts,
+            requested_s=asked_s if 0 < asked_s <= MAX_TIME_S else None,
         )
-        for run, bag in zip(runs, bags, strict=True)
+        for id, submit_s, run_s, user, bag, parts, asked_s in zip(
+            _ids(path, number, usable),
+            came.tolist(),
+            run[usable].tolist(),
+            users,
+            bags,
+            (processors[usable].astype(np.int64) * WHOLE).tolist(),
+            requested_s[usable].tolist(),
+            strict=True,
+        )
     ]
     notes = ("one processor of the log counts as one GPU", f"jobs arrive at their {arrival} time of the log")
     return workload_of(path.name, jobs, skipped, notes)
 
 
-def _runs(path: Path, arrival: Arrival, skipped: Counter[str]) -> Iterator[_Run]:
-    seen: dict[str, int] = {}
+def _table(path: Path) -> Floats:
+    """All lines of the log; the first that is not as it should be is looked for only if there is one."""
+    with opened(path) as text, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+        try:
+            values = np.loadtxt(text, comments=";", ndmin=2)
+        except ValueError:
+            values = None
+    if values is not None and not values.size:
+        return np.empty((0, len(FIELDS)))
+    if values is None or values.shape[1] != len(FIELDS) or not _in_range(values):
+        for line, cells in _lines(path):
+            _check(path, line, cells)
+        raise WorkloadError(f"{path}: is no SWF log")
+    return values
+
+
+def _in_range(values: Floats) -> bool:
+    number, submit, wait, run, allocated, requested = values[:, (0, 1, 2, 3, 4, 7)].T
+    whole = (number % 1 == 0) & (allocated % 1 == 0) & (requested % 1 == 0)
+    known = (number >= 0) & (submit >= 0) & (allocated >= -1) & (requested >= -1)
+    times = ((wait >= 0) | (wait == -1)) & ((run >= 0) | (run == -1))
+    return (
+        bool((whole & known & times & np.isfinite(values).all(axis=1)).all())
+        and values[:, (0, 1, 2, 3, 4, 7)].max() <= MAX_TIME_S
+    )
+
+
+def _usable(
+    status: Floats, run: Floats, processors: Floats, wait: Floats, arrival: Arrival
+) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
+    """Which lines can be replayed, and how many cannot for which reason, the first that holds."""
+    usable, skipped = np.ones(len(status), dtype=np.bool_), {}
+    for reason, holds in (
+        (PART_OF_JOB, np.isin(status, _PARTIAL)),
+        (NEVER_RAN, (status == _CANCELLED) & (run <= 0)),
+        (NO_RUN_TIME, run < 0),
+        (NO_PROCESSORS, processors <= 0),
+        (TOO_LARGE, processors > limits.MAX_GPUS),
+        (NO_WAIT, (wait < 0) & (arrival == "start")),
+    ):
+        skipped[reason] = int((usable & holds).sum())
+        usable &= ~holds
+    return usable, skipped
+
+
+def _ids(path: Path, number: Floats, usable: npt.NDArray[np.bool_]) -> list[str]:
+    """The job numbers of usable lines, which must differ."""
+    numbers = number[usable].astype(np.int64).tolist()
+    if len(set(numbers)) < len(numbers):
+        seen: dict[int, int] = {}
+        for (line, cells), counts in zip(_lines(path), usable.tolist(), strict=True):
+            id = int(float(cells[0]))
+            if counts and seen.setdefault(id, line) != line:
+                raise fault(path, line, FIELDS[0], f"{id} is the one of line {seen[id]}, too; must be unique")
+    return list(map(str, numbers))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are no comments, by their numbers."""
     with opened(path) as text:
         for line, content in enumerate(text, start=1):
             cells = content.split()
-            if not cells or cells[0].startswith(";"):
-                continue
-            values = _numbers(path, line, cells)
-            reason = _unusable(values, arrival)
-            if reason is not None:
-                skipped[reason] += 1
-                continue
-            run = _run(cells, values, arrival)
-            if seen.setdefault(run.id, line) != line:
-                raise fault(path, line, FIELDS[0], f"{run.id} is the one of line {seen[run.id]}, too; must be unique")
-            yield run
+            if cells and not cells[0].startswith(";"):
+                yield line, cells
 
 
-def _numbers(path: Path, line: int, cells: list[str]) -> list[float]:
+def _check(path: Path, line: int, cells: list[str]) -> None:
+    """`WorkloadError` if this line is not as it should be."""
     if len(cells) != len(FIELDS):
         raise fault(path, line, "line", f"has {len(cells)} fields, SWF has {len(FIELDS)}")
     try:
         values = list(map(float, cells))
     except ValueError:
         raise _not_a_number(path, line, cells) from None
-    # Written out, because it is what most of the time of reading goes into; a comparison with NaN is false.
-    number, submit, wait, run, allocated, requested = *values[:5], values[7]
-    in_range = 0 <= number <= MAX_TIME_S and 0 <= submit <= MAX_TIME_S and -1 <= allocated <= MAX_TIME_S
-    in_range = in_range and -1 <= requested <= MAX_TIME_S
-    known = (0 <= wait <= MAX_TIME_S or wait == -1) and (0 <= run <= MAX_TIME_S or run == -1)
-    whole = number % 1 == allocated % 1 == requested % 1 == 0
-    if in_range and known and whole and math.isfinite(sum(values)):
-        return values
-    raise _out_of_range(path, line, cells, values)
+    if not _in_range(np.array([values])):
+        raise _out_of_range(path, line, cells, values)
 
 
 def _out_of_range(path: Path, line: int, cells: list[str], values: list[float]) -> WorkloadError:
@@ -136,32 +185,3 @@ def _not_a_number(path: Path, line: int, cells: list[str]) -> WorkloadError:
         except ValueError:
             return fault(path, line, field, f"{cell[:40]!r} is not a number")
     raise AssertionError("every field is a number")
-
-
-def _unusable(values: list[float], arrival: Arrival) -> str | None:
-    """Why the job of this line cannot be replayed."""
-    status, run_s, processors = values[10], values[3], _processors(values)
-    if status in _PARTIAL:
-        return PART_OF_JOB
-    if status == _CANCELLED and run_s <= 0:
-        return NEVER_RAN
-    if run_s < 0:
-        return NO_RUN_TIME
-    if processors <= 0:
-        return NO_PROCESSORS
-    if processors > limits.MAX_GPUS:
-        return TOO_LARGE
-    return NO_WAIT if arrival == "start" and values[2] < 0 else None
-
-
-def _processors(values: list[float]) -> float:
-    return values[4] if values[4] > 0 else values[7]
-
-
-def _run(cells: list[str], values: list[float], arrival: Arrival) -> _Run:
-    submit_s = values[1]
-    start_s = submit_s + max(values[2], 0.0)
-    user = cells[11] if values[11] >= 0 else ""
-    arrival_s = start_s if arrival == "start" else submit_s
-    requested_s = values[8] if 0 < values[8] <= MAX_TIME_S else None
-    return _Run(cells[0], arrival_s, start_s, values[3], int(_processors(values)), user, requested_s)

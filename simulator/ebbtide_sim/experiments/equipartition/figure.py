@@ -47,12 +47,13 @@ STYLES: Final = {
 def draw(results: Results, path: Path) -> None:
     """One row per workload; averages are filled dots, maxima open ones."""
     parts = list(results.sizes)
-    figure = new_figure(25, 4.3 * len(parts))
-    for part, panels in zip(parts, figure.subplots(len(parts), 6, squeeze=False), strict=True):
+    columns = 6 if Part.FEW_BAGS in parts else 5
+    figure = new_figure(4.2 * columns, 4.3 * len(parts))
+    for part, panels in zip(parts, figure.subplots(len(parts), columns, squeeze=False), strict=True):
         _row(results, part, panels)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
 
 
 def _row(results: Results, part: Part, panels: Any) -> None:
@@ -72,13 +73,11 @@ def _row(results: Results, part: Part, panels: Any) -> None:
             _finish(last[0], f"{part}, all at once: makespan in s")
             _lines(results, last[1], part, (flow_mean, flow_max), POLICIES, arrival=Arrival.OFFLINE)
             _finish(last[1], f"{part}, all at once: flow time per task in s")
-            last[2].axis("off")
         case Part.PHILLY:
             _overhead(results, last[0], part, flow_mean)
             _finish(last[0], f"{part}: average flow time in s, by restart cost")
             _overhead(results, last[1], part, flow_max)
             _finish(last[1], f"{part}: greatest flow time in s, by restart cost")
-            last[2].axis("off")
         case Part.BAGS | Part.FEW_BAGS:
             _lines(results, last[0], part, (job_flow_mean, job_flow_max), POLICIES)
             _finish(last[0], f"{part}: flow time per job in s")
@@ -87,8 +86,8 @@ def _row(results: Results, part: Part, panels: Any) -> None:
             if part in COSTLY:
                 _overhead(results, last[2], part, flow_mean)
                 _finish(last[2], f"{part}: average flow time in s, by restart cost")
-            else:
-                last[2].axis("off")
+    for axes in last:
+        axes.set_axis_on() if axes.lines else axes.set_axis_off()
 
 
 def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None:
