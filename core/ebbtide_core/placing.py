@@ -25,6 +25,8 @@ class Trial:
     @property
     def idle(self) -> int:
         """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""
+        if not self._taken:
+            return self._room.total
         return self._room.total - sum([taken.share // WHOLE for taken in self._taken])
 
     @property

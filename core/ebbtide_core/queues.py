@@ -88,6 +88,8 @@ class ShapedQueue(Queue):
         self._shape = shape or shape_of
         self._lines: dict[Hashable, _Line] = {}
         self._shapes: dict[QueueKey, Hashable] = {}
+        self._head: tuple[QueueKey, Job] | None = None
+        """The head of the line, None if it has to be looked for."""
 
     def __len__(self) -> int:
         return len(self._shapes)
@@ -103,6 +105,8 @@ class ShapedQueue(Queue):
         if line is None:
             line = self._lines[shape] = _Line()
         line.add((key, job))
+        if self._head is not None and key < self._head[0]:
+            self._head = key, job
 
     def remove(self, key: QueueKey, job: Job) -> None:
         """Take ``job`` out again."""
@@ -111,10 +115,14 @@ class ShapedQueue(Queue):
         line.remove(key, job)
         if not line.entries:
             del self._lines[shape]
+        if self._head is not None and key == self._head[0]:
+            self._head = None
 
     def head(self) -> Job | None:
         """The head of the line."""
-        return min((line.entries[line.first] for line in self._lines.values()), default=(None, None))[1]
+        if self._head is None and self._lines:
+            self._head = min([line.entries[line.first] for line in self._lines.values()])
+        return None if self._head is None else self._head[1]
 
     def kinds(self) -> Iterator[tuple[Job, int]]:
         """The first of each line, and how many are in it."""
