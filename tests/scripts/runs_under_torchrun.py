@@ -1,0 +1,26 @@
+"""One of several workers of torchrun; rank 0 saves, and takes longer than the second that the others take to end.
+
+With `sdk` it publishes and acknowledges through the SDK; else it saves by itself, and all workers exit with 0.
+"""
+
+import os
+import signal
+import sys
+
+import ebbtide
+import training
+
+rank = int(os.environ["RANK"])
+asked = []
+job = ebbtide.job()
+if "sdk" not in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+for step in training.steps(training.resumed()):
+    if job.should_suspend() if "sdk" in sys.argv else asked:
+        if rank != 0:
+            sys.exit(0)
+        signal.sigtimedwait([], 1.0)
+        if "sdk" in sys.argv:
+            job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)
+        training.save(step)
+        sys.exit(0)
