@@ -14,4 +14,5 @@ print("going on from", state.step if state else 0)
 for step in training.steps(state.step if state else 0):
     job.report(step=step)
     if job.should_suspend():
+        print("saved", step)
         job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)

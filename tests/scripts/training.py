@@ -1,4 +1,4 @@
-"""What the scripts here train: a number that grows. It is kept in one file, written in place as most scripts do."""
+"""What the scripts here train: a number that grows. It is kept in one file."""
 
 import os
 import time
@@ -26,6 +26,8 @@ def steps(step: int) -> Iterator[int]:
 
 
 def save(step: int) -> None:
-    """Write the state where Ebbtide wants it."""
-    Path(os.environ["EBB_CHECKPOINT_DIR"], FILE).write_text(str(step))
+    """Write the state where Ebbtide wants it, so that at any moment it is there whole or not at all."""
+    folder = Path(os.environ["EBB_CHECKPOINT_DIR"])
+    (folder / f"{FILE}.part").write_text(str(step))
+    (folder / f"{FILE}.part").rename(folder / FILE)
     print("saved", step, flush=True)

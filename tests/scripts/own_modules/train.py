@@ -1,11 +1,15 @@
-"""Has modules beside it whose names are common ones, and imports the SDK as well."""
+"""Has modules beside it whose names are common ones."""
 
-import agent
-import ebbtide
-import master
+import sys
 
-job = ebbtide.job()
+sys.path.append(sys.path.pop(0))  # or Python itself would find the types.py beside this file
+
+import agent  # noqa: E402
+import ebbtide  # noqa: E402
+import master  # noqa: E402
+
 print(agent.NAME, "and", master.NAME)
+job = ebbtide.job()
 state = job.load_checkpoint()
 step = state.step if state else 0
 print("going on from", step)
@@ -14,4 +18,5 @@ while True:
     step += 1
     job.report(step=step)
     if job.should_suspend():
+        print("saved", step)
         job.suspend(lambda folder: (folder / "state").write_text(str(step)), step=step)
