@@ -142,14 +142,13 @@ def any_published(job_dir: Path) -> bool:
     return any(True for _ in _candidates(job_dir))
 
 
-def seal(
-    attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False
-) -> Checkpoint | None:
+def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False) -> Checkpoint | None:
     """Turn what a script wrote straight into its attempt directory into a checkpoint, and return it.
 
-    To be called after the attempt's last process ended; `complete` says that none was killed, `cut_short`
-    that the last save did not get to its end. Calling it again returns the same. None if there is nothing to seal, if checkpoints were published there, or if a MANIFEST.json
-    lies there that does not verify. Symbolic links are neither followed nor covered.
+    To be called after the attempt's last process ended; `complete` says that none was killed, `cut_short` that the
+    last save did not get to its end. Calling it again returns the same. None if there is nothing to seal, if
+    checkpoints were published there, or if a MANIFEST.json lies there that does not verify. Symbolic links are neither
+    followed nor covered.
     """
     if not attempt_dir.is_dir() or any((path / MANIFEST).exists() for path in _step_dirs(attempt_dir)):
         return None

@@ -51,6 +51,10 @@ def bash(script: str) -> list[str]:
     return ["bash", str(SCRIPTS / script)]
 
 
+def torchrun(script: str, *arguments: str) -> list[str]:
+    return ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / script), *arguments]
+
+
 CASES = [
     *(
         Case(f"`traps_and_exits.py {code}`", python("traps_and_exits.py", str(code)), YES)
@@ -95,7 +99,21 @@ CASES = [
     Case("`double_forks.py`", python("double_forks.py"), YES),
     Case("`starts_from_scratch.py`", python("starts_from_scratch.py"), NO, BEGINNING),
     Case("`bash_without_exec.sh`", bash("bash_without_exec.sh"), YES),
-    Case("`bash_that_traps.sh`, `--signal-target all`", bash("bash_that_traps.sh"), YES, options={"signal_target": job_pb2.SIGNAL_TARGET_ALL}),
+    Case(
+        "`bash_that_traps.sh`, `--signal-target all`",
+        bash("bash_that_traps.sh"),
+        YES,
+        options={"signal_target": job_pb2.SIGNAL_TARGET_ALL},
+    ),
+    Case(
+        "`bash_that_traps.sh`",
+        bash("bash_that_traps.sh"),
+        UNKNOWN,
+        BEGINNING,
+        clean=False,
+        killed=True,
+        grace_s=0.5,
+    ),
     Case("`bash_in_background.sh`", bash("bash_in_background.sh"), YES),
     Case("`python -m as_module`", ["python", "-m", "as_module"], YES),
     Case("`prints_too_much.py`", python("prints_too_much.py"), YES),
@@ -104,6 +122,17 @@ CASES = [
     Case("`stops_itself.py`", python("stops_itself.py"), YES),
     Case("`own_modules/train.py`", python("own_modules/train.py"), YES),
     Case("`trains_with_workers.py`", python("trains_with_workers.py"), YES),
+    Case("`runs_under_torchrun.py`", torchrun("runs_under_torchrun.py"), UNKNOWN, clean=False),
+    Case("`runs_under_torchrun.py sdk`", torchrun("runs_under_torchrun.py", "sdk"), YES),
+    Case(
+        "`saves_too_slowly.py`",
+        python("saves_too_slowly.py"),
+        UNKNOWN,
+        BEGINNING,
+        clean=False,
+        killed=True,
+        grace_s=0.5,
+    ),
 ]
 
 

@@ -10,17 +10,18 @@ import sys
 import ebbtide
 import training
 
+ON_SDK = "sdk" in sys.argv
 rank = int(os.environ["RANK"])
 asked = []
 job = ebbtide.job()
-if "sdk" not in sys.argv:
+if not ON_SDK:
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
 for step in training.steps(training.resumed()):
-    if job.should_suspend() if "sdk" in sys.argv else asked:
+    if job.should_suspend() if ON_SDK else asked:
         if rank != 0:
             sys.exit(0)
         signal.sigtimedwait([], 1.0)
-        if "sdk" in sys.argv:
+        if ON_SDK:
             job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)
         training.save(step)
         sys.exit(0)

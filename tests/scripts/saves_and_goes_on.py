@@ -1,4 +1,4 @@
-"""Saves when it gets SIGUSR1 and goes on, expecting to be killed: a habit from batch systems that warn before they do."""
+"""Saves when it gets SIGUSR1 and goes on, expecting to be killed: some batch systems warn before they do that."""
 
 import signal
 

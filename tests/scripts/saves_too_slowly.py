@@ -1,4 +1,4 @@
-"""Its first save is quick, all others take longer than any grace period. It overwrites its state in place."""
+"""Takes longer to save than any grace period, unless `quick`; it overwrites its state in place, as many scripts do."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import training
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
 for step in training.steps(training.resumed()):
-    if asked and os.environ["EBB_ATTEMPT"] == "1":
+    if asked and "quick" in sys.argv:
         training.save(step)
         sys.exit(85)
     if asked:

@@ -4,9 +4,10 @@ import sys
 
 sys.path.append(sys.path.pop(0))  # or Python itself would find the types.py beside this file
 
-import agent  # noqa: E402
-import ebbtide  # noqa: E402
-import master  # noqa: E402
+import ebbtide
+
+import agent
+import master
 
 print(agent.NAME, "and", master.NAME)
 job = ebbtide.job()
@@ -19,4 +20,4 @@ while True:
     job.report(step=step)
     if job.should_suspend():
         print("saved", step)
-        job.suspend(lambda folder: (folder / "state").write_text(str(step)), step=step)
+        job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)
