@@ -39,7 +39,8 @@ class Case:
     killed: bool = False
     grace_s: float = 30.0
     exit_zero: ExitZero = ExitZero.SUSPENDED
-    ready: str = "\nup\n"
+    ready: str = "up"  # how the line begins that each of its processes prints when it may be suspended
+    processes: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -75,7 +76,7 @@ CASES = [
         options={"signal": "SIGUSR1"},
     ),
     Case("`dies_by_the_signal.py`", python("dies_by_the_signal.py"), YES),
-    Case("`has_no_handler.py`", python("has_no_handler.py"), NO, LAST_CHECKPOINT, ready="\nsaved"),
+    Case("`has_no_handler.py`", python("has_no_handler.py"), NO, LAST_CHECKPOINT, ready="saved"),
     Case(
         "`ignores_sigterm.py`",
         python("ignores_sigterm.py"),
@@ -84,7 +85,7 @@ CASES = [
         clean=False,
         killed=True,
         grace_s=0.5,
-        ready="\nsaved",
+        ready="saved",
     ),
     Case(
         "`saves_and_goes_on.py`, `--signal USR1`",
@@ -122,8 +123,8 @@ CASES = [
     Case("`stops_itself.py`", python("stops_itself.py"), YES),
     Case("`own_modules/train.py`", python("own_modules/train.py"), YES),
     Case("`trains_with_workers.py`", python("trains_with_workers.py"), YES),
-    Case("`runs_under_torchrun.py`", torchrun("runs_under_torchrun.py"), UNKNOWN, clean=False),
-    Case("`runs_under_torchrun.py sdk`", torchrun("runs_under_torchrun.py", "sdk"), YES),
+    Case("`runs_under_torchrun.py`", torchrun("runs_under_torchrun.py"), UNKNOWN, clean=False, processes=2),
+    Case("`runs_under_torchrun.py sdk`", torchrun("runs_under_torchrun.py", "sdk"), YES, processes=2),
     Case(
         "`saves_too_slowly.py`",
         python("saves_too_slowly.py"),
@@ -150,7 +151,12 @@ async def launch(node: Node, case: Case, attempt: int = 1) -> None:
 
 async def up(node: Node, case: Case, attempt: int = 1) -> None:
     """Wait until the script has come as far as it needs to for being suspended."""
-    await node.until(lambda: case.ready in log(node, attempt) or node.status(attempt=attempt).phase in OVER)
+
+    def ready() -> bool:
+        lines = log(node, attempt).splitlines()
+        return sum(line.startswith(case.ready) for line in lines) >= case.processes
+
+    await node.until(lambda: ready() or node.status(attempt=attempt).phase in OVER)
     assert node.status(attempt=attempt).phase == RUNNING, log(node, attempt)
 
 

@@ -127,7 +127,7 @@ async def test_a_job_that_finishes_at_the_very_moment_of_the_request_has_one_def
         for attempt in range(1, 11):
             pipe = tmp_path / str(attempt)
             os.mkfifo(pipe)
-            case = Case("", python("finishes.py", str(pipe), how), NO, ready="up\n")
+            case = Case("", python("finishes.py", str(pipe), how), NO)
             await launch(node, case, attempt)
             await up(node, case, attempt)
             writer = os.open(pipe, os.O_WRONLY)

@@ -1,6 +1,7 @@
 """The tree of processes below a supervisor, which as a subreaper has every one of its job's among its descendants."""
 
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -8,6 +9,10 @@ from pathlib import Path
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
+
+# A process that blocks a signal is looked at so often, and at this distance, before that is believed.
+_LOOKS = 8
+_LOOK_S = 0.002
 
 
 class Reaction(Enum):
@@ -43,8 +48,7 @@ def stop_targets(
     """The topmost processes that handle the signal, from the roots downwards; every process if none does.
 
     A process that handles it looks after those below it itself: signalling the data loaders of a parent that is saving
-    would fail the parent. Below one that only blocks it the search goes on: it may be about to start a program, which
-    blocks every signal for a moment.
+    would fail the parent. Below one that only blocks it the search goes on.
     """
     handlers: list[int] = []
     others: list[int] = []
@@ -61,8 +65,22 @@ def stop_targets(
     return Targets(tuple(handlers or others), tuple(handlers))
 
 
+def settled_reaction(pid: int, signum: int) -> Reaction:
+    """What the process would do about the signal; blocks for some milliseconds if it blocks the signal.
+
+    Shells and others block it whenever they start a program, and then it is not what they wait for.
+    """
+    found = reaction(pid, signum)
+    for _ in range(_LOOKS):
+        if found is not Reaction.WAITS:
+            break
+        time.sleep(_LOOK_S)
+        found = reaction(pid, signum)
+    return found
+
+
 def reaction(pid: int, signum: int) -> Reaction:
-    """What the process would do about the signal now."""
+    """What the process would do about the signal at this moment."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

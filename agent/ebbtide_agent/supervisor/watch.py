@@ -142,7 +142,7 @@ class Watch:
         return processes.stop_targets(roots, procfs.children, self._reaction)
 
     def _reaction(self, pid: int) -> Reaction:
-        return processes.reaction(pid, self.signum)
+        return processes.settled_reaction(pid, self.signum)
 
     def _note_writing(self, pids: Iterable[int]) -> None:
         """What these processes, which are about to die, are writing will not be whole."""
