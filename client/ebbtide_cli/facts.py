@@ -183,6 +183,7 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "resumed": _optional(suspension, "resumed"),
         "checkpointed": CHECKPOINTED[suspension.checkpointed],
         "checkpoint_s": _optional(suspension, "checkpoint_s"),
+        "checkpoint_bytes": _optional(suspension, "checkpoint_bytes"),
         "reason": suspension.reason,
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),

@@ -173,7 +173,7 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
 def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> list[Path]:
     """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
 
-    With fewer than `keep` valid ones nothing is removed. `trusted` are checkpoints whose digests the caller has
+    With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are checkpoints whose digests the caller has
     just computed; of those only names and sizes are compared. Drafts that earlier attempts left are removed, too.
     """
     if keep < 1:
@@ -331,10 +331,10 @@ def _size(path: Path) -> int:
 
 def _is_valid(path: Path, trusted: Collection[Path]) -> bool:
     try:
-        inspect(path) if path in trusted else verify(path)
+        found = inspect(path) if path in trusted else verify(path)
     except InvalidCheckpoint:
         return False
-    return True
+    return not found.cut_short
 
 
 def _remove(path: Path) -> bool:
