@@ -173,8 +173,9 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
 def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> list[Path]:
     """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
 
-    With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are checkpoints whose digests the caller has
-    just computed; of those only names and sizes are compared. Drafts that earlier attempts left are removed, too.
+    With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are
+    checkpoints whose digests the caller has just computed; of those only names and sizes are compared. Drafts that
+    earlier attempts left are removed, too.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")

@@ -20,6 +20,7 @@ from ebbtide_core.spec import JobSpec
 
 from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table
 from tests.e2e.cluster import Cluster
+from tests.scripts.cases import CASES, OUT_OF_DISK
 
 DOCS = REPOSITORY / "docs"
 PATIENCE_S = 60.0
@@ -219,6 +220,19 @@ def test_exit0_completed_changes_the_reading_as_the_job_contract_says():
     spec = dataclasses.replace(SPEC, exit_zero=ExitZero.COMPLETED)
     assert read_exit(STOPPED, spec, SUSPEND).ending is Ending.COMPLETED
     assert read_exit(dataclasses.replace(STOPPED, acknowledged=True), spec, SUSPEND).ending is Ending.SUSPENDED
+
+
+def test_what_comes_of_each_awkward_script_is_what_its_test_asserts():
+    rows = {row[0]: row[2:] for row in table(DOCS / "job-contract.md", "Awkward scripts")}
+    assert rows.pop("`finishes.py`")
+    assert rows == {
+        case.script: [
+            f"`{case.ending.name}`",
+            case.checkpointed.value,
+            case.goes_on_from if case.ending is Ending.SUSPENDED else "–",
+        ]
+        for case in (*CASES, *OUT_OF_DISK)
+    }
 
 
 def test_the_job_contract_lists_every_variable_of_the_environment():

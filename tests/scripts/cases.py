@@ -128,12 +128,18 @@ CASES = [
     Case(
         "`saves_too_slowly.py`",
         python("saves_too_slowly.py"),
-        UNKNOWN,
+        NO,
         BEGINNING,
         clean=False,
         killed=True,
         grace_s=0.5,
     ),
+]
+
+CHECKPOINT_BEFORE = "the checkpoint before"
+OUT_OF_DISK = [
+    Case("`fills_the_disk.py`", python("fills_the_disk.py"), UNKNOWN, CHECKPOINT_BEFORE, clean=False),
+    Case("`fills_the_disk.py sdk`", python("fills_the_disk.py", "sdk"), NO, CHECKPOINT_BEFORE, clean=False),
 ]
 
 

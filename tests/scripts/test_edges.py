@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_master.convert import CHECKPOINTED_MESSAGES
 from ebbtide_protos.v1 import job_pb2
 
 from tests.scripts.cases import (
     CASES,
     COMPLETED,
     NO,
+    OUT_OF_DISK,
     SCRIPTS,
     SUSPENDED,
-    UNKNOWN,
     YES,
     Case,
     bash,
@@ -88,17 +89,17 @@ async def test_a_save_that_was_cut_short_is_passed_over_for_the_last_good_one(ag
         assert went_on_from(log(node, attempt=3)) == [good]
 
 
-@pytest.mark.parametrize(("how", "checkpointed"), [((), UNKNOWN), (("sdk",), NO)], ids=["plain", "sdk"])
-async def test_a_job_that_runs_out_of_disk_while_it_saves_goes_on_from_the_checkpoint_before(agent, how, checkpointed):
-    case = Case("", python("fills_the_disk.py", *how), checkpointed)
+@pytest.mark.parametrize("case", OUT_OF_DISK, ids=lambda case: case.script)
+async def test_a_job_that_runs_out_of_disk_while_it_saves_goes_on_from_the_checkpoint_before(agent, case):
     async with agent() as node:
         first = await suspend(node, case)
         assert (first.exit.exit_code, first.exit.checkpointed) == (85, job_pb2.CHECKPOINTED_YES)
         second = await suspend(node, case, attempt=2)
         assert "No space left on device" in log(node, attempt=2)
         assert (second.exit.exit_code, second.exit.acknowledged) == (1, False)
+        assert second.exit.checkpointed == CHECKPOINTED_MESSAGES[case.checkpointed]
         outcome = read(second, case)
-        assert (outcome.ending, outcome.clean) == (SUSPENDED, False)
+        assert (outcome.ending, outcome.clean) == (case.ending, case.clean)
         await launch(node, case, attempt=3)
         await up(node, case, attempt=3)
         [began] = went_on_from(log(node, attempt=3))
@@ -156,7 +157,7 @@ async def test_a_shell_above_the_script_has_its_last_word(agent, script):
 
 
 def test_every_script_is_used():
-    used = {Path(word).name for case in CASES for word in case.command} | {"finishes.py", "fills_the_disk.py"}
+    used = {Path(word).name for case in (*CASES, *OUT_OF_DISK) for word in case.command} | {"finishes.py"}
     scripts = {path.name for path in SCRIPTS.iterdir() if path.suffix in (".py", ".sh")}
     helpers = {"training.py", "cases.py", "conftest.py", "witness.py"}
     assert {name for name in scripts if not name.startswith("test_")} - helpers <= used

@@ -89,6 +89,7 @@ def _judge_checkpoint(
         intent.checkpoint_dir,
         watch.contents_at_stop,
         sealed,
+        cut_short=bool(watch.cut_short),
         handled=outcome.caught,
         uses_sdk=reports.any,
     )

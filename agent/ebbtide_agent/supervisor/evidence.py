@@ -25,19 +25,25 @@ class Contents:
 
 
 def judge(
-    directory: Path, before: Contents, sealed: checkpoints.Checkpoint | None, *, handled: bool, uses_sdk: bool
+    directory: Path,
+    before: Contents,
+    sealed: checkpoints.Checkpoint | None,
+    *,
+    cut_short: bool,
+    handled: bool,
+    uses_sdk: bool,
 ) -> Checkpointed:
     """What the directory says, now that no process of the attempt lives.
 
-    `sealed`: what the script wrote here without the SDK. `handled`: the job was signalled and had a handler, without
-    which nothing could be saved.
+    `sealed`: what the script wrote here without the SDK. `cut_short`: it was killed while it wrote here. `handled`: the
+    job was signalled and had a handler, without which nothing could be saved.
     """
     changed = {path for path, _, _ in Contents.of(directory).files - before.files}
     if any(_is_published(directory, path) for path in changed):
         return Checkpointed.YES
-    if sealed is not None and changed - {checkpoints.MANIFEST}:
+    if sealed is not None and not cut_short and changed - {checkpoints.MANIFEST}:
         return Checkpointed.YES if sealed.complete else Checkpointed.UNKNOWN
-    return Checkpointed.NO if uses_sdk or not handled else Checkpointed.UNKNOWN
+    return Checkpointed.NO if uses_sdk or cut_short or not handled else Checkpointed.UNKNOWN
 
 
 def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:
