@@ -98,6 +98,7 @@ CASES = [
     ),
     Case("`waits_for_the_signal.py`", python("waits_for_the_signal.py"), YES),
     Case("`double_forks.py`", python("double_forks.py"), YES),
+    Case("`keeps_forking.py`", python("keeps_forking.py"), YES),
     Case("`starts_from_scratch.py`", python("starts_from_scratch.py"), NO, BEGINNING),
     Case("`bash_without_exec.sh`", bash("bash_without_exec.sh"), YES),
     Case(

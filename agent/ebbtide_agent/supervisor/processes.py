@@ -65,17 +65,18 @@ def stop_targets(
     return Targets(tuple(handlers or others), tuple(handlers))
 
 
-def settled_reaction(pid: int, signum: int) -> Reaction:
-    """What the process would do about the signal; blocks for some milliseconds if it blocks the signal.
+def reactions(pids: Iterable[int], signum: int) -> dict[int, Reaction]:
+    """What each of these processes would do about the signal; blocks for some milliseconds if one blocks it.
 
     Shells and others block it whenever they start a program, and then it is not what they wait for.
     """
-    found = reaction(pid, signum)
+    found = {pid: reaction(pid, signum) for pid in pids}
     for _ in range(_LOOKS):
-        if found is not Reaction.WAITS:
+        waiting = [pid for pid, what in found.items() if what is Reaction.WAITS]
+        if not waiting:
             break
         time.sleep(_LOOK_S)
-        found = reaction(pid, signum)
+        found |= {pid: reaction(pid, signum) for pid in waiting}
     return found
 
 

@@ -43,6 +43,7 @@ class Watch:
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
+        self._reactions: dict[int, Reaction] = {}  # to the stop signal, when it is due
         self._sweeping = False
         self._told_at = -math.inf
         self._untold = False  # progress that waits for its turn
@@ -107,6 +108,7 @@ class Watch:
     def _deliver(self) -> None:
         """Signal the processes that are to know, and continue those that are stopped: they would never see it."""
         leader_reached = False
+        self._reactions = processes.reactions(processes.descendants(self._me), self.signum)
         for is_leaders, targets in self._targets():
             self._note_writing(pid for pid in targets.pids if pid not in targets.handlers)
             reached = processes.signal_below(self._me, targets.pids, self.signum)
@@ -142,7 +144,7 @@ class Watch:
         return processes.stop_targets(roots, procfs.children, self._reaction)
 
     def _reaction(self, pid: int) -> Reaction:
-        return processes.settled_reaction(pid, self.signum)
+        return self._reactions.get(pid, Reaction.NONE)
 
     def _note_writing(self, pids: Iterable[int]) -> None:
         """What these processes, which are about to die, are writing will not be whole."""
