@@ -84,7 +84,7 @@ CASES = [
         LAST_CHECKPOINT,
         clean=False,
         killed=True,
-        grace_s=0.5,
+        grace_s=1.0,
         ready="saved",
     ),
     Case(

@@ -17,6 +17,7 @@ from tests.scripts.cases import (
     OUT_OF_DISK,
     SCRIPTS,
     SUSPENDED,
+    UNKNOWN,
     YES,
     Case,
     bash,
@@ -38,10 +39,11 @@ def state(node, attempt):
 
 
 async def test_a_job_that_ignores_the_signal_is_killed_at_the_end_of_its_grace_period_and_not_before(agent):
+    case = NAMED["ignores_sigterm.py"]
     async with agent() as node:
-        exit = (await suspend(node, NAMED["ignores_sigterm.py"])).exit
+        exit = (await suspend(node, case)).exit
         assert exit.signal == signal.SIGKILL
-        assert 0.5 <= exit.ended_at - exit.stop_requested_at < 1.5
+        assert case.grace_s <= exit.ended_at - exit.stop_requested_at < case.grace_s + 1.0
 
 
 async def test_none_that_got_away_survives(agent):
@@ -87,6 +89,37 @@ async def test_a_save_that_was_cut_short_is_passed_over_for_the_last_good_one(ag
         await launch(node, slow, attempt=3)
         await up(node, slow, attempt=3)
         assert went_on_from(log(node, attempt=3)) == [good]
+
+
+LEAVES_A_HELPER = """
+import os, signal, subprocess, sys, time
+folder = os.environ["EBB_CHECKPOINT_DIR"]
+def leave(*_):
+    helpers.append(subprocess.Popen([sys.executable, "-S", "-c", late, folder], stdout=subprocess.PIPE))
+    helpers[-1].stdout.readline()
+    open(f"{folder}/state", "w").write("1")
+    os._exit(85)
+helper = "import sys, time; held = open(f'{sys.argv[1]}/%s', 'w'); held.write('x'); held.flush(); print(flush=True); "
+helper += "time.sleep(600)"
+early, late = helper % "run.log", helper % sys.argv[1] if len(sys.argv) > 1 else "print()"
+helpers = [subprocess.Popen([sys.executable, "-S", "-c", early, folder], stdout=subprocess.PIPE)]
+helpers[0].stdout.readline()
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("late", "checkpointed"), [([], YES), (["weights"], UNKNOWN)], ids=["a log", "a save"])
+async def test_what_a_helper_writes_when_the_script_has_left_is_a_log_or_half_a_save(agent, late, checkpointed):
+    """A log was open before the request already; what is new and still open is a save that nobody waited for."""
+    case = Case("", ["python", "-S", "-c", LEAVES_A_HELPER, *late], checkpointed)
+    async with agent() as node:
+        status = await suspend(node, case)
+        assert (status.exit.exit_code, status.exit.killed) == (85, False)
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[checkpointed]
+        sealed = checkpoints.verify(node.checkpoints / "1" / "attempt-1")
+        assert sealed.cut_short == bool(late)
 
 
 @pytest.mark.parametrize("case", OUT_OF_DISK, ids=lambda case: case.script)

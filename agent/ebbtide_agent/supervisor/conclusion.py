@@ -36,7 +36,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
 def _seal(intent: Intent, watch: Watch) -> checkpoints.Checkpoint | None:
     if intent.node_rank != 0:
         return None  # the directory is one for all nodes of the attempt, and it takes one to seal it
-    if watch.cut_short and watch.cut_short >= {path for path, _, _ in Contents.of(intent.checkpoint_dir).files}:
+    if watch.cut_short and watch.cut_short >= Contents.of(intent.checkpoint_dir).paths():
         return None  # there is nothing whole
     complete = not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values())
     cut_short = bool(watch.cut_short) or _failed_to_save(intent, watch)
@@ -89,7 +89,7 @@ def _judge_checkpoint(
         intent.checkpoint_dir,
         watch.contents_at_stop,
         sealed,
-        cut_short=bool(watch.cut_short),
+        cut_short=watch.cut_short,
         handled=outcome.caught,
         uses_sdk=reports.any,
     )

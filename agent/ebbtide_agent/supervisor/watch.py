@@ -6,7 +6,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ebbtide_agent import procfs
@@ -97,9 +97,7 @@ class Watch:
         elif due is Due.KILL:
             if not self._sweeping:
                 self._sweeping = True
-                asked = self.ending.stop_requested_at is not None
-                self.exit.killed = asked and bool(self.ending.running or handlers_live)
-                self._note_writing(processes.descendants(self._me))
+                self._note_killing(handlers_live)
             processes.kill_below(self._me)
 
     def _handlers_live(self) -> bool:
@@ -110,7 +108,8 @@ class Watch:
         leader_reached = False
         self._reactions = processes.reactions(processes.descendants(self._me), self.signum)
         for is_leaders, targets in self._targets():
-            self._note_writing(pid for pid in targets.pids if pid not in targets.handlers)
+            dying = [pid for pid in targets.pids if pid not in targets.handlers]
+            self.cut_short |= evidence.being_written(self._intent.checkpoint_dir, dying)
             reached = processes.signal_below(self._me, targets.pids, self.signum)
             leader_reached |= is_leaders and bool(reached)
             self._handlers += [process for process in reached if process.pid in targets.handlers]
@@ -146,9 +145,14 @@ class Watch:
     def _reaction(self, pid: int) -> Reaction:
         return self._reactions.get(pid, Reaction.NONE)
 
-    def _note_writing(self, pids: Iterable[int]) -> None:
-        """What these processes, which are about to die, are writing will not be whole."""
-        self.cut_short |= evidence.being_written(self._intent.checkpoint_dir, pids)
+    def _note_killing(self, handlers_live: bool) -> None:
+        """Those who are left will die: note whether that is early, and what they are writing."""
+        if self.ending.stop_requested_at is None:
+            return
+        self.exit.killed = bool(self.ending.running or handlers_live)
+        writing = evidence.being_written(self._intent.checkpoint_dir, processes.descendants(self._me))
+        # Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        self.cut_short |= writing if self.exit.killed else writing - self.contents_at_stop.paths()
 
     def _obey(self, order: dict[str, Any]) -> None:
         grace_s = order.get("grace_s")
