@@ -17,7 +17,7 @@ def escape(how: str) -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            print("escaped", os.getpid(), flush=True)
+            training.say(f"escaped {os.getpid()}")
             os.write(writable, b"!")
             if how == "closes everything":
                 os.closerange(0, 1024)
