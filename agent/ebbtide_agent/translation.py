@@ -8,10 +8,15 @@ from typing import Any
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
-from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
+
+_SIGNAL_TARGETS = {
+    job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
+    job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
+}
 
 
 def is_job_id(job_id: str) -> bool:
@@ -38,6 +43,7 @@ def intent_of(
         cpus=spec.cpus,
         grace_s=spec.grace_s,
         signal=spec.signal,
+        signal_target=_SIGNAL_TARGETS.get(spec.signal_target, SignalTarget.AUTO),
         ddp=spec.launch == job_pb2.LAUNCH_MODE_DDP,
         needs_checkpoint=order.needs_checkpoint,
         node_rank=order.node_rank,

@@ -26,6 +26,12 @@ LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_SINGLE: "single",
     job_pb2.LAUNCH_MODE_DDP: "ddp",
 }
+SIGNAL_TARGETS = {
+    job_pb2.SIGNAL_TARGET_UNSPECIFIED: "auto",
+    job_pb2.SIGNAL_TARGET_AUTO: "auto",
+    job_pb2.SIGNAL_TARGET_LEADER: "leader",
+    job_pb2.SIGNAL_TARGET_ALL: "all",
+}
 EXIT_ZEROS = {
     job_pb2.EXIT_ZERO_UNSPECIFIED: "suspended",
     job_pb2.EXIT_ZERO_SUSPENDED: "suspended",
@@ -147,6 +153,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "retries": spec.retries,
         "exit0": EXIT_ZEROS[spec.exit_zero],
         "signal": spec.signal,
+        "signal_target": SIGNAL_TARGETS[spec.signal_target],
     }
 
 
@@ -176,6 +183,7 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "resumed": _optional(suspension, "resumed"),
         "checkpointed": CHECKPOINTED[suspension.checkpointed],
         "checkpoint_s": _optional(suspension, "checkpoint_s"),
+        "checkpoint_bytes": _optional(suspension, "checkpoint_bytes"),
         "reason": suspension.reason,
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),

@@ -271,6 +271,8 @@ def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: 
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, event.exit.checkpointed
     suspension.checkpoint_s = event.exit.checkpoint_s or None
+    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
+        suspension.checkpoint_bytes = job.checkpoint.bytes
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:

@@ -63,7 +63,10 @@ class Attempt:
 
 @dataclass(slots=True)
 class Suspension:
-    """One time that a job stepped aside. Times are Unix seconds, None if not yet."""
+    """One time that a job stepped aside. Times are Unix seconds, None if not yet.
+
+    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved.
+    """
 
     requested: float
     reason: str
@@ -74,6 +77,7 @@ class Suspension:
     gpus_after: tuple[GpuId, ...] = ()
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float | None = None
+    checkpoint_bytes: int | None = None
 
 
 @dataclass(slots=True)

@@ -58,6 +58,14 @@ class ExitZero(Enum):
     COMPLETED = "completed"
 
 
+class SignalTarget(Enum):
+    """Which of a job's processes get its stop signal."""
+
+    AUTO = "auto"
+    LEADER = "leader"
+    ALL = "all"
+
+
 class JobState(Enum):
     """Where a job is in its life; docs/architecture.md draws the transitions."""
 

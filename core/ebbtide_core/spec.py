@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
-from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SuspendMode, gpus
+from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
@@ -51,6 +51,7 @@ class JobSpec:
     retries: int = 0
     exit_zero: ExitZero = ExitZero.SUSPENDED
     signal: str = "SIGTERM"
+    signal_target: SignalTarget = SignalTarget.AUTO
     weight: float = 1.0
     group: str = ""
     max_nodes: int = 1

@@ -97,6 +97,7 @@ def _suspension_message(suspension: Suspension) -> client_pb2.Suspension:
         gpu_uuids_before=suspension.gpus_before,
         gpu_uuids_after=suspension.gpus_after,
         checkpoint_s=suspension.checkpoint_s,
+        checkpoint_bytes=suspension.checkpoint_bytes,
     )
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SuspendMode, gpus, parts
+from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.spec import JobSpec, SpecError
 
 from ebbtide_protos.v1 import job_pb2
@@ -32,6 +32,12 @@ _EXIT_ZEROS = {
     job_pb2.EXIT_ZERO_SUSPENDED: ExitZero.SUSPENDED,
     job_pb2.EXIT_ZERO_COMPLETED: ExitZero.COMPLETED,
 }
+_SIGNAL_TARGETS = {
+    job_pb2.SIGNAL_TARGET_UNSPECIFIED: SignalTarget.AUTO,
+    job_pb2.SIGNAL_TARGET_AUTO: SignalTarget.AUTO,
+    job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
+    job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
+}
 _CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
     JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
@@ -44,6 +50,11 @@ _LAUNCH_MESSAGES = {LaunchMode.SINGLE: job_pb2.LAUNCH_MODE_SINGLE, LaunchMode.DD
 _EXIT_ZERO_MESSAGES = {
     ExitZero.SUSPENDED: job_pb2.EXIT_ZERO_SUSPENDED,
     ExitZero.COMPLETED: job_pb2.EXIT_ZERO_COMPLETED,
+}
+_SIGNAL_TARGET_MESSAGES = {
+    SignalTarget.AUTO: job_pb2.SIGNAL_TARGET_AUTO,
+    SignalTarget.LEADER: job_pb2.SIGNAL_TARGET_LEADER,
+    SignalTarget.ALL: job_pb2.SIGNAL_TARGET_ALL,
 }
 
 
@@ -88,6 +99,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         retries=message.retries,
         exit_zero=_known("--exit0", _EXIT_ZEROS, message.exit_zero),
         signal=message.signal or "SIGTERM",
+        signal_target=_known("--signal-target", _SIGNAL_TARGETS, message.signal_target),
         weight=message.weight if message.HasField("weight") else 1.0,
         group=message.group,
     )
@@ -115,6 +127,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         retries=spec.retries,
         exit_zero=_EXIT_ZERO_MESSAGES[spec.exit_zero],
         signal=spec.signal,
+        signal_target=_SIGNAL_TARGET_MESSAGES[spec.signal_target],
         weight=spec.weight,
         group=spec.group,
     )

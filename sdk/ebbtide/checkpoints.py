@@ -7,6 +7,7 @@ should be dead can never overwrite what a later one wrote:
     <job_dir>/attempt-<n>/{files…, MANIFEST.json}                      sealed after the last process had ended
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -35,13 +36,17 @@ class InvalidCheckpoint(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One restorable state of a job; `step` is None and `complete` may be False where a script wrote by itself."""
+    """One restorable state of a job; `step` is None and `complete` may be False where a script wrote by itself.
+
+    `cut_short`: there is reason to believe that its last save did not get to its end.
+    """
 
     path: Path
     step: int | None
     attempt: int
     bytes: int
     complete: bool
+    cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class _Manifest:
     step: int | None
     attempt: int
     complete: bool
+    cut_short: bool
     files: tuple[_File, ...]
 
 
@@ -114,13 +120,21 @@ def verify(path: Path) -> Checkpoint:
 
 
 def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
-    """The newest checkpoint that verifies: newest attempt first, then highest step; None if there is none."""
-    return _first_valid(_candidates(job_dir, before_attempt))
+    """The newest checkpoint that verifies: newest attempt first, then highest step; None if there is none.
+
+    One whose save was cut short is passed over if an older one is complete.
+    """
+    newest: Checkpoint | None = None
+    for found in _valid(_candidates(job_dir, before_attempt)):
+        if found.complete or not (newest or found).cut_short:
+            return found
+        newest = newest or found
+    return newest
 
 
 def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
     """The newest checkpoint published in this one attempt that verifies, None if there is none."""
-    return _first_valid(_step_dirs(attempt_dir))
+    return next(_valid(_step_dirs(attempt_dir)), None)
 
 
 def any_published(job_dir: Path) -> bool:
@@ -128,12 +142,13 @@ def any_published(job_dir: Path) -> bool:
     return any(True for _ in _candidates(job_dir))
 
 
-def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool) -> Checkpoint | None:
+def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False) -> Checkpoint | None:
     """Turn what a script wrote straight into its attempt directory into a checkpoint, and return it.
 
-    To be called after the attempt's last process ended; `complete` says that none was killed. Calling it again
-    returns the same. None if there is nothing to seal, if checkpoints were published there, or if a MANIFEST.json
-    lies there that does not verify. Symbolic links are neither followed nor covered.
+    To be called after the attempt's last process ended; `complete` says that none was killed, `cut_short` that the
+    last save did not get to its end. Calling it again returns the same. None if there is nothing to seal, if
+    checkpoints were published there, or if a MANIFEST.json lies there that does not verify. Symbolic links are neither
+    followed nor covered.
     """
     if not attempt_dir.is_dir() or any((path / MANIFEST).exists() for path in _step_dirs(attempt_dir)):
         return None
@@ -142,6 +157,8 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool) -> Che
         if not files:
             return None
         manifest = _describe(job_id, attempt, None, complete, "supervisor", files)
+        if cut_short:
+            manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
         _write_durably(draft, manifest)
         draft.rename(attempt_dir / MANIFEST)
@@ -156,8 +173,9 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool) -> Che
 def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> list[Path]:
     """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
 
-    With fewer than `keep` valid ones nothing is removed. `trusted` are checkpoints whose digests the caller has
-    just computed; of those only names and sizes are compared. Drafts that earlier attempts left are removed, too.
+    With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are
+    checkpoints whose digests the caller has just computed; of those only names and sizes are compared. Drafts that
+    earlier attempts left are removed, too.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
@@ -174,13 +192,10 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
     return []
 
 
-def _first_valid(paths: Iterable[Path]) -> Checkpoint | None:
+def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
     for path in paths:
-        try:
-            return verify(path)
-        except InvalidCheckpoint:
-            continue
-    return None
+        with contextlib.suppress(InvalidCheckpoint):
+            yield verify(path)
 
 
 def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
@@ -277,7 +292,8 @@ def _read_manifest(path: Path) -> _Manifest:
             raise ValueError(f"format {raw['format']}, expected {FORMAT}")
         files = tuple(_File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
-        manifest = _Manifest(step, int(raw["attempt"]), raw["complete"] is True, files)
+        complete, cut_short = raw["complete"] is True, raw["complete"] is False
+        manifest = _Manifest(step, int(raw["attempt"]), complete, cut_short, files)
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
@@ -299,7 +315,7 @@ def _compare_sizes(path: Path, manifest: _Manifest) -> Checkpoint:
         if found != file.bytes:
             raise InvalidCheckpoint(f"{path / file.path}: {found} bytes, {file.bytes} in {MANIFEST}")
     size = sum(file.bytes for file in manifest.files)
-    return Checkpoint(path, manifest.step, manifest.attempt, size, manifest.complete)
+    return Checkpoint(path, manifest.step, manifest.attempt, size, manifest.complete, manifest.cut_short)
 
 
 def _size(path: Path) -> int:
@@ -316,10 +332,10 @@ def _size(path: Path) -> int:
 
 def _is_valid(path: Path, trusted: Collection[Path]) -> bool:
     try:
-        inspect(path) if path in trusted else verify(path)
+        found = inspect(path) if path in trusted else verify(path)
     except InvalidCheckpoint:
         return False
-    return True
+    return not found.cut_short
 
 
 def _remove(path: Path) -> bool:

@@ -31,7 +31,8 @@ def suspended_job() -> client_pb2.Job:
         checkpoint=job_pb2.Checkpoint(step=120, bytes=2048, path="/ck/step-000000000120", verified=True),
         suspensions=[
             client_pb2.Suspension(
-                requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18"
+                requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18",
+                checkpoint_s=1.5, checkpoint_bytes=2048
             )
         ],
         attempts=[
@@ -58,7 +59,11 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
     assert suspension["exited"] == 1063.5
     assert suspension["gpu_free"] is None
     assert suspension["resumed"] is None
-    assert suspension["checkpointed"] == "yes"
+    assert (suspension["checkpointed"], suspension["checkpoint_s"], suspension["checkpoint_bytes"]) == (
+        "yes",
+        1.5,
+        2048,
+    )
     assert shown["attempts"][0]["gpu_uuids"] == ["GPU-a"]
 
 
@@ -101,6 +106,7 @@ def test_show_tells_a_person_the_same(ebb, master):
     assert "120/1000 12%" in out
     assert "checkpointed and stepped aside" in out
     assert "2.5s" in out  # from the request to the exit
+    assert "yes, 2KiB, 1.5s" in out
 
 
 @pytest.mark.parametrize("verb", ["show", "story", "logs", "suspend", "resume", "cancel", "hold", "release", "wait"])

@@ -48,6 +48,7 @@ def test_every_option_reaches_the_master(ebb, master):
     options = (
         "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
         " --weight 2.5 --group vision --suspend none --launch single --retries 3 --exit0 completed --signal usr1"
+        " --signal-target all"
         " --workdir /tmp/../srv --hold"
     )
     assert ebb("submit", *options.split(), "--", "true").code == 0
@@ -61,6 +62,7 @@ def test_every_option_reaches_the_master(ebb, master):
     assert (spec.weight, spec.group) == (2.5, "vision")
     assert (spec.grace_s, spec.time_limit_s, spec.retries) == (90, 7200, 3)
     assert (spec.suspend, spec.exit_zero) == (job_pb2.SUSPEND_MODE_NONE, job_pb2.EXIT_ZERO_COMPLETED)
+    assert spec.signal_target == job_pb2.SIGNAL_TARGET_ALL
 
 
 def test_a_ddp_job_is_one(ebb, master):
@@ -142,6 +144,7 @@ BAD_INPUTS = [
     (["--launch", "mpi", "--", "true"], "--launch"),
     (["--launch", "ddp", "--gpus", "1/2", "--", "true"], "--launch ddp"),
     (["--signal", "KILL", "--", "true"], "--signal"),
+    (["--signal-target", "some", "--", "true"], "--signal-target"),
     (["--signal", "s" * 1_000_000, "--", "true"], "--signal"),
     (["--env", "1A=x", "--", "true"], "--env"),
     (["--env", "=x", "--", "true"], "--env"),

@@ -13,6 +13,7 @@ from ebbtide_core.model import (
     WHOLE,
     AttemptRef,
     Checkpoint,
+    Checkpointed,
     ExitFacts,
     GpuId,
     HeldBy,
@@ -72,6 +73,16 @@ class TestSuspendAndResume:
         freed = exited + 1
         assert (suspension.requested, suspension.exited, suspension.gpu_free) == (requested, exited, freed)
         assert suspension.resumed == lab.now
+
+    @pytest.mark.parametrize(("checkpointed", "size"), [(Checkpointed.YES, 10), (Checkpointed.NO, None)])
+    def test_what_a_suspension_saved_is_recorded_with_its_size(
+        self, lab: Lab, checkpointed: Checkpointed, size: int | None
+    ) -> None:
+        job = lab.running()
+        lab.tell(e.SuspendRequested(job.id))
+        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(5, 10, "/c", True)))
+        lab.exit(job, stepped_aside(checkpointed=checkpointed, checkpoint_s=1.5))
+        assert (job.suspensions[0].checkpoint_s, job.suspensions[0].checkpoint_bytes) == (1.5, size)
 
     def test_a_job_with_suspend_none_refuses_to_be_suspended(self, lab: Lab) -> None:
         job = lab.running(suspend=SuspendMode.NONE)

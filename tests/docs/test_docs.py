@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.environment import job_environment, rank_environment
-from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 from ebbtide_cli.verb import VERBS
 from ebbtide_core.job import TRANSITIONS
 from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
@@ -20,6 +20,7 @@ from ebbtide_core.spec import JobSpec
 
 from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table
 from tests.e2e.cluster import Cluster
+from tests.scripts.cases import CASES, OUT_OF_DISK
 
 DOCS = REPOSITORY / "docs"
 PATIENCE_S = 60.0
@@ -221,10 +222,24 @@ def test_exit0_completed_changes_the_reading_as_the_job_contract_says():
     assert read_exit(dataclasses.replace(STOPPED, acknowledged=True), spec, SUSPEND).ending is Ending.SUSPENDED
 
 
+def test_what_comes_of_each_awkward_script_is_what_its_test_asserts():
+    rows = {row[0]: row[2:] for row in table(DOCS / "job-contract.md", "Awkward scripts")}
+    assert rows.pop("`finishes.py`")
+    assert rows == {
+        case.script: [
+            f"`{case.ending.name}`",
+            case.checkpointed.value,
+            case.goes_on_from if case.ending is Ending.SUSPENDED else "–",
+        ]
+        for case in (*CASES, *OUT_OF_DISK)
+    }
+
+
 def test_the_job_contract_lists_every_variable_of_the_environment():
     intent = Intent(
         job_id="1", attempt=1, cluster_id="c", command=("true",), workdir="/", env={}, gpus=(Gpu("GPU-1", 1, 1, 1),),
-        gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", ddp=True, needs_checkpoint=False, node_rank=0, num_nodes=1,
+        gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", signal_target=SignalTarget.AUTO, ddp=True,
+        needs_checkpoint=False, node_rank=0, num_nodes=1,
         world_size=0, master_addr="", node_dir="/n", job_checkpoint_dir="/c", fake_gpu_dir="",
     )  # fmt: skip
     given = job_environment(intent, checkpoint_dir="/c/1", resume_dir="", socket="/s") | rank_environment(intent, 0, 1)

@@ -144,10 +144,12 @@ class TestSubmit:
         elif len(user) > 64 or not user.isprintable():
             assert words.startswith("user:")
 
-    @pytest.mark.parametrize("field", ["job_class", "suspend", "launch", "exit_zero"])
+    @pytest.mark.parametrize("field", ["job_class", "suspend", "launch", "exit_zero", "signal_target"])
     @pytest.mark.parametrize("value", [-1, 77, 2**31 - 1])
     def test_a_choice_that_this_version_does_not_know_is_refused(self, bench: Bench, field: str, value: int) -> None:
-        option = {"job_class": "--class", "exit_zero": "--exit0"}.get(field, f"--{field}")
+        option = {"job_class": "--class", "exit_zero": "--exit0", "signal_target": "--signal-target"}.get(
+            field, f"--{field}"
+        )
         spec = make_spec(**{field: value})
         assert bench.submit(client_pb2.SubmitRequest(spec=spec)).startswith(f"{option}: {value} is not known")
 

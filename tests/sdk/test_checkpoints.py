@@ -208,6 +208,40 @@ def test_what_a_script_wrote_by_itself_is_sealed_after_it_ended(tmp_path: Path) 
     assert (manifest["sealed_by"], manifest["complete"]) == ("supervisor", "unknown")
 
 
+def sealed(job_dir: Path, attempt: int, *, complete: bool = True, cut_short: bool = False) -> Path:
+    folder = job_dir / f"attempt-{attempt}"
+    folder.mkdir()
+    (folder / "last.ckpt").write_bytes(b"state")
+    checkpoints.seal(folder, job_id="7", attempt=attempt, complete=complete, cut_short=cut_short)
+    return folder
+
+
+def test_a_save_that_was_cut_short_is_passed_over_for_a_complete_one_only(tmp_path: Path) -> None:
+    def newest() -> Path:
+        found = checkpoints.newest_valid(tmp_path)
+        assert found is not None
+        return found.path
+
+    unknown = sealed(tmp_path, 1, complete=False)
+    assert newest() == unknown
+    cut_short = sealed(tmp_path, 2, complete=False, cut_short=True)
+    assert newest() == cut_short, "who knows what the one before is worth"
+    complete = sealed(tmp_path, 3)
+    sealed(tmp_path, 4, complete=False, cut_short=True)
+    assert newest() == complete
+    unknown = sealed(tmp_path, 5, complete=False)
+    assert newest() == unknown, "nothing speaks against it"
+
+
+def test_a_save_that_was_cut_short_does_not_push_out_an_older_one(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10)
+    sealed(tmp_path, 2, complete=False, cut_short=True)
+    publish(tmp_path, 3, 30)
+    assert checkpoints.retain(tmp_path) == []
+    publish(tmp_path, 4, 40)
+    assert checkpoints.retain(tmp_path) == [tmp_path / "attempt-2", tmp_path / "attempt-1" / "step-000000000010"]
+
+
 def test_sealed_and_published_attempts_stand_in_one_order(tmp_path: Path) -> None:
     publish(tmp_path, 1, 10)
     (tmp_path / "attempt-2").mkdir()

@@ -6,10 +6,14 @@ from ebbtide import checkpoints
 
 from ebbtide_agent.supervisor import evidence
 from ebbtide_agent.supervisor.ending import LEADER
+from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Status
 from ebbtide_agent.supervisor.watch import Watch
+
+# Exit codes of those who saved what they wanted to: see core's outcome.py, which reads all exits.
+_LEAVING = frozenset({75, 85, 99, 143})
 
 
 def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> None:
@@ -26,18 +30,40 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
     if status.exit.stop_requested:
-        _judge_checkpoint(intent, watch, reports, status.exit, sealed is not None, ended_monotonic)
+        _judge_checkpoint(intent, watch, reports, status.exit, sealed, ended_monotonic)
 
 
 def _seal(intent: Intent, watch: Watch) -> checkpoints.Checkpoint | None:
     if intent.node_rank != 0:
         return None  # the directory is one for all nodes of the attempt, and it takes one to seal it
-    ended_well = all(returncode >= 0 for returncode in watch.returncodes.values())
-    complete = ended_well and not watch.swept
+    if watch.cut_short and watch.cut_short >= Contents.of(intent.checkpoint_dir).paths():
+        return None  # there is nothing whole
+    complete = not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values())
+    cut_short = bool(watch.cut_short) or _failed_to_save(intent, watch)
     try:
-        return checkpoints.seal(intent.checkpoint_dir, job_id=intent.job_id, attempt=intent.attempt, complete=complete)
+        return checkpoints.seal(
+            intent.checkpoint_dir,
+            job_id=intent.job_id,
+            attempt=intent.attempt,
+            complete=complete and not cut_short,
+            cut_short=cut_short,
+        )
     except OSError:
         return None  # e.g. the disk is full: without its manifest nobody will resume from it
+
+
+def _left(watch: Watch, returncode: int) -> bool:
+    """Whether a launched process ended as it wanted to: many a handler ends with sending itself what it handled."""
+    return returncode >= 0 or (watch.exit.caught and returncode == -watch.signum)
+
+
+def _failed_to_save(intent: Intent, watch: Watch) -> bool:
+    """Whether it wrote when it was asked to stop, and then failed, as for want of room on the disk.
+
+    A launcher like torchrun ends like that, too, though its workers have saved: it is no more than a reason for doubt.
+    """
+    failed = any(code > 0 and code not in _LEAVING for code in watch.returncodes.values())
+    return watch.exit.stop_requested and failed and Contents.of(intent.checkpoint_dir) != watch.contents_at_stop
 
 
 def _complete(watch: Watch, intent: Intent) -> Exit:
@@ -50,17 +76,22 @@ def _complete(watch: Watch, intent: Intent) -> Exit:
 
 
 def _judge_checkpoint(
-    intent: Intent, watch: Watch, reports: Reports, outcome: Exit, sealed: bool, ended_at: float
+    intent: Intent,
+    watch: Watch,
+    reports: Reports,
+    outcome: Exit,
+    sealed: checkpoints.Checkpoint | None,
+    ended_at: float,
 ) -> None:
     requested_at = watch.ending.stop_requested_at
     assert requested_at is not None
     outcome.checkpointed = evidence.judge(
         intent.checkpoint_dir,
         watch.contents_at_stop,
-        killed=watch.swept,
+        sealed,
+        cut_short=watch.cut_short,
         handled=outcome.caught,
         uses_sdk=reports.any,
-        sealed=sealed,
     )
     if outcome.checkpointed is Checkpointed.YES:
         published_at = ended_at if watch.checkpoint_at is None else watch.checkpoint_at

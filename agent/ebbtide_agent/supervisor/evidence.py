@@ -2,6 +2,7 @@
 there before the request, was written after it."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,21 +23,61 @@ class Contents:
     def of(cls, directory: Path) -> "Contents":
         return cls(frozenset(_list(directory)))
 
+    def paths(self) -> frozenset[str]:
+        return frozenset(path for path, _, _ in self.files)
+
 
 def judge(
-    directory: Path, before: Contents, *, killed: bool, handled: bool, uses_sdk: bool, sealed: bool
+    directory: Path,
+    before: Contents,
+    sealed: checkpoints.Checkpoint | None,
+    *,
+    cut_short: frozenset[str],
+    handled: bool,
+    uses_sdk: bool,
 ) -> Checkpointed:
     """What the directory says, now that no process of the attempt lives.
 
-    `sealed`: the script wrote here without the SDK, and the supervisor sealed it. `handled`: the job was signalled and
-    had a handler, without which nothing could be saved.
+    `sealed`: what the script wrote here without the SDK. `cut_short`: what it was writing here when it was killed.
+    `handled`: the job was signalled and had a handler, without which nothing could be saved.
     """
     changed = {path for path, _, _ in Contents.of(directory).files - before.files}
     if any(_is_published(directory, path) for path in changed):
         return Checkpointed.YES
-    if sealed and changed - {checkpoints.MANIFEST}:
-        return Checkpointed.UNKNOWN if killed else Checkpointed.YES
-    return Checkpointed.NO if uses_sdk or not handled else Checkpointed.UNKNOWN
+    if sealed is not None and changed - cut_short - {checkpoints.MANIFEST}:
+        return Checkpointed.YES if sealed.complete else Checkpointed.UNKNOWN
+    return Checkpointed.NO if uses_sdk or cut_short or not handled else Checkpointed.UNKNOWN
+
+
+def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:
+    """Paths below the directory that these processes have open for writing now, but for what they only append to.
+
+    The latter are logs, which are open all the time and of which nobody expects an end.
+    """
+    prefix = f"{os.path.realpath(directory)}/"
+    found = (path for pid in pids for path in _open_for_writing(pid))
+    return frozenset(path.removeprefix(prefix) for path in found if path.startswith(prefix))
+
+
+def _open_for_writing(pid: int) -> list[str]:
+    try:
+        return [path for name in os.listdir(f"/proc/{pid}/fd") if (path := _written_through(pid, name))]
+    except OSError:  # it is gone
+        return []
+
+
+def _written_through(pid: int, descriptor: str) -> str:
+    """What the process may write to through this descriptor; empty if it may only read, or is gone."""
+    try:
+        path = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        if not path.startswith("/"):
+            return ""
+        facts = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text()
+    except OSError:
+        return ""
+    [flags] = [line.split()[1] for line in facts.splitlines() if line.startswith("flags:")]
+    mode = int(flags, 8)
+    return "" if mode & os.O_ACCMODE == os.O_RDONLY or mode & os.O_APPEND else path
 
 
 def _is_published(directory: Path, path: str) -> bool:

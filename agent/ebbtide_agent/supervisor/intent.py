@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
+
+
+class SignalTarget(StrEnum):
+    """Which processes get the stop signal."""
+
+    AUTO = "auto"
+    LEADER = "leader"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Intent:
     cpus: float
     grace_s: float
     signal: str  # name of the stop signal
+    signal_target: SignalTarget
     ddp: bool
     needs_checkpoint: bool
     node_rank: int
@@ -61,6 +71,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError or TypeError if the content is not an intent."""
+        """Raises KeyError, TypeError or ValueError if the content is not an intent."""
         gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
-        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus})
+        target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
+        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus, "signal_target": target})

@@ -1,20 +1,34 @@
 """The tree of processes below a supervisor, which as a subreaper has every one of its job's among its descendants."""
 
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
 
+# A process that blocks a signal is looked at so often, and at this distance, before that is believed.
+_LOOKS = 8
+_LOOK_S = 0.002
+
+
+class Reaction(Enum):
+    """What a process does about a signal."""
+
+    NONE = auto()  # it ignores it, or dies by it
+    HANDLER = auto()
+    WAITS = auto()  # it blocks it, as those do who call sigwait() or read it from a descriptor
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Whom to send the stop signal, and whether they handle it."""
+    """Whom to send the stop signal, and those of them who handle it."""
 
     pids: tuple[int, ...]
-    caught: bool
+    handlers: tuple[int, ...] = ()
 
 
 def descendants(pid: int) -> list[int]:
@@ -28,33 +42,54 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def stop_targets(root: int, children: Callable[[int], Sequence[int]], catches: Callable[[int], bool]) -> Targets:
-    """The topmost processes that handle the signal, from `root` downwards; every process if none does.
+def stop_targets(
+    roots: Sequence[int], children: Callable[[int], Sequence[int]], reaction: Callable[[int], Reaction]
+) -> Targets:
+    """The topmost processes that handle the signal, from the roots downwards; every process if none does.
 
     A process that handles it looks after those below it itself: signalling the data loaders of a parent that is saving
-    would fail the parent.
+    would fail the parent. Below one that only blocks it the search goes on.
     """
     handlers: list[int] = []
     others: list[int] = []
-    frontier = [root]
+    frontier = list(roots)
     while frontier:
         pid = frontier.pop(0)
-        if catches(pid):
-            handlers.append(pid)
-        else:
+        found = reaction(pid)
+        if found is Reaction.NONE:
             others.append(pid)
+        else:
+            handlers.append(pid)
+        if found is not Reaction.HANDLER:
             frontier += children(pid)
-    return Targets(tuple(handlers), True) if handlers else Targets(tuple(others), False)
+    return Targets(tuple(handlers or others), tuple(handlers))
 
 
-def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler for the signal."""
+def reactions(pids: Iterable[int], signum: int) -> dict[int, Reaction]:
+    """What each of these processes would do about the signal; blocks for some milliseconds if one blocks it.
+
+    Shells and others block it whenever they start a program, and then it is not what they wait for.
+    """
+    found = {pid: reaction(pid, signum) for pid in pids}
+    for _ in range(_LOOKS):
+        waiting = [pid for pid, what in found.items() if what is Reaction.WAITS]
+        if not waiting:
+            break
+        time.sleep(_LOOK_S)
+        found |= {pid: reaction(pid, signum) for pid in waiting}
+    return found
+
+
+def reaction(pid: int, signum: int) -> Reaction:
+    """What the process would do about the signal at this moment."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    masks = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+        return Reaction.NONE
+    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
+    if int(masks["SigCgt"], 16) >> (signum - 1) & 1:
+        return Reaction.HANDLER
+    return Reaction.WAITS if int(masks["SigBlk"], 16) >> (signum - 1) & 1 else Reaction.NONE
 
 
 def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:

@@ -6,16 +6,18 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import fake_gpus, processes
+from ebbtide_agent.supervisor import evidence, fake_gpus, processes
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.processes import Reaction, Targets
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Exit, Status
 
@@ -34,13 +36,14 @@ class Watch:
         self, intent: Intent, signum: int, ranks: list[Rank], reports: Reports, status: Status, listener: socket.socket
     ) -> None:
         self._intent = intent
-        self._signum = signum
+        self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
         self._reports = reports
         self._status = status
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
+        self._reactions: dict[int, Reaction] = {}  # to the stop signal, when it is due
         self._sweeping = False
         self._told_at = -math.inf
         self._untold = False  # progress that waits for its turn
@@ -48,7 +51,7 @@ class Watch:
         self.ending = Ending({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
-        self.swept = False  # a process was killed that had not ended by itself
+        self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
         self.contents_at_stop = Contents(frozenset())
         self.checkpoint_at: float | None = None  # when the first one after the stop request was published
         self._checkpoints_at_stop = 0
@@ -94,30 +97,62 @@ class Watch:
         elif due is Due.KILL:
             if not self._sweeping:
                 self._sweeping = True
-                asked = self.ending.stop_requested_at is not None
-                self.exit.killed = asked and bool(self.ending.running or handlers_live)
-            self.swept |= processes.kill_below(self._me)
+                self._note_killing(handlers_live)
+            processes.kill_below(self._me)
 
     def _handlers_live(self) -> bool:
         return not self.ending.running and any(process.is_alive() for process in self._handlers)
 
     def _deliver(self) -> None:
-        """Signal each rank's processes, and continue those that are stopped: they would never see the signal."""
+        """Signal the processes that are to know, and continue those that are stopped: they would never see it."""
         leader_reached = False
-        for rank in list(self._ranks.values()):
-            targets = processes.stop_targets(rank.identity.pid, procfs.children, self._catches)
-            reached = processes.signal_below(self._me, targets.pids, self._signum)
-            leader_reached |= rank.local_rank == LEADER and bool(reached)
-            if targets.caught:
-                self._handlers += reached
+        self._reactions = processes.reactions(processes.descendants(self._me), self.signum)
+        for is_leaders, targets in self._targets():
+            dying = [pid for pid in targets.pids if pid not in targets.handlers]
+            self.cut_short |= evidence.being_written(self._intent.checkpoint_dir, dying)
+            reached = processes.signal_below(self._me, targets.pids, self.signum)
+            leader_reached |= is_leaders and bool(reached)
+            self._handlers += [process for process in reached if process.pid in targets.handlers]
         processes.signal_below(self._me, processes.descendants(self._me), signal.SIGCONT)
         self.ending.signalled()
         if self.ending.failed_rank is None:
             self.exit.delivered = leader_reached
             self.exit.caught = bool(self._handlers)
 
-    def _catches(self, pid: int) -> bool:
-        return processes.catches(pid, self._signum)
+    def _targets(self) -> list[tuple[bool, Targets]]:
+        """Whom to signal, in groups; of each, whether it is the leader's."""
+        launched = [(rank.local_rank == LEADER, rank.identity.pid) for rank in self._ranks.values()]
+        match self._intent.signal_target:
+            case SignalTarget.LEADER:
+                return [(is_leaders, self._among([pid])) for is_leaders, pid in launched]
+            case SignalTarget.ALL:
+                return [(True, self._among(processes.descendants(self._me)))]
+        by_rank = [(is_leaders, self._topmost([pid])) for is_leaders, pid in launched]
+        if not any(targets.handlers for _, targets in by_rank):
+            # What matters may have got away from under the launched process, which only waits for it.
+            everywhere = self._topmost(procfs.children(self._me))
+            if everywhere.handlers:
+                return [(True, everywhere)]
+        return by_rank
+
+    def _among(self, pids: Sequence[int]) -> Targets:
+        """Exactly these processes."""
+        return Targets(tuple(pids), tuple(pid for pid in pids if self._reaction(pid) is not Reaction.NONE))
+
+    def _topmost(self, roots: Sequence[int]) -> Targets:
+        return processes.stop_targets(roots, procfs.children, self._reaction)
+
+    def _reaction(self, pid: int) -> Reaction:
+        return self._reactions.get(pid, Reaction.NONE)
+
+    def _note_killing(self, handlers_live: bool) -> None:
+        """Those who are left will die: note whether that is early, and what they are writing."""
+        if self.ending.stop_requested_at is None:
+            return
+        self.exit.killed = bool(self.ending.running or handlers_live)
+        writing = evidence.being_written(self._intent.checkpoint_dir, processes.descendants(self._me))
+        # Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        self.cut_short |= writing if self.exit.killed else writing - self.contents_at_stop.paths()
 
     def _obey(self, order: dict[str, Any]) -> None:
         grace_s = order.get("grace_s")

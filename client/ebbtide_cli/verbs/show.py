@@ -6,7 +6,16 @@ import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import CHECKPOINTED, CLASSES, LAUNCH_MODES, SUSPEND_MODES, job_facts, share_of, state_of
+from ebbtide_cli.facts import (
+    CHECKPOINTED,
+    CLASSES,
+    LAUNCH_MODES,
+    SIGNAL_TARGETS,
+    SUSPEND_MODES,
+    job_facts,
+    share_of,
+    state_of,
+)
 from ebbtide_cli.jobs import gpus_words, progress_words, times_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_command, format_count, format_time
@@ -76,7 +85,10 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
     yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""
     yield "memory", f"{format_size(spec.mem_bytes)} per node" if spec.mem_bytes else ""
-    yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}, grace period {format_duration(spec.grace_s)}"
+    target = SIGNAL_TARGETS[spec.signal_target]
+    to = "" if target == "auto" else f" to {target}"
+    grace = format_duration(spec.grace_s)
+    yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}{to}, grace period {grace}"
     yield "launch", LAUNCH_MODES[spec.launch]
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
@@ -107,6 +119,13 @@ def _attempt_row(attempt: client_pb2.AttemptSummary) -> tuple[str, ...]:
     )
 
 
+def _saved(suspension: client_pb2.Suspension) -> str:
+    """Whether it wrote a checkpoint, and if so how much of it and how fast."""
+    known = [format_size(suspension.checkpoint_bytes)] if suspension.HasField("checkpoint_bytes") else []
+    known += [format_duration(suspension.checkpoint_s)] if suspension.HasField("checkpoint_s") else []
+    return ", ".join([CHECKPOINTED[suspension.checkpointed], *known])
+
+
 def _suspension_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:
     def after(field: str) -> str:
         if not suspension.HasField(field):  # type: ignore[arg-type]
@@ -118,6 +137,6 @@ def _suspension_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:
         after("exited"),
         after("gpu_free"),
         format_time(suspension.resumed) if suspension.HasField("resumed") else "-",
-        CHECKPOINTED[suspension.checkpointed],
+        _saved(suspension),
         suspension.reason,
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SuspendMode, parts
+from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, parts
 from ebbtide_core.spec import JobSpec
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
@@ -37,6 +37,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit -- python train.py",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
+        "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
@@ -81,6 +82,12 @@ NO_GPU: Final = GpuRange.exactly(0)
     help="What exit 0 after a stop signal means if nothing else tells (default: suspended).",
 )
 @click.option("--signal", metavar="NAME", default="SIGTERM", show_default=True, help="Sent to make it stop.")
+@click.option(
+    "--signal-target",
+    type=click.Choice([target.value for target in SignalTarget]),
+    default="auto",
+    help="Who gets it: the topmost processes that handle it (default), what was launched, or every process.",
+)
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
 @click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
@@ -107,6 +114,7 @@ def command(
     workdir: str | None,
     exit0: str,
     signal: str,
+    signal_target: str,
     hold: bool,
     wait: bool,
     dry_run: bool,
@@ -140,6 +148,7 @@ def command(
             retries=retries,
             exit_zero=ExitZero(exit0),
             signal=stop_signal(signal),
+            signal_target=SignalTarget(signal_target),
         )
     )
     request = client_pb2.SubmitRequest(

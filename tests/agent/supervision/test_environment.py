@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ebbtide_agent.environment import job_environment, rank_environment, shutdown_timeout_s
-from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 PLAIN = Intent(
     job_id="17",
@@ -18,6 +18,7 @@ PLAIN = Intent(
     cpus=0.0,
     grace_s=180.0,
     signal="",
+    signal_target=SignalTarget.AUTO,
     ddp=False,
     needs_checkpoint=False,
     node_rank=0,

@@ -1,0 +1,76 @@
+"""Two hundred times suspended, killed, orphaned and adopted: nobody is left, and never are there two."""
+
+import fcntl
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.supervision.node import EXITED, REFUSED
+from tests.scripts.cases import SCRIPTS
+
+AGENTS, CYCLES = 10, 20
+LOCKS = ("leader.lock", "child.lock")
+
+
+@pytest.mark.slow
+async def test_two_hundred_suspensions_and_kills_leave_no_survivor_and_make_no_second_copy(agent, disk):
+    chance = random.Random(4)
+    attempt = 0
+    for number in range(AGENTS):
+        last = number == AGENTS - 1
+        async with agent(leave=not last) as node:
+            if number:  # what the agent before this one left running
+                await end(node, disk, attempt, chance)
+            for _ in range(CYCLES - 1):
+                attempt += 1
+                await start(node, disk, attempt, wait=chance.random() < 0.9)
+                await end(node, disk, attempt, chance)
+            attempt += 1
+            await start(node, disk, attempt, wait=True)
+            if last:
+                await end(node, disk, attempt, chance)
+    assert attempt == AGENTS * CYCLES
+
+
+async def start(node, disk, attempt, wait):
+    """Launch the witness; what `wait` leaves out is asked to stop while it starts."""
+    await node.launch([sys.executable, "-S", str(SCRIPTS / "witness.py"), str(disk)], attempt=attempt)
+    if wait:
+        await node.until(lambda: node.log(attempt=attempt) == "up\nup\n")
+
+
+async def end(node, disk, attempt, chance):
+    """End the attempt in one way or another, and look who is left."""
+    match chance.choice(["suspend", "kill", "suspend and kill", "lose the supervisor", "start a second copy"]):
+        case "suspend":
+            await node.stop(attempt=attempt)
+        case "kill":
+            await node.stop(0.0, attempt=attempt)
+        case "suspend and kill":
+            await node.attempts.stop("1", attempt, 30.0)
+            await node.stop(0.0, attempt=attempt)
+        case "lose the supervisor":
+            await node.running(attempt=attempt)
+            os.kill(node.supervisor(attempt=attempt).pid, signal.SIGKILL)
+            assert (await node.end(attempt=attempt)).lost
+        case "start a second copy":
+            await start(node, disk, attempt + 1000, wait=False)
+            assert (await node.end(attempt=attempt + 1000)).phase == REFUSED
+            await node.stop(attempt=attempt)
+    assert (await node.end(attempt=attempt)).phase == EXITED
+    assert [lock for lock in LOCKS if is_held(disk / lock)] == []
+    assert not (disk / "overlap").exists()
+    assert node.jobs() == []
+
+
+def is_held(path: Path) -> bool:
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
