@@ -8,6 +8,7 @@ environment on every GPU node. What is bound here, the C stub of the tests calls
 import ctypes
 from typing import Any
 
+from ebbtide_agent.swap import host_memory
 from ebbtide_agent.swap.driver import DriverError, ProcessState
 
 _LIBRARY = "libcuda.so.1"
@@ -68,6 +69,9 @@ class CudaDriver:
 
     def unlock(self, pid: int) -> None:
         _check("unlock the process", self._unlock(pid, None))
+
+    def host_room_bytes(self, pid: int) -> int | None:
+        return host_memory.room_bytes(pid)
 
 
 def _bind(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:

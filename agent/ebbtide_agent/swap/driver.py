@@ -59,3 +59,6 @@ class CheckpointDriver(Protocol):
 
     def unlock(self, pid: int) -> None:
         """LOCKED -> RUNNING."""
+
+    def host_room_bytes(self, pid: int) -> int | None:
+        """How much host memory the driver could take for the process; None: no limit is known."""
