@@ -86,7 +86,16 @@ def _cgroup_rooms(pid: int) -> Iterator[int]:
             return
         most, used = _number(group / "memory.max"), _number(group / "memory.current")
         if most is not None and used is not None:
-            yield most - used
+            yield most - used + _file_bytes(group)
+
+
+def _file_bytes(group: Path) -> int:
+    """Pages of files, which the kernel gives back first: a job that reads much data fills its limit with them."""
+    try:
+        lines = (group / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("active_file ", "inactive_file ")))
 
 
 def _number(path: Path) -> int | None:
