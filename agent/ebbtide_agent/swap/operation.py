@@ -19,6 +19,7 @@ from typing import Any
 import ebbtide
 
 import ebbtide_agent
+from ebbtide_agent.supervisor import linux
 from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
 from ebbtide_agent.swap.driver import CheckpointDriver
 from ebbtide_agent.swap.fake import FakeDriver
@@ -70,14 +71,9 @@ class Operation:
 
     def hear(self) -> bool:
         """Take in what the process has written; False when it will write no more."""
-        try:
-            data = os.read(self._output, _LARGEST_READ)
-        except BlockingIOError:
-            return True
-        *lines, self._inbox = (self._inbox + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        return bool(data)
+        data = self._read()
+        self._take(data or b"")
+        return data != b""
 
     def kill_if_late(self, now: float) -> None:
         """End the process once its deadline is over."""
@@ -94,11 +90,11 @@ class Operation:
     def ended(self, returncode: int) -> Result:
         """What the operation came to, now that its process was reaped."""
         self._process.returncode = returncode
-        while self._drain():
-            pass
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        return self.result() if self._result is None else self._result
+        while data := self._read():
+            self._take(data)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self.result()
 
     def result(self) -> Result:
         """What the operation came to if nothing more is heard of it: its step tells what it left."""
@@ -108,15 +104,20 @@ class Operation:
         ending = Ending.UNTOUCHED if self._step in HARMLESS else Ending.BROKEN
         return Result(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
 
-    def _drain(self) -> bool:
-        before = self._inbox, self._step, self._result
-        return self.hear() and (self._inbox, self._step, self._result) != before
+    def _read(self) -> bytes | None:
+        """What there is to read now; None if nothing, empty at the end."""
+        try:
+            return os.read(self._output, _LARGEST_READ)
+        except BlockingIOError:
+            return None
 
-    def _take(self, line: dict[str, Any]) -> None:
-        if "step" in line:
-            self._step = Step(line["step"])
-        else:
-            self._result = Result.from_json(line)
+    def _take(self, data: bytes) -> None:
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in map(json.loads, lines):
+            if "step" in line:
+                self._step = Step(line["step"])
+            else:
+                self._result = Result.from_json(line)
 
 
 def carry_out(order: Order, deadline_s: float) -> Result:
@@ -132,6 +133,7 @@ def carry_out(order: Order, deadline_s: float) -> Result:
 
 def main(order: str) -> None:
     """The life of the operation's own process."""
+    linux.die_with_parent()  # or one that hangs would stay behind a supervisor that was killed
     result = _run(Order.from_json(json.loads(order)))
     _say(result.to_json())
 
