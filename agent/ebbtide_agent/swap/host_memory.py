@@ -76,8 +76,7 @@ def _available_bytes() -> int:
 
 def _cgroup_rooms(pid: int) -> Iterator[int]:
     """The room below memory.max in every cgroup (v2) from the process's own upwards."""
-    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    own = _own_cgroup(pid)
     if own is None:
         return
     directory = _CGROUPS / own
@@ -87,6 +86,11 @@ def _cgroup_rooms(pid: int) -> Iterator[int]:
         most, used = _number(group / "memory.max"), _number(group / "memory.current")
         if most is not None and used is not None:
             yield most - used + _file_bytes(group)
+
+
+def _own_cgroup(pid: int) -> str | None:
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
 
 
 def _file_bytes(group: Path) -> int:

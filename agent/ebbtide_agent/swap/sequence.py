@@ -28,7 +28,6 @@ OLDEST_DRIVER = 580
 MARGIN_BYTES = 256 * 1024 * 1024
 # Noise of the driver's accounting.
 TOLERANCE_BYTES = 512 * 1024 * 1024
-_PROOF_S = 10.0
 _PAUSE_S = 0.01
 
 
@@ -96,6 +95,7 @@ class Order:
     fake_gpu_dir: str  # empty: the GPUs are real
     reservations: str
     lock_timeout_s: float = 10.0
+    patience_s: float = 10.0  # with NVML, until it shows what the driver has done
     swapped: Swapped = field(default_factory=Swapped)
 
     def to_json(self) -> dict[str, Any]:
@@ -279,11 +279,13 @@ class Sequence:
         return self._order.swapped.process is None or look.free_bytes >= self._order.swapped.need_bytes
 
     def _await(self, condition: Callable[[Look], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + _PROOF_S
+        deadline = time.monotonic() + self._order.patience_s
         while not condition(look := self._gpus.look(self._order.gpu)):
             if time.monotonic() > deadline:
                 ending = Ending.UNTOUCHED if self._now in HARMLESS else Ending.BROKEN
-                raise _Stop(f"{otherwise} within {_PROOF_S:g} s: {look.free_bytes} bytes are free", ending)
+                raise _Stop(
+                    f"{otherwise} within {self._order.patience_s:g} s: {look.free_bytes} bytes are free", ending
+                )
             time.sleep(_PAUSE_S)
 
     @contextmanager
