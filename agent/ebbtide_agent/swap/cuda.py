@@ -1,8 +1,8 @@
 """The real driver: libcuda's cuCheckpointProcess* functions (CUDA 12.8 and later).
 
-Bound with ctypes, not with `cuda-bindings`: six functions and one struct are all that is used; the package brings
-numpy along, lacks CUcheckpointRestoreArgs in three of its versions, and would have to be in the agent's own
-environment on every GPU node. What is bound here, the C stub of the tests calls through the same library loader.
+Bound with ctypes, not through the package `cuda-bindings`: six functions and one struct are all that is used, so that
+swapping works wherever the driver does, and the tests run the binding itself, against a C stub of the library. The
+package would have to be installed beside every agent, and three of its versions lack CUcheckpointRestoreArgs.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A job leaves its GPU and comes back, or is refused, or breaks: the same for fake GPUs and for the driver's functions."""
+"""A job leaves its GPU and comes back, or is refused, or breaks: the same on fake GPUs and in the C stub."""
 
 import pytest
 from ebbtide_agent.swap.driver import NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY

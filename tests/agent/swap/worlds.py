@@ -21,7 +21,7 @@ GIB = 1 << 30
 # Small enough for the host memory of any machine that runs these tests: the real driver asks for it.
 TOTAL_BYTES = 3 * GIB
 HANG = -1
-_COUNT = "import os, time\nwhile True:\n    time.sleep(0.001)"
+_WORK = "import time\nwhile True:\n    time.sleep(0.001)"
 # Starts so many processes, says who they are, and waits for them: what a supervisor has below it.
 _ROOT = """
 import subprocess, sys
@@ -46,7 +46,7 @@ class World:
     def job(self, *holds: int, processes: int = 0) -> "Job":
         """A job whose first processes hold so many bytes of the GPU each; `processes` is how many it has at least."""
         root = subprocess.Popen(
-            [sys.executable, "-Sc", _ROOT, _COUNT, str(max(len(holds), processes))], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-Sc", _ROOT, _WORK, str(max(len(holds), processes))], stdout=subprocess.PIPE, text=True
         )
         self._roots.append(root)
         ready, _, _ = select.select([root.stdout], [], [], 30)
@@ -58,8 +58,7 @@ class World:
 
     def occupy(self, mem_bytes: int) -> int:
         """Somebody else's process takes so many bytes of the GPU."""
-        pid = self.job(mem_bytes).pids[0]
-        return pid
+        return self.job(mem_bytes).pids[0]
 
     def close(self) -> None:
         for root in self._roots:
