@@ -41,6 +41,7 @@ class SuspendMode(Enum):
     """How a job gives up its GPUs."""
 
     CHECKPOINT = "checkpoint"
+    SWAP = "swap"
     NONE = "none"
 
 

@@ -96,8 +96,7 @@ class FakeDriver:
     def _has_room(self, gpus: dict[str, int]) -> bool:
         nvml = FakeNvml(self._state_dir)
         try:
-            handles = {uuid: nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in gpus}
-            return all(gpus[uuid] <= nvml.nvmlDeviceGetMemoryInfo(handle).free for uuid, handle in handles.items())
+            return all(_fits(nvml, uuid, mem_bytes) for uuid, mem_bytes in gpus.items())
         except NVMLError:
             return False
 
@@ -131,6 +130,11 @@ def forget(state_dir: Path, pid: int) -> None:
     """Keep no state of the process."""
     with suppress(OSError):
         _record(state_dir, pid).unlink()
+
+
+def _fits(nvml: FakeNvml, uuid: str, mem_bytes: int) -> bool:
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return min(mem_bytes, handle.mem_bytes - handle.idle_bytes) <= nvml.nvmlDeviceGetMemoryInfo(handle).free
 
 
 def _record(state_dir: Path, pid: int) -> Path:
