@@ -220,3 +220,4 @@ class ExitFacts:
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float = 0.0
     ended_at: float = 0.0
+    swap_failure: str = ""

@@ -55,7 +55,8 @@ class Watch:
         self.checkpoint_at: float | None = None  # when the first one after the stop request was published
         self._checkpoints_at_stop = 0
         self._swapping = Swapping(intent, self._me, self._selector)
-        self._swap_ends_at = 0.0  # the grace period of the request to swap
+        self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
+        self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
 
     def run(self, channel: socket.socket, received: bytes) -> None:
         """Watch until no process of the attempt is left."""
@@ -110,6 +111,9 @@ class Watch:
         status.swaps, status.swapped_bytes = swapping.count, swapping.mem_bytes
         status.swap_s, status.swap_note = round(moved.seconds, 3), reason
         self.control.publish(status.to_json())
+        grace_s, self._out_again_s = self._out_again_s, None
+        if grace_s is not None and not swapping.is_out:
+            self._begin_swap(grace_s)
 
     def _act(self) -> None:
         self._swapping.kill_if_late()
@@ -153,6 +157,8 @@ class Watch:
                 # Whoever is out, or on the way, computes nothing and hears no signal.
                 elsewhere = self._swapping.is_out or self._swapping.busy
                 self._request_stop(0.0 if elsewhere else float(grace_s))
+            case "swap" if swaps == self._swapping.count and self._swapping.busy and self._swapping.is_out:
+                self._out_again_s = grace_s  # it is on its way back, and must leave as soon as it is there
             case "swap" if swaps == self._swapping.count and isinstance(grace_s, int | float) and grace_s >= 0:
                 self._begin_swap(float(grace_s))
             case "resume" if swaps == self._swapping.count and self._swapping.is_out and not self._swapping.busy:
