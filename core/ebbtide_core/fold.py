@@ -284,12 +284,13 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
 
 
 def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
+    if event.exit.swap_failure and job.suspensions:
+        swaps.add_note(job.suspensions[-1], event.exit.swap_failure)
     if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
         return
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, event.exit.checkpointed
     suspension.checkpoint_s = event.exit.checkpoint_s or None
-    suspension.note = event.exit.swap_failure
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits
-from ebbtide_core.job import Attempt, Job, StopOrder
+from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMode
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.state import ClusterState
@@ -70,10 +70,16 @@ def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> Non
         return
     suspension = job.suspensions[-1]
     if came_back:
-        suspension.note = f"could not come back: {event.note}"
+        add_note(suspension, f"could not come back: {event.note}")
         return
     suspension.exited = suspension.gpu_free = now
-    suspension.note = f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s"
+    add_note(suspension, f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s")
+
+
+def add_note(suspension: Suspension, note: str) -> None:
+    """Say ``note`` after what its record says already; once is enough."""
+    if note not in suspension.note:
+        suspension.note = f"{suspension.note}; {note}" if suspension.note else note
 
 
 def return_requested(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:

@@ -31,7 +31,8 @@ def suspended_job() -> client_pb2.Job:
         checkpoint=job_pb2.Checkpoint(step=120, bytes=2048, path="/ck/step-000000000120", verified=True),
         suspensions=[
             client_pb2.Suspension(
-                requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18"
+                requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18",
+                note="1.0 GiB moved to host memory in 0.6 s",
             )
         ],
         attempts=[
@@ -59,6 +60,7 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
     assert suspension["gpu_free"] is None
     assert suspension["resumed"] is None
     assert suspension["checkpointed"] == "yes"
+    assert suspension["note"] == "1.0 GiB moved to host memory in 0.6 s"
     assert shown["attempts"][0]["gpu_uuids"] == ["GPU-a"]
 
 

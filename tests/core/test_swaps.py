@@ -157,6 +157,7 @@ def test_one_that_breaks_on_its_way_back_starts_again_and_is_not_charged_for_it(
     job, urgent = away(lab)
     lab.end(urgent, ExitFacts())
     lab.end(job, ExitFacts(signal=9, stop_requested=True, swap_failure="could not be moved back to its GPU: x"))
+    assert job.suspensions[-1].note.endswith("; could not be moved back to its GPU: x")
     assert job.failures == 0
     assert len(job.attempts) == 2
     assert job.state is JobState.STARTING

@@ -35,7 +35,7 @@ def unregister(intent: Intent, pid: int) -> None:
 
 
 def _held_bytes(intent: Intent, gpu: Gpu) -> int:
-    return gpu.mem_bytes if intent.gpu_mem_bytes else min(_NOMINAL_BYTES, gpu.mem_bytes)
+    return min(intent.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)
 
 
 def _path(intent: Intent, pid: int) -> Path:
