@@ -158,6 +158,8 @@ class World(RuleBasedStateMachine):
     ) -> None:
         if len(self.accepted) > 12:
             return
+        if suspend is SuspendMode.SWAP:
+            low, more = min(low, Fraction(1)), 0
         spec = JobSpec(
             command=("x",),
             workdir="/",
@@ -248,6 +250,23 @@ class World(RuleBasedStateMachine):
         else:
             process.to_leave = False
             self._move_out(process, "no room")
+
+    @precondition(lambda self: self._swappable())
+    @rule(data=st.data(), resumes=st.booleans())
+    def suspend_to_host_memory(self, data: st.DataObject, resumes: bool) -> None:
+        """Without a hitch; every status of it may still come again."""
+        process = self._some(data, self._swappable())
+        self._tell_all(process.reports)
+        self.tell(e.SuspendRequested(process.ref.job))
+        if process.to_leave:
+            self._move_out(process)
+            self._tell_all(process.reports)
+        if resumes:
+            self.tell(e.ResumeRequested(process.ref.job))
+
+    def _swappable(self) -> list[Process]:
+        here = [p for p in self.processes.values() if p.alive and self.connected[p.node] and not p.out]
+        return [p for p in here if self.cluster.state.jobs[p.ref.job].spec.suspend is SuspendMode.SWAP]
 
     def _move_out(self, process: Process, note: str = "") -> None:
         process.out, process.to_leave = True, False
