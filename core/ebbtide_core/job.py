@@ -169,7 +169,10 @@ class Job:
 
     @property
     def own_room(self) -> Allocation | None:
-        """The only room that it can have, if it has an attempt that cannot go anywhere else."""
+        """The only room that it can have, if it has an attempt that cannot go anywhere else.
+
+        One that waits for it holds up nobody: it is asked first as soon as that room is free.
+        """
         live = self.live
         return live.allocation if live is not None and live.kept is not None else None
 

@@ -296,6 +296,22 @@ def test_under_every_policy_it_comes_back_to_its_gpu_and_to_no_other(name):
     assert (job.state, len(job.attempts)) == (JobState.RUNNING, 1)
 
 
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_under_every_policy_others_pass_it_while_its_gpu_is_taken(name):
+    lab = Lab(name, gpus=2)
+    job = swapper(lab)
+    [gpu] = job.attempts[-1].allocation.gpu_ids
+    lab.tell(e.SuspendRequested(job.id))
+    swapped(lab, job)
+    visitors = [lab.running(1), lab.running(1)]
+    [elsewhere] = [visitor for visitor in visitors if gpu not in visitor.attempts[-1].allocation.gpu_ids]
+    lab.tell(e.ResumeRequested(job.id))
+    lab.end(elsewhere, ExitFacts())
+    later = lab.submit(1)
+    lab.wait(100)
+    assert (job.state, later.state) == (JobState.SUSPENDED, JobState.STARTING)
+
+
 def test_the_journal_leads_to_the_same_state(lab):
     job, urgent = away(lab)
     lab.end(urgent, ExitFacts())

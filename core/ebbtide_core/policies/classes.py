@@ -35,7 +35,7 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float) ->
         if not admitted and not (trial and preempt_for(draft, job)):
             draft.wait(job)
             if job.own_room is not None:
-                continue  # it waits for one GPU alone, and is asked first as soon as that is free
+                continue
             if trial:
                 return
             break

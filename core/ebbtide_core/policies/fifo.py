@@ -43,7 +43,7 @@ class Fifo(Policy):
         for job in snapshot.waiting():
             if not (draft.admit(job) or admit_by_shrinking(draft, job, self.resize_after_s)):
                 draft.wait(job)
-                if job.own_room is None:  # who was swapped out waits for one GPU alone, and holds up nobody else
+                if job.own_room is None:
                     break
         grow(draft, self.resize_after_s)
         return draft.plan()
