@@ -63,20 +63,29 @@ class Swapping:
         """Start to move it back. Raises OSError."""
         self._begin(Do.RESUME, _RESUME_S, 0.0)
 
-    def kill_if_late(self) -> None:
-        """End an operation whose deadline is over; it is reaped as any other."""
-        if self._operation is not None:
-            self._operation.kill_if_late(time.monotonic())
+    def end_if_late(self) -> Moved | None:
+        """Kill an operation whose deadline is over, and say how it ended; nobody waits for it to be reaped."""
+        operation = self._operation
+        if operation is None or time.monotonic() < operation.deadline:
+            return None
+        operation.kill_if_late(time.monotonic())
+        self._forget(operation)
+        return self._moved(operation.abandon())
 
     def reaped(self, pid: int, returncode: int) -> Moved | None:
         """How the operation ended if this was its process."""
         operation = self._operation
         if operation is None or operation.pid != pid:
             return None
+        self._forget(operation)
+        return self._moved(operation.ended(returncode))
+
+    def _forget(self, operation: Operation) -> None:
+        self._operation = None
         if operation.fileno() in self._selector.get_map():
             self._selector.unregister(operation)
-        result = operation.ended(returncode)
-        self._operation = None
+
+    def _moved(self, result: Result) -> Moved:
         out = self._do is Do.SUSPEND
         if out or result.ending is not Ending.DONE:
             self._swapped = result.swapped

@@ -116,7 +116,8 @@ class Watch:
             self._begin_swap(grace_s)
 
     def _act(self) -> None:
-        self._swapping.kill_if_late()
+        if (moved := self._swapping.end_if_late()) is not None:
+            self._note_move(moved)
         handlers_live = self._handlers_live()
         now = time.monotonic()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -157,14 +158,14 @@ class Watch:
                 # Whoever is out, or on the way, computes nothing and hears no signal.
                 elsewhere = self._swapping.is_out or self._swapping.busy
                 self._request_stop(0.0 if elsewhere else float(grace_s))
-            case "swap" if swaps == self._swapping.count and self._swapping.busy and self._swapping.is_out:
-                self._out_again_s = grace_s  # it is on its way back, and must leave as soon as it is there
             case "swap" if swaps == self._swapping.count and isinstance(grace_s, int | float) and grace_s >= 0:
                 self._begin_swap(float(grace_s))
             case "resume" if swaps == self._swapping.count and self._swapping.is_out and not self._swapping.busy:
                 self._begin_resume()
 
     def _begin_swap(self, grace_s: float) -> None:
+        if self._swapping.busy and self._swapping.is_out:
+            self._out_again_s = grace_s  # it is on its way back, and leaves as soon as it is there
         if self._swapping.busy or self._swapping.is_out or self.exit.stop_requested or not self._ranks:
             return
         self._swap_ends_at = time.monotonic() + grace_s

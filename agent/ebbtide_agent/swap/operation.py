@@ -33,6 +33,8 @@ from ebbtide_agent.swap.operation import main
 main(sys.argv[1])
 """
 _LARGEST_READ = 64 * 1024
+# How long the steps before the first that changes something may take, at most.
+HARMLESS_S = 30.0
 
 
 class Operation:
@@ -41,7 +43,7 @@ class Operation:
     def __init__(self, order: Order, deadline_s: float) -> None:
         self._order = order
         self._deadline_s = deadline_s
-        self.deadline = time.monotonic() + deadline_s
+        self._began = time.monotonic()
         self._step = Step.CHECK
         self._inbox = b""
         self._result: Result | None = None
@@ -60,14 +62,14 @@ class Operation:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def deadline(self) -> float:
+        """When it is to be killed unless it has ended, on the monotonic clock."""
+        return self._began + self._limit_s()
+
     def fileno(self) -> int:
         """Becomes readable when there is something to `hear`, and when the process has ended."""
         return self._output
-
-    @property
-    def step(self) -> Step:
-        """The last step that was begun."""
-        return self._step
 
     def hear(self) -> bool:
         """Take in what the process has written; False when it will write no more."""
@@ -94,15 +96,21 @@ class Operation:
             self._take(data)
         assert self._process.stdout is not None
         self._process.stdout.close()
-        return self.result()
-
-    def result(self) -> Result:
-        """What the operation came to if nothing more is heard of it: its step tells what it left."""
         if self._result is not None:
             return self._result
-        why = f"the driver did not answer within {self._deadline_s:g} s" if self._late else "its process ended"
+        # Its last step tells what it left.
+        why = f"the driver did not answer within {self._limit_s():g} s" if self._late else "its process ended"
         ending = Ending.UNTOUCHED if self._step in HARMLESS else Ending.BROKEN
         return Result(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
+
+    def abandon(self) -> Result:
+        """The same, for one that was killed: it may hang so deep in the driver that it is not reaped for long."""
+        self.kill()
+        return self.ended(-signal.SIGKILL)
+
+    def _limit_s(self) -> float:
+        # What does no harm is soon given up, so that there is time for another way to stop the job.
+        return min(self._deadline_s, HARMLESS_S) if self._step in HARMLESS else self._deadline_s
 
     def _read(self) -> bytes | None:
         """What there is to read now; None if nothing, empty at the end."""

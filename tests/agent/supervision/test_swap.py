@@ -108,6 +108,21 @@ def test_it_may_leave_again_and_an_order_that_comes_twice_or_late_does_nothing(d
     asyncio.run(scenario())
 
 
+def test_one_that_is_to_leave_while_it_comes_back_leaves_as_soon_as_it_is_there(disk, agent):
+    async def scenario():
+        gpu = Gpu(disk)
+        async with agent(fake_gpus=True) as node:
+            await start(node, gpu, COUNT, "step")
+            await swap(node)
+            await out(node)
+            await node.attempts.resume("1", 1, 1)
+            await swap(node, swaps=1)
+            await node.until(lambda: node.status().swaps == 2)
+            assert (node.status().phase, gpu.pids()) == (SWAPPED, [])
+
+    asyncio.run(scenario())
+
+
 def test_a_swapped_attempt_outlives_its_agent(disk, agent):
     async def scenario():
         gpu = Gpu(disk)
