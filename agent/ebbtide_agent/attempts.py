@@ -97,6 +97,23 @@ class Attempts:
             log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
             known.stop(grace_s)
 
+    async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None:
+        """Ask the attempt to leave its GPU for host memory, or else to end within the grace period.
+
+        `swaps` is how often it had left before: if that is not so, the order is old, and nothing happens.
+        """
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            log.info("event=swap job=%s attempt=%d grace_s=%g swaps=%d", job_id, attempt, grace_s, swaps)
+            known.swap(grace_s, swaps)
+
+    async def resume(self, job_id: str, attempt: int, swaps: int) -> None:
+        """Ask the attempt, which has left its GPU so often, to come back to it."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            log.info("event=resume job=%s attempt=%d swaps=%d", job_id, attempt, swaps)
+            known.resume(swaps)
+
     async def forget(self, job_id: str, attempt: int) -> None:
         """Drop everything of an attempt that is over but its log. Raises OSError."""
         known = self._attempts.get((job_id, attempt))

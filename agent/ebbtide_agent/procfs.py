@@ -11,6 +11,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _DEAD_STATES = frozenset("ZX")
+_STOPPED_STATES = frozenset("Tt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class ProcessStat:
     command: str
     alive: bool  # False: a zombie, which holds no memory any more
     cpu_s: float
+    stopped: bool = False  # by SIGSTOP or a like: it computes nothing until SIGCONT
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -41,6 +43,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         command=head.partition("(")[2],
         alive=fields[0] not in _DEAD_STATES,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        stopped=fields[0] in _STOPPED_STATES,
     )
 
 

@@ -35,6 +35,8 @@ class AttemptControl(Protocol):
 
     async def launch(self, order: agent_pb2.Launch) -> None: ...
     async def stop(self, job_id: str, attempt: int, grace_s: float) -> None: ...
+    async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None: ...
+    async def resume(self, job_id: str, attempt: int, swaps: int) -> None: ...
     async def forget(self, job_id: str, attempt: int) -> None: ...
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
     async def read_log(
@@ -102,7 +104,13 @@ class Stream:
             case "stop":
                 stop = message.stop
                 key = (stop.job_id, stop.attempt)
-                self._order("stop", *key, partial(self._attempts.stop, *key, stop.grace_s))
+                if stop.swap:
+                    self._order("swap", *key, partial(self._attempts.swap, *key, stop.grace_s, stop.swaps))
+                else:
+                    self._order("stop", *key, partial(self._attempts.stop, *key, stop.grace_s))
+            case "resume":
+                key = (message.resume.job_id, message.resume.attempt)
+                self._order("resume", *key, partial(self._attempts.resume, *key, message.resume.swaps))
             case "forget":
                 key = (message.forget.job_id, message.forget.attempt)
                 self._order("forget", *key, partial(self._attempts.forget, *key))

@@ -40,6 +40,7 @@ class Supervised:
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
+        self._move: dict[str, Any] = {}  # the last order to swap or resume; the supervisor knows whether it is old
         self._stop_at = math.inf  # the loop's time at which the grace period ends
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
@@ -76,6 +77,14 @@ class Supervised:
         self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
         if self._channel is not None:
             self._channel.send({"do": "stop", "grace_s": grace_s})
+
+    def swap(self, grace_s: float, swaps: int) -> None:
+        """Ask the attempt, which has left its GPU so often, to leave it once more."""
+        self._order_move({"do": "swap", "grace_s": grace_s, "swaps": swaps})
+
+    def resume(self, swaps: int) -> None:
+        """Ask the attempt, which has left its GPU so often, to come back."""
+        self._order_move({"do": "resume", "swaps": swaps})
 
     def mark_freed(self, dirty_gpus: Sequence[str]) -> None:
         """Note that the GPUs are free, all but the dirty ones. Raises OSError."""
@@ -116,8 +125,15 @@ class Supervised:
     def _new_channel(self) -> Channel:
         return Channel(self.apply, self._lose_connection)
 
+    def _order_move(self, order: dict[str, Any]) -> None:
+        self._move = order
+        if self._channel is not None:
+            self._channel.send(order)
+
     def _use(self, channel: Channel) -> None:
         self._channel = channel
+        if self._move:
+            channel.send(self._move)
         if self._stop_at < math.inf:
             channel.send({"do": "stop", "grace_s": max(0.0, self._stop_at - self._loop.time())})
 

@@ -20,6 +20,7 @@ SUSPEND_MODES = {
     job_pb2.SUSPEND_MODE_UNSPECIFIED: "checkpoint",
     job_pb2.SUSPEND_MODE_CHECKPOINT: "checkpoint",
     job_pb2.SUSPEND_MODE_NONE: "none",
+    job_pb2.SUSPEND_MODE_SWAP: "swap",
 }
 LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_UNSPECIFIED: "single",
@@ -185,6 +186,7 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "checkpoint_s": _optional(suspension, "checkpoint_s"),
         "checkpoint_bytes": _optional(suspension, "checkpoint_bytes"),
         "reason": suspension.reason,
+        "note": suspension.note or None,
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),
     }

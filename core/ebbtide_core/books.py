@@ -314,15 +314,37 @@ class Books:
             node.planned.discard(job)
             update(node, node.promised)
 
-    def free(self, job: JobId, allocation: Allocation) -> None:
-        """Note that what an attempt held is proven free; to whom it is promised was settled before."""
+    def keep(self, job: JobId, piece: NodeAllocation) -> None:
+        """Note that an attempt of ``job`` has ``piece`` for as long as it lives, wherever its GPUs go."""
+        node = self.nodes[piece.node]
+        node.held.add(piece)
+        if node.promised is not node.held:
+            node.promised.add(piece)
+        node.attempts.add(job)
+
+    def drop(self, job: JobId, piece: NodeAllocation) -> None:
+        """Note that it no longer has it."""
+        node = self.nodes[piece.node]
+        fine = node.held.remove(piece)
+        if node.promised is not node.held:
+            fine = node.promised.remove(piece) and fine
+        if not fine:
+            self.problems.append(f"job {job} drops what it did not keep on node {node.id}")
+        node.attempts.discard(job)
+
+    def free(self, job: JobId, allocation: Allocation, leaves: bool = True) -> None:
+        """Note that what an attempt held is proven free; to whom it is promised was settled before.
+
+        Unless it ``leaves``, the attempt lives on there without them.
+        """
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
             node.part()
             if not node.held.remove(piece):
                 self.problems.append(f"job {job} frees what it did not hold on node {node.id}")
             node.join()
-            node.attempts.discard(job)
+            if leaves:
+                node.attempts.discard(job)
 
     def promise(self, job: JobId, allocation: Allocation) -> None:
         """Note that ``allocation`` is kept for ``job``."""

@@ -15,7 +15,7 @@ from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fold import FENCES, HANDLERS, apply
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, gpus
+from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
@@ -220,6 +220,8 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
+        if job.spec.suspend is SuspendMode.SWAP:
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
         return self.impossible(job.spec, event.gpus_min)
 
     def impossible(self, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:

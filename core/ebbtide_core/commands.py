@@ -30,12 +30,26 @@ class Launch:
 
 @frozen
 class Stop:
-    """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL."""
+    """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL.
+
+    With ``swaps``, how often it has left its GPU so far, move it to host memory instead, and end it if that fails.
+    """
 
     nodes: tuple[NodeId, ...]
     job: JobId
     attempt: int
     grace_s: float
+    swaps: int | None = None
+
+
+@frozen
+class Resume:
+    """Move an attempt, which has left its GPU ``swaps`` times, back to it."""
+
+    nodes: tuple[NodeId, ...]
+    job: JobId
+    attempt: int
+    swaps: int
 
 
 @frozen
@@ -54,4 +68,4 @@ class WakeAt:
     time: float
 
 
-Command = Record | Launch | Stop | Forget | WakeAt
+Command = Record | Launch | Stop | Resume | Forget | WakeAt

@@ -187,12 +187,16 @@ class GpuHealthChanged(Event):
 
 @frozen
 class AttemptStarted(Event):
-    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given."""
+    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
+
+    ``swaps`` is how often it has left its GPU for host memory before, and come back.
+    """
 
     job: JobId
     attempt: int
     pid: int
     resumed_step: int | None = None
+    swaps: int = 0
 
 
 @frozen
@@ -235,6 +239,21 @@ class AttemptFreed(Event):
 
 
 @frozen
+class AttemptSwapped(Event):
+    """The attempt lies in host memory for the ``swaps``-th time, and its GPU is free.
+
+    That took ``seconds``. After a `ReturnRequested` it says that the attempt could not come back; ``note`` says why.
+    """
+
+    job: JobId
+    attempt: int
+    swaps: int
+    mem_bytes: int
+    seconds: float = 0.0
+    note: str = ""
+
+
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -257,6 +276,17 @@ class AttemptPlaced(Event):
     job: JobId
     attempt: int
     allocation: Allocation
+    reason: str
+    sticky: bool = False
+    reserved_s: float | None = None
+
+
+@frozen
+class ReturnRequested(Event):
+    """The attempt, which lies in host memory, is to go on on its GPU, which is free; else as `AttemptPlaced`."""
+
+    job: JobId
+    attempt: int
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
@@ -315,8 +345,10 @@ JobEvent = (
     | CheckpointPublished
     | AttemptExited
     | AttemptFreed
+    | AttemptSwapped
     | AttemptRefused
     | AttemptPlaced
+    | ReturnRequested
     | StopRequested
     | RoomClaimed
     | ClaimDropped

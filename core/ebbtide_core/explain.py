@@ -59,6 +59,8 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
 
 def _needs(job: Job) -> str:
     spec = job.spec
+    if (own := job.own_room) is not None:
+        return f"GPU {own.gpu_ids[0]} of node {own.node_ids[0]}: its memory is in host memory there"
     parts = [count_text(job.gpus_min)]
     if job.elastic:
         parts[0] += f" to {count_text(job.gpus_max)}"

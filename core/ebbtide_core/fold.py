@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import limits, swaps
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -34,7 +34,16 @@ def _current(state: ClusterState, event: Any) -> Attempt | None:
 
 def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
     attempt = _current(state, event)
-    return attempt is not None and attempt.started is None and attempt.exited is None
+    if attempt is None or attempt.started is not None or attempt.exited is not None or attempt.off_gpu:
+        return False
+    return attempt.swaps == event.swaps
+
+
+def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
+    attempt = _current(state, event)
+    if attempt is None or attempt.exited is not None or attempt.kept is None:
+        return False
+    return event.swaps > attempt.swaps
 
 
 def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
@@ -71,6 +80,7 @@ def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
 
 FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.AttemptStarted: _may_start,
+    e.AttemptSwapped: _may_be_swapped,
     e.AttemptExited: _may_end,
     e.AttemptRefused: _may_end,
     e.AttemptFreed: _may_be_freed,
@@ -123,7 +133,7 @@ def _hold(state: ClusterState, job: Job, event: e.HoldRequested | e.SuspendReque
     job.held_by = HeldBy.USER
     if job.claiming:
         state.unplan(job)
-    if job.live is None:
+    if job.live is None or job.off_gpu:
         job.reason = "suspended by user" if job.state is JobState.SUSPENDED else "held by user"
 
 
@@ -131,7 +141,7 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     job.held_by = None
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
-    if job.live is None:
+    if job.live is None or job.off_gpu:
         job.reason = "waiting for its turn in the queue"
 
 
@@ -166,9 +176,12 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
-    job.attempts.append(Attempt(event.attempt, event.allocation, now, event.reserved_s, event.sticky))
+    allocation, kept = swaps.parts_of(job.spec, event.allocation)
+    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
     job.reason = event.reason
-    state.place(job, event.allocation)
+    state.place(job, allocation)
+    if kept is not None:
+        state.books.keep(job.id, kept)
 
 
 def _stop_requested(state: ClusterState, job: Job, event: e.StopRequested, now: float) -> None:
@@ -211,21 +224,24 @@ def _claim_dropped(state: ClusterState, job: Job, event: e.ClaimDropped, now: fl
 
 def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
+    placed = attempt.placed if attempt.returning is None else attempt.returning
+    swaps.is_back(state, job, attempt)
     attempt.started, attempt.pid, attempt.resumed_step = now, event.pid, event.resumed_step
+    attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
-        _resumed(job, attempt, now)
+        _resumed(job, attempt, placed, now)
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
 
 
-def _resumed(job: Job, attempt: Attempt, now: float) -> None:
+def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     saving = suspension.checkpoint_s or 0.0
-    job.restart_cost_s = saving + (now - attempt.placed)
+    job.restart_cost_s = saving + (now - placed)
 
 
 def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
@@ -239,6 +255,8 @@ def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPubl
 
 def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
+    if attempt.off_gpu and job.claiming:
+        state.unplan(job)  # it claimed the only room that it could have; from now on there may be other
     if event.freed:
         _free(state, job, attempt, now)
     elif attempt.stop is None:
@@ -266,6 +284,8 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
 
 
 def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
+    if event.exit.swap_failure and job.suspensions:
+        swaps.add_note(job.suspensions[-1], event.exit.swap_failure)
     if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
         return
     suspension = job.suspensions[-1]
@@ -337,7 +357,9 @@ def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: fl
 
 def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
     """What the newest attempt held is proven free."""
-    state.vacate(job)
+    if not attempt.off_gpu:
+        state.vacate(job)
+    swaps.let_go(state, job, attempt)
     attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
@@ -346,6 +368,7 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
 def _attempt_refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
     attempt = job.attempts[-1]
     state.vacate(job)
+    swaps.let_go(state, job, attempt)
     attempt.exited = attempt.freed = now
     attempt.outcome = f"not started: {event.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
@@ -437,12 +460,14 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.CancelRequested: _cancel,
     e.JobHeld: _job_held,
     e.AttemptPlaced: _attempt_placed,
+    e.ReturnRequested: swaps.return_requested,
     e.StopRequested: _stop_requested,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
     e.ProgressReported: _progress_reported,
     e.CheckpointPublished: _checkpoint_published,
+    e.AttemptSwapped: swaps.swapped,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,

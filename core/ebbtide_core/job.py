@@ -15,6 +15,7 @@ from ebbtide_core.model import (
     HeldBy,
     JobId,
     JobState,
+    NodeAllocation,
     NodeId,
     Progress,
     StopCause,
@@ -43,6 +44,9 @@ class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
     ``reserved_s`` is the running time, of all attempts together, at which its reservation ends, if it has one.
+    ``kept`` is what a swappable one has besides its ``allocation``, until it ends (see `ebbtide_core.swaps`). It lies
+    in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
+    ``returning``. ``started`` is then None, and becomes the time at which it was back; ``first_started`` stays.
     """
 
     number: int
@@ -59,6 +63,17 @@ class Attempt:
     freed: float | None = None
     outcome: str = ""
     published: bool = False
+    kept: NodeAllocation | None = None
+    swaps: int = 0
+    swapped: float | None = None
+    swapped_bytes: int = 0
+    returning: float | None = None
+    first_started: float | None = None
+
+    @property
+    def off_gpu(self) -> bool:
+        """Whether it lies in host memory, and was not asked to come back."""
+        return self.swapped is not None and self.returning is None
 
 
 @dataclass(slots=True)
@@ -78,6 +93,7 @@ class Suspension:
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float | None = None
     checkpoint_bytes: int | None = None
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -147,7 +163,22 @@ class Job:
         if not self.attempts:
             return None
         newest = self.attempts[-1]
-        return newest if newest.freed is None else None
+        return newest if newest.freed is None and not newest.off_gpu else None
+
+    @property
+    def off_gpu(self) -> bool:
+        """Whether it lies in host memory, and waits to come back."""
+        live = self.live
+        return live is not None and live.off_gpu
+
+    @property
+    def own_room(self) -> Allocation | None:
+        """The only room that it can have, if it has an attempt that cannot go anywhere else.
+
+        One that waits for it holds up nobody: it is asked first as soon as that room is free.
+        """
+        live = self.live
+        return live.allocation if live is not None and live.kept is not None else None
 
     @property
     def preemptible(self) -> bool:
@@ -174,9 +205,9 @@ class Job:
     @property
     def waiting(self) -> bool:
         """Whether it could be placed as far as the job itself is concerned."""
-        return (
-            self.ending is None and self.held_by is None and (not self.attempts or self.attempts[-1].freed is not None)
-        )
+        if self.ending is not None or self.held_by is not None:
+            return False
+        return not self.attempts or self.attempts[-1].freed is not None or self.off_gpu
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""
@@ -205,6 +236,9 @@ TRANSITIONS: Final = frozenset(
         (_S.SUSPENDED, _S.STARTING),
         (_S.SUSPENDED, _S.FAILED),
         (_S.SUSPENDED, _S.CANCELLED),
+        # One that lies in host memory has an attempt that lives.
+        (_S.SUSPENDED, _S.STOPPING),
+        (_S.SUSPENDED, _S.UNREACHABLE),
         # Any attempt may end, or be asked to, before it was seen to run.
         *((live, after) for live in (_S.STARTING, _S.RUNNING) for after in (
             _S.SUSPENDING, _S.STOPPING, _S.UNREACHABLE,
@@ -237,5 +271,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
         return JobState.UNREACHABLE
     if live.stop is not None:
-        return JobState.STOPPING if live.stop.cause.final else JobState.SUSPENDING
+        if live.stop.cause.final:
+            return JobState.STOPPING
+        return _SUSPENDED if live.off_gpu else JobState.SUSPENDING
     return _RUNNING if live.started is not None else _STARTING

@@ -41,6 +41,7 @@ class SuspendMode(Enum):
     """How a job gives up its GPUs."""
 
     CHECKPOINT = "checkpoint"
+    SWAP = "swap"
     NONE = "none"
 
 
@@ -227,3 +228,4 @@ class ExitFacts:
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float = 0.0
     ended_at: float = 0.0
+    swap_failure: str = ""

@@ -74,7 +74,8 @@ def _about_attempt(event: Event) -> str:
             return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
-            return f"attempt {event.attempt} runs as process {event.pid}{came_from}"
+            again = " again" if event.swaps else ""
+            return f"attempt {event.attempt} runs{again} as process {event.pid}{came_from}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.CheckpointPublished():
@@ -94,6 +95,19 @@ def _about_attempt(event: Event) -> str:
             return f"{where(event.allocation)} kept for it: {event.reason}"
         case e.ClaimDropped():
             return f"gave up the room kept for it: {event.reason}"
+        case _:
+            return _about_swap(event)
+
+
+def _about_swap(event: Event) -> str:
+    match event:
+        case e.AttemptSwapped(note=""):
+            amount = f"{event.mem_bytes / 2**30:.1f} GiB"
+            return f"attempt {event.attempt} left its GPU: {amount} moved to host memory in {event.seconds:.1f} s"
+        case e.AttemptSwapped():
+            return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
+        case e.ReturnRequested():
+            return f"attempt {event.attempt} is {event.reason}"
         case _:
             return type(event).__name__
 

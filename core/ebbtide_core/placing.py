@@ -101,6 +101,8 @@ class Trial:
         which is larger than any node and allows several, takes whole GPUs from as few nodes as possible.
         """
         self._enter()
+        if (own := job.own_room) is not None:
+            return self._own(job, own, nodes, free_now)
         if share > WHOLE and self.is_gang(job, share):
             return self._gang(job, share // WHOLE, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
@@ -119,6 +121,18 @@ class Trial:
                 return Allocation((piece,))
             later = later or piece
         return None if later is None or free_now else Allocation((later,))
+
+    def _own(self, job: Job, own: Allocation, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``own``, the only room for ``job``, if nobody else has it here."""
+        [piece] = own.nodes
+        node = self.nodes.get(piece.node)
+        if (
+            node is None
+            or (nodes is not None and piece.node not in nodes)
+            or not node.fits(piece, self.use(piece.node))
+        ):
+            return None
+        return own if not free_now or _free_now(job, node, piece) else None
 
     def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
         """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.

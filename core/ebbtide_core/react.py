@@ -6,12 +6,13 @@ from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits
-from ebbtide_core.commands import Command, Forget, Launch, Stop
+from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
+from ebbtide_core.swaps import is_swapped_for
 
 # --- decisions ---
 
@@ -23,7 +24,7 @@ def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
 
 def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
     for job in list(state.unfinished.values()):
-        if job.running or (event.kill and job.live is not None):
+        if job.running or job.off_gpu or (event.kill and job.live is not None):
             grace_s = 0.0 if event.kill else job.spec.grace_s
             yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
 
@@ -87,8 +88,18 @@ def _launch_on(nodes: tuple[NodeId, ...], job: Job) -> Launch:
 
 
 def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
-    attempt = state.jobs[event.job].attempts[event.attempt - 1]
-    return (Stop(attempt.allocation.node_ids, event.job, event.attempt, event.grace_s),)
+    job = state.jobs[event.job]
+    attempt = job.attempts[event.attempt - 1]
+    return (_stop_on(attempt.allocation.node_ids, job, attempt, event.cause, event.grace_s),)
+
+
+def _stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
+    return Stop(nodes, job.id, attempt.number, grace_s, attempt.swaps if is_swapped_for(job, cause) else None)
+
+
+def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
+    attempt = state.jobs[event.job].attempts[-1]
+    return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
 
 
 def _forget_if_freed(state: ClusterState, event: e.AttemptExited) -> Iterable[Command]:
@@ -108,7 +119,10 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
             if _never_arrived(attempt):
                 yield _launch_on((event.node,), job)
         elif attempt.exited is None and attempt.stop is not None:
-            yield Stop((event.node,), job.id, attempt.number, attempt.stop.grace_s)
+            if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
+                yield _stop_on((event.node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
+        elif attempt.exited is None and attempt.returning is not None:
+            yield Resume((event.node,), job.id, attempt.number, attempt.swaps)
     for ref in event.known:
         if _is_over(state, ref):
             yield Forget((event.node,), ref.job, ref.attempt)
@@ -116,7 +130,7 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
 
 def _never_arrived(attempt: Attempt) -> bool:
     """Whether the order to start an attempt that its node does not have may never have reached it. Else it is over."""
-    return attempt.exited is None and attempt.started is None and attempt.stop is None
+    return attempt.exited is None and attempt.started is None and attempt.stop is None and attempt.swaps == 0
 
 
 def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
@@ -131,6 +145,7 @@ def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
 COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
     e.AttemptPlaced: _launch,
     e.StopRequested: _stop,
+    e.ReturnRequested: _resume,
     e.AttemptExited: _forget_if_freed,
     e.AttemptFreed: _forget,
     e.AttemptRefused: _forget,

@@ -6,7 +6,15 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 
 from collections.abc import Iterable, Iterator
 
-from ebbtide_core.events import AttemptPlaced, ClaimDropped, Event, JobHeld, RoomClaimed, StopRequested
+from ebbtide_core.events import (
+    AttemptPlaced,
+    ClaimDropped,
+    Event,
+    JobHeld,
+    ReturnRequested,
+    RoomClaimed,
+    StopRequested,
+)
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
@@ -67,7 +75,8 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 
 
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
-    wanted = placement.allocation
+    # Who cannot go anywhere else is not moved, whatever the plan.
+    wanted = job.own_room or placement.allocation
     if job.planned is None and job.waiting and state.books.open(wanted):
         yield _start(state, job, wanted, placement.sticky)
         return
@@ -92,6 +101,9 @@ def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool =
     if job.spec.time_auto:
         reserved_s, known = next_reservation(state.history.run_times(job), job.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
+    if job.own_room is not None:
+        reason = reason.replace("starting on", "coming back to", 1)
+        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s)
     return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s)
 
 

@@ -87,12 +87,22 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.suspend is SuspendMode.SWAP:
+        _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+
+
+def _check_swap(spec: JobSpec) -> None:
+    """What the driver cannot move, or not to another number of GPUs."""
+    if not 0 < spec.gpus_min == spec.gpus_max <= WHOLE:
+        raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
+    if spec.launch is LaunchMode.DDP:
+        raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
 
 
 def check_standing(priority: int, weight: float) -> None:

@@ -72,7 +72,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     def perform(self, order: c.Command) -> None:
         """Send an order to its nodes; one that is not connected is reminded when it registers."""
-        if isinstance(order, c.Launch | c.Stop | c.Forget):
+        if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
             for node in order.nodes:
                 session = self._sessions.get(node)
                 if session is not None and session.registered:

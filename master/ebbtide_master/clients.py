@@ -277,7 +277,8 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
     def _attempts_left(self, cluster: Cluster) -> tuple[int, int]:
         """Attempts whose GPUs are not free yet, and those of them on connected nodes."""
-        held = [job.holding for job in cluster.state.jobs.values() if job.holding is not None]
+        jobs = cluster.state.jobs.values()
+        held = [attempt for job in jobs if (attempt := job.holding or job.live) is not None]
         connected = [a for a in held if all(self._agents.connected(NodeId(node)) for node in a.allocation.node_ids)]
         return len(held), len(connected)
 

@@ -37,6 +37,7 @@ _REFUSALS = {
 }
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = 256
+MAX_NOTE_LENGTH: Final = 1024
 CHECKPOINTED_MESSAGES = {value: key for key, value in _CHECKPOINTED.items()}
 
 
@@ -46,7 +47,7 @@ def slices_to_messages(slices: tuple[GpuSlice, ...]) -> Iterator[job_pb2.GpuAllo
         yield job_pb2.GpuAllocation(uuid=piece.gpu, share=parts_to_share(piece.share), mem_bytes=piece.mem_bytes)
 
 
-def order_to_message(order: c.Launch | c.Stop | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
     """An order on the wire, as ``node`` gets it."""
     match order:
         case c.Launch(allocation=allocation):
@@ -64,7 +65,12 @@ def order_to_message(order: c.Launch | c.Stop | c.Forget, node: NodeId) -> agent
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
             stop = agent_pb2.Stop(job_id=order.job, attempt=order.attempt, grace_s=order.grace_s)
+            if order.swaps is not None:
+                stop.swap, stop.swaps = True, order.swaps
             return agent_pb2.MasterMessage(stop=stop)
+        case c.Resume():
+            resume = agent_pb2.Resume(job_id=order.job, attempt=order.attempt, swaps=order.swaps)
+            return agent_pb2.MasterMessage(resume=resume)
         case c.Forget():
             return agent_pb2.MasterMessage(forget=agent_pb2.Forget(job_id=order.job, attempt=order.attempt))
 
@@ -118,9 +124,10 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     if status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
         yield e.AttemptRefused(job, attempt, _REFUSALS.get(status.refusal_cause, RefusalCause.NODE), status.refusal)
         return
+    is_swapped = status.phase == agent_pb2.ATTEMPT_PHASE_SWAPPED
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
-        yield e.AttemptStarted(job, attempt, status.pid, resumed)
+        yield e.AttemptStarted(job, attempt, status.pid, resumed, max(0, status.swaps - is_swapped))
     progress = progress_from_message(status.progress) if status.HasField("progress") else None
     if status.HasField("checkpoint"):
         yield e.CheckpointPublished(job, attempt, checkpoint_from_message(status.checkpoint))
@@ -128,6 +135,9 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptExited(job, attempt, exit_from_message(status), progress)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
+    if is_swapped:
+        mem_bytes, note = min(status.swapped_bytes, limits.MAX_MEM_BYTES), status.swap_note[:MAX_NOTE_LENGTH]
+        yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus))
 
@@ -149,6 +159,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         checkpointed=_CHECKPOINTED.get(record.checkpointed, Checkpointed.UNKNOWN),
         checkpoint_s=_seconds(record.checkpoint_s),
         ended_at=_seconds(record.ended_at),
+        swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
     )
 
 

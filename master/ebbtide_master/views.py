@@ -23,9 +23,9 @@ _STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobSt
 def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
-    allocation = live.allocation if live is not None else None
+    allocation = live.allocation if live is not None and not live.off_gpu else None
     spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight)
-    started = next((attempt.started for attempt in job.attempts if attempt.started is not None), None)
+    started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,
         spec=spec_to_message(spec),
@@ -98,6 +98,7 @@ def _suspension_message(suspension: Suspension) -> client_pb2.Suspension:
         gpu_uuids_after=suspension.gpus_after,
         checkpoint_s=suspension.checkpoint_s,
         checkpoint_bytes=suspension.checkpoint_bytes,
+        note=suspension.note,
     )
 
 
@@ -105,7 +106,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
     return client_pb2.AttemptSummary(
         attempt=attempt.number,
         placed_time=attempt.placed,
-        start_time=attempt.started,
+        start_time=attempt.first_started,
         end_time=attempt.exited,
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,
@@ -171,6 +172,7 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
         healthy=facts.healthy,
         unhealthy_reason=facts.unhealthy_reason,
     )
-    jobs = [job.id for job in cluster.state.jobs_on(node) if gpu in job.attempts[-1].allocation.gpu_ids]
+    here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
+    jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]
     share = parts_to_share(node.held.share(gpu))
     return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs)

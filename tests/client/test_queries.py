@@ -32,7 +32,8 @@ def suspended_job() -> client_pb2.Job:
         suspensions=[
             client_pb2.Suspension(
                 requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18",
-                checkpoint_s=1.5, checkpoint_bytes=2048
+                checkpoint_s=1.5, checkpoint_bytes=2048,
+                note="1.0 GiB moved to host memory in 0.6 s",
             )
         ],
         attempts=[
@@ -64,6 +65,7 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
         1.5,
         2048,
     )
+    assert suspension["note"] == "1.0 GiB moved to host memory in 0.6 s"
     assert shown["attempts"][0]["gpu_uuids"] == ["GPU-a"]
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.commands import Command, Forget, Launch, Record, Stop
+from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
 from ebbtide_core.model import (
     WHOLE,
     AttemptRef,
@@ -32,6 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.lab import registration
 
+LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out")
 NODES = ("a", "b")
 GPUS = 3
 
@@ -46,6 +47,10 @@ class Process:
     alive: bool = True
     free: bool = False
     asked: bool = False
+    swaps: int = 0
+    out: bool = False  # in host memory
+    coming: bool = False  # on its way back
+    to_leave: bool = False  # asked to go to host memory
     reports: list[e.Event] = field(default_factory=list)
 
 
@@ -82,18 +87,26 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
-            if isinstance(command, Launch | Stop | Forget):
+            if isinstance(command, Launch | Stop | Resume | Forget):
                 [node] = command.nodes  # no job may be spread here
                 if self.connected[node]:
                     self._order(command, node)
 
-    def _order(self, order: Launch | Stop | Forget, node: NodeId) -> None:
+    def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
         match order:
             case Launch() if ref not in self.processes:
                 gpus = {gpu.gpu: gpu.share for gpu in order.allocation.nodes[0].gpus}
                 process = self.processes[ref] = Process(ref, node, gpus)
                 self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100))
+            case Stop(swaps=int()) if ref in self.processes:
+                process = self.processes[ref]
+                process.to_leave |= order.swaps == process.swaps and (process.coming or not process.out)
+            case Resume() if ref in self.processes:
+                process = self.processes[ref]
+                process.coming |= order.swaps == process.swaps and process.out
+            case Stop() if ref in self.processes and self.processes[ref].out:
+                self._end(self.processes[ref], LOST_IN_HOST_MEMORY)
             case Stop() if ref in self.processes and order.grace_s == 0:
                 self._end(self.processes[ref], ExitFacts(signal=9, stop_requested=True, killed=True))
             case Stop() if ref in self.processes:
@@ -112,6 +125,8 @@ class World(RuleBasedStateMachine):
 
     def _end(self, process: Process, exit: ExitFacts, freed: bool = False) -> None:
         if process.alive:
+            if process.out and not process.coming:
+                exit = dataclasses.replace(exit, swap_failure=LOST_IN_HOST_MEMORY.swap_failure)
             process.alive, process.free = False, freed
             self._report(process, e.AttemptExited(process.ref.job, process.ref.attempt, exit, freed=freed))
 
@@ -143,6 +158,8 @@ class World(RuleBasedStateMachine):
     ) -> None:
         if len(self.accepted) > 12:
             return
+        if suspend is SuspendMode.SWAP:
+            low, more = min(low, Fraction(1)), 0
         spec = JobSpec(
             command=("x",),
             workdir="/",
@@ -209,6 +226,53 @@ class World(RuleBasedStateMachine):
             ),
             freed,
         )  # fmt: skip
+
+    @precondition(lambda self: any(p.alive and p.to_leave and not p.out for p in self.processes.values()))
+    @rule(data=st.data(), works=st.booleans())
+    def leave_the_gpu(self, data: st.DataObject, works: bool) -> None:
+        """To host memory; or that fails, and it ends."""
+        process = self._some(data, [p for p in self.processes.values() if p.alive and p.to_leave and not p.out])
+        if works:
+            self._move_out(process)
+        else:
+            failure = "could not be moved"
+            self._end(process, ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure=failure))
+
+    @precondition(lambda self: any(p.alive and p.coming for p in self.processes.values()))
+    @rule(data=st.data(), works=st.booleans())
+    def come_back(self, data: st.DataObject, works: bool) -> None:
+        """To its GPU; or there is no room, and it stays in host memory."""
+        process = self._some(data, [p for p in self.processes.values() if p.alive and p.coming])
+        process.coming = False
+        if works:
+            process.out = False
+            self._report(process, e.AttemptStarted(process.ref.job, process.ref.attempt, 100, None, process.swaps))
+        else:
+            process.to_leave = False
+            self._move_out(process, "no room")
+
+    @precondition(lambda self: self._swappable())
+    @rule(data=st.data(), resumes=st.booleans())
+    def suspend_to_host_memory(self, data: st.DataObject, resumes: bool) -> None:
+        """Without a hitch; every status of it may still come again."""
+        process = self._some(data, self._swappable())
+        self._tell_all(process.reports)
+        self.tell(e.SuspendRequested(process.ref.job))
+        if process.to_leave:
+            self._move_out(process)
+            self._tell_all(process.reports)
+        if resumes:
+            self.tell(e.ResumeRequested(process.ref.job))
+
+    def _swappable(self) -> list[Process]:
+        here = [p for p in self.processes.values() if p.alive and self.connected[p.node] and not p.out]
+        return [p for p in here if self.cluster.state.jobs[p.ref.job].spec.suspend is SuspendMode.SWAP]
+
+    def _move_out(self, process: Process, note: str = "") -> None:
+        process.out, process.to_leave = True, False
+        process.swaps += 1
+        swapped = e.AttemptSwapped(process.ref.job, process.ref.attempt, process.swaps, 1 << 30, 1.0, note)
+        self._report(process, swapped)
 
     @precondition(lambda self: any(p.alive and self.connected[p.node] for p in self.processes.values()))
     @rule(data=st.data())
@@ -295,7 +359,7 @@ class World(RuleBasedStateMachine):
     def no_gpu_is_used_beyond_what_it_has(self) -> None:
         used: dict[str, int] = {}
         for process in getattr(self, "processes", {}).values():
-            if not process.free:
+            if not process.free and not (process.out and not process.coming):
                 for gpu, share in process.gpus.items():
                     used[gpu] = used.get(gpu, 0) + share
         assert all(share <= WHOLE for share in used.values()), used

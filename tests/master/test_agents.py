@@ -147,6 +147,25 @@ async def test_orders_are_repeated_to_an_agent_that_comes_back_without_having_he
         assert [len((await master.show(job)).attempts) for job in (unheard, stopped)] == [1, 1]
 
 
+async def test_a_job_is_ordered_to_host_memory_and_back_by_how_often_it_left_before(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.running(agent, suspend=job_pb2.SUSPEND_MODE_SWAP)
+        await master.ask.Suspend(client_pb2.JobRequest(job_id=job))
+        stop = await agent.receive("stop")
+        assert (stop.swap, stop.swaps) == (True, 0)
+        out = {"swaps": 1, "swapped_bytes": 3 << 30, "swap_s": 1.25}
+        await agent.report(job, 1, agent_pb2.ATTEMPT_PHASE_SWAPPED, **out)
+        shown = await master.becomes(job, "SUSPENDED")
+        assert shown.suspensions[0].note == "3.0 GiB moved to host memory in 1.2 s"
+        assert not shown.allocation
+        await master.ask.Resume(client_pb2.JobRequest(job_id=job))
+        resume = await agent.receive("resume")
+        assert (resume.job_id, resume.attempt, resume.swaps) == (job, 1, 1)
+        await agent.report(job, 1, RUNNING, swaps=1)
+        assert (await master.becomes(job, "RUNNING")).attempt == 1
+
+
 async def test_a_status_that_is_said_twice_changes_nothing(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")

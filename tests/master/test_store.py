@@ -259,11 +259,23 @@ class TestGoldenJournal:
         standing = {job.id: (job.state.value, job.priority, job.weight) for job in cluster.state.jobs.values()}
         assert standing == {"1": ("SUSPENDED", 42, 0.5), "2": ("RUNNING", 5, 2.0)}
 
+    def test_what_lay_in_host_memory_lies_there_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-swaps", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job, node = cluster.state.jobs["1"], cluster.state.books.nodes["a"]
+        [attempt] = job.attempts
+        assert (job.state.value, job.held_by.value, attempt.swaps, attempt.off_gpu) == ("SUSPENDED", "user", 2, True)
+        assert (node.held.share("a0"), node.held.cpus, node.held.mem_bytes) == (0, 2.0, 38 << 30)
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
-        (tmp_path / "another").mkdir()  # a home has one journal
-        with golden("journal-1-changes", tmp_path / "another" / "journal.db") as newer:
-            found = {type(line.event).__name__ for store in (old, newer) for line in store.events()}
+        found = {type(line.event).__name__ for line in old.events()}
+        for name in ("journal-1-changes", "journal-1-swaps"):
+            (tmp_path / name).mkdir()  # a home has one journal
+            with golden(name, tmp_path / name / "journal.db") as newer:
+                found |= {type(line.event).__name__ for line in newer.events()}
         assert found == durable
 
     def test_it_is_of_an_older_shape_than_today(self, old: Store, path: Path) -> None:

@@ -22,6 +22,7 @@ from ebbtide_agent.jsonfile import read_json, write_json
 
 # What an idle GPU shows as used.
 _IDLE_BYTES = 16 * MIB
+_DRIVER_VERSION = "580.0.fake"
 # Like the driver, utilisation is a mean over a window; a shorter one would show only the jitter of CPU accounting.
 _WINDOW_S = 0.5
 # How long an ended process is remembered for the sake of a late release.
@@ -126,6 +127,9 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:
         pass
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return _DRIVER_VERSION
+
     def nvmlDeviceGetCount(self) -> int:
         return len(self._devices)
 
@@ -160,7 +164,8 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: _Device) -> list[ProcessInfo]:
         self._faults(handle)
-        return [ProcessInfo(holder.pid, holder.gpus[handle.uuid]) for holder in self._holding(handle)]
+        most = handle.mem_bytes - handle.idle_bytes  # nobody holds what an idle GPU needs for itself
+        return [ProcessInfo(holder.pid, min(holder.gpus[handle.uuid], most)) for holder in self._holding(handle)]
 
     def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: _Device) -> list[ProcessInfo]:
         self._faults(handle)
@@ -193,6 +198,8 @@ class FakeNvml:
         now = time.monotonic()
         for holder in (self._holders | registered) - living:
             self._missed_at.setdefault(holder, now)
+        for holder in living & self._missed_at.keys():
+            del self._missed_at[holder]  # it was checkpointed, and is back
         forgotten = [holder for holder, at in self._missed_at.items() if now - at > _LONGEST_RELEASE_S]
         for holder in forgotten:
             if holder not in registered:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_agent.swap import fake
 
 # What a process shows as used that did not say how much it needs: about a CUDA context.
 _NOMINAL_BYTES = 600 * 1024 * 1024
@@ -30,10 +31,11 @@ def unregister(intent: Intent, pid: int) -> None:
     if intent.gpus and intent.fake_gpu_dir:
         with suppress(OSError):
             _path(intent, pid).unlink()
+        fake.forget(Path(intent.fake_gpu_dir), pid)
 
 
 def _held_bytes(intent: Intent, gpu: Gpu) -> int:
-    return gpu.mem_bytes if intent.gpu_mem_bytes else min(_NOMINAL_BYTES, gpu.mem_bytes)
+    return min(intent.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)
 
 
 def _path(intent: Intent, pid: int) -> Path:

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import signal
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
@@ -18,6 +20,11 @@ def adopt_orphans() -> None:
 def renounce_new_privileges() -> None:
     """No program that is executed from here on gains rights, not by a set-user-id bit either. Raises OSError."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent ends. Not inherited. Raises OSError."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_process_name(name: str) -> None:

@@ -15,6 +15,7 @@ class Phase(StrEnum):
     LAUNCHING = "ATTEMPT_PHASE_LAUNCHING"
     RUNNING = "ATTEMPT_PHASE_RUNNING"
     EXITED = "ATTEMPT_PHASE_EXITED"
+    SWAPPED = "ATTEMPT_PHASE_SWAPPED"
     REFUSED = "ATTEMPT_PHASE_REFUSED"
 
 
@@ -68,6 +69,7 @@ class Exit:
     checkpoint_s: float = 0.0
     failed_rank: int = 0
     stop_requested_at: float = 0.0
+    swap_failure: str = ""
 
     def set_return_code(self, returncode: int) -> None:
         """Negative: the number of the signal that ended the process."""
@@ -110,6 +112,10 @@ class Status:
     lost: bool = False
     refusal: str = ""
     refusal_cause: RefusalCause = RefusalCause.NODE
+    swaps: int = 0
+    swapped_bytes: int = 0
+    swap_s: float = 0.0
+    swap_note: str = ""
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

@@ -19,7 +19,9 @@ from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.processes import Reaction, Targets
 from ebbtide_agent.supervisor.reports import Reports
-from ebbtide_agent.supervisor.status import Exit, Status
+from ebbtide_agent.supervisor.status import Exit, Phase, Status
+from ebbtide_agent.supervisor.swapping import Moved, Swapping
+from ebbtide_agent.swap.sequence import Ending as Outcome
 
 # Progress goes to the agent at most this often.
 PROGRESS_S = 0.3
@@ -55,6 +57,9 @@ class Watch:
         self.contents_at_stop = Contents(frozenset())
         self.checkpoint_at: float | None = None  # when the first one after the stop request was published
         self._checkpoints_at_stop = 0
+        self._swapping = Swapping(intent, self._me, self._selector)
+        self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
+        self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
 
     def run(self, channel: socket.socket, received: bytes) -> None:
         """Watch until no process of the attempt is left."""
@@ -78,17 +83,44 @@ class Watch:
                 return False
             if pid == 0:
                 return True
+            returncode = os.waitstatus_to_exitcode(status)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
-                self._note_end(rank, os.waitstatus_to_exitcode(status))
+                self._note_end(rank, returncode)
+            elif (moved := self._swapping.reaped(pid, returncode)) is not None:
+                self._note_move(moved)
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
         fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
+        if self._swapping.is_out and not self.exit.swap_failure:
+            self.exit.swap_failure = "ended while it was swapped out"
         self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
 
+    def _note_move(self, moved: Moved) -> None:
+        """The attempt is off its GPU, or back on it, or it has to go on from its last checkpoint."""
+        ending, reason = moved.result.ending, moved.result.reason
+        status, swapping = self._status, self._swapping
+        if self._sweeping or not self.ending.running:
+            return  # its end, which came meanwhile, says all
+        if ending is Outcome.BROKEN or (moved.out and ending is Outcome.UNTOUCHED):
+            way = "out to host memory" if moved.out else "back to its GPU"
+            self.exit.swap_failure = f"could not be moved {way}: {reason}"
+            runs = ending is Outcome.UNTOUCHED
+            self._request_stop(max(0.0, self._swap_ends_at - time.monotonic()) if runs else 0.0)
+            return
+        status.phase = Phase.SWAPPED if swapping.is_out else Phase.RUNNING
+        status.swaps, status.swapped_bytes = swapping.count, swapping.mem_bytes
+        status.swap_s, status.swap_note = round(moved.seconds, 3), reason
+        self.control.publish(status.to_json())
+        grace_s, self._out_again_s = self._out_again_s, None
+        if grace_s is not None and not swapping.is_out:
+            self._begin_swap(grace_s)
+
     def _act(self) -> None:
+        if (moved := self._swapping.end_if_late()) is not None:
+            self._note_move(moved)
         handlers_live = self._handlers_live()
         now = time.monotonic()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -155,9 +187,35 @@ class Watch:
         self.cut_short |= writing if self.exit.killed else writing - self.contents_at_stop.paths()
 
     def _obey(self, order: dict[str, Any]) -> None:
-        grace_s = order.get("grace_s")
-        if order.get("do") == "stop" and isinstance(grace_s, int | float) and grace_s >= 0:
-            self._request_stop(float(grace_s))
+        grace_s, swaps = order.get("grace_s"), order.get("swaps")
+        match order.get("do"):
+            case "stop" if isinstance(grace_s, int | float) and grace_s >= 0:
+                # Whoever is out, or on the way, computes nothing and hears no signal.
+                elsewhere = self._swapping.is_out or self._swapping.busy
+                self._request_stop(0.0 if elsewhere else float(grace_s))
+            case "swap" if swaps == self._swapping.count and isinstance(grace_s, int | float) and grace_s >= 0:
+                self._begin_swap(float(grace_s))
+            case "resume" if swaps == self._swapping.count and self._swapping.is_out and not self._swapping.busy:
+                self._begin_resume()
+
+    def _begin_swap(self, grace_s: float) -> None:
+        if self._swapping.busy and self._swapping.is_out:
+            self._out_again_s = grace_s  # it is on its way back, and leaves as soon as it is there
+        if self._swapping.busy or self._swapping.is_out or self.exit.stop_requested or not self._ranks:
+            return
+        self._swap_ends_at = time.monotonic() + grace_s
+        try:
+            self._swapping.begin_out(grace_s)
+        except OSError as error:
+            self.exit.swap_failure = f"could not be moved out to host memory: {error}"
+            self._request_stop(grace_s)
+
+    def _begin_resume(self) -> None:
+        try:
+            self._swapping.begin_back()
+        except OSError as error:
+            self.exit.swap_failure = f"could not be moved back to its GPU: {error}"
+            self._request_stop(0.0)
 
     def _request_stop(self, grace_s: float) -> None:
         if not self.exit.stop_requested:
@@ -191,6 +249,8 @@ class Watch:
         if self._sweeping:
             return _SWEEP_S
         moments = [self.ending.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
+        if self._swapping.deadline is not None:
+            moments.append(self._swapping.deadline)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())
 
 

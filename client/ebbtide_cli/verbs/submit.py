@@ -38,6 +38,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
+        "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
@@ -64,7 +65,8 @@ NO_GPU: Final = GpuRange.exactly(0)
     "--suspend",
     type=click.Choice([mode.value for mode in SuspendMode]),
     default="checkpoint",
-    help="How it steps aside: it checkpoints (default), or it never does and is not preempted.",
+    help="How it steps aside: it checkpoints (default); the driver swaps its GPU memory to host memory, for a script "
+    "that cannot save; or it never does and is not preempted.",
 )
 @click.option(
     "--launch",

@@ -49,7 +49,8 @@ def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_a
         if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s):
             return True
         draft.wait(job)
-        backfill = Backfill(draft, leaving, job, gives_way)
+        if job.own_room is None:
+            backfill = Backfill(draft, leaving, job, gives_way)
         return False
 
     queue = draft.snapshot.queue

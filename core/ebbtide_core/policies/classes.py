@@ -34,6 +34,8 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float) ->
         admitted = draft.admit(job) or admit_by_shrinking(draft, job, 0.0 if trial else resize_after_s)
         if not admitted and not (trial and preempt_for(draft, job)):
             draft.wait(job)
+            if job.own_room is not None:
+                continue
             if trial:
                 return
             break

@@ -124,6 +124,7 @@ class Draft:
     def wait(self, job: Job, share: int | None = None) -> None:
         """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
         need = count_text(job.gpus_min if share is None else share)
+        need = "GPU" if job.own_room is not None else need
         self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:
@@ -131,6 +132,8 @@ class Draft:
         books = self.snapshot.books
         if not books.usable:
             return ": no node is connected"
+        if (own := job.own_room) is not None:
+            return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
         if job.spec.max_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and books.roots != {job.checkpoint_root_id}:

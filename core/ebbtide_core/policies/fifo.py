@@ -43,6 +43,7 @@ class Fifo(Policy):
         for job in snapshot.waiting():
             if not (draft.admit(job) or admit_by_shrinking(draft, job, self.resize_after_s)):
                 draft.wait(job)
-                break
+                if job.own_room is None:
+                    break
         grow(draft, self.resize_after_s)
         return draft.plan()

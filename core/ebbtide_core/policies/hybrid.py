@@ -235,7 +235,7 @@ class _Pass:
                 continue
             if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
-                if job.gpus_min:
+                if job.gpus_min and job.own_room is None:
                     return
 
     def _admit(self, job: Job, resize_after_s: float) -> bool:

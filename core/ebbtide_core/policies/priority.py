@@ -113,7 +113,7 @@ class _Turns:
             return True
         if self.blocked is None or not job.gpus_min:
             self.draft.wait(job)
-        if job.gpus_min:
+        if job.gpus_min and job.own_room is None:
             self.blocked = job.priority
             if self.leaving is not None and self.backfill is None:
                 behind = stands_behind(self.draft.snapshot.queue)

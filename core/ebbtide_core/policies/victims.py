@@ -12,6 +12,8 @@ def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId)
     node = draft.snapshot.nodes.get(id)
     if node is None:
         return False
+    if job.own_room is not None:
+        return id in job.own_room.node_ids
     use, spec = draft.trial.use(id), job.spec
     pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
     if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:

@@ -40,6 +40,8 @@ class _AttemptPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptP
     """and the GPUs' memory is free again"""
     ATTEMPT_PHASE_REFUSED: _AttemptPhase.ValueType  # 5
     """never started; `refusal` says why"""
+    ATTEMPT_PHASE_SWAPPED: _AttemptPhase.ValueType  # 6
+    """its processes are frozen in host memory, and its GPU is free"""
 
 class AttemptPhase(_AttemptPhase, metaclass=_AttemptPhaseEnumTypeWrapper): ...
 
@@ -52,6 +54,8 @@ ATTEMPT_PHASE_FREED: AttemptPhase.ValueType  # 4
 """and the GPUs' memory is free again"""
 ATTEMPT_PHASE_REFUSED: AttemptPhase.ValueType  # 5
 """never started; `refusal` says why"""
+ATTEMPT_PHASE_SWAPPED: AttemptPhase.ValueType  # 6
+"""its processes are frozen in host memory, and its GPU is free"""
 Global___AttemptPhase: _TypeAlias = AttemptPhase  # noqa: Y015
 
 class _RefusalCause:
@@ -123,6 +127,7 @@ class MasterMessage(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     FORGET_FIELD_NUMBER: _builtins.int
     READ_LOG_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -139,6 +144,8 @@ class MasterMessage(_message.Message):
     def forget(self) -> Global___Forget: ...
     @_builtins.property
     def read_log(self) -> Global___ReadLog: ...
+    @_builtins.property
+    def resume(self) -> Global___Resume: ...
     def __init__(
         self,
         *,
@@ -148,12 +155,13 @@ class MasterMessage(_message.Message):
         stop: Global___Stop | None = ...,
         forget: Global___Forget | None = ...,
         read_log: Global___ReadLog | None = ...,
+        resume: Global___Resume | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -466,23 +474,59 @@ class Stop(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     GRACE_S_FIELD_NUMBER: _builtins.int
+    SWAP_FIELD_NUMBER: _builtins.int
+    SWAPS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     grace_s: _builtins.float
+    swap: _builtins.bool
+    """move it to host memory instead; if that fails, end it as said"""
+    swaps: _builtins.int
+    """how often it had left its GPU before: an order that comes late is for nobody"""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
         grace_s: _builtins.float = ...,
+        swap: _builtins.bool = ...,
+        swaps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "grace_s", b"grace_s", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "grace_s", b"grace_s", "job_id", b"job_id", "swap", b"swap", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stop: _TypeAlias = Stop  # noqa: Y015
+
+@_typing.final
+class Resume(_message.Message):
+    """Move a swapped attempt back to its GPU, which is free."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    SWAPS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    swaps: _builtins.int
+    """how often it has left its GPU"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        swaps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "swaps", b"swaps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class Forget(_message.Message):
@@ -525,6 +569,10 @@ class AttemptStatus(_message.Message):
     RESUMED_STEP_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     REFUSAL_CAUSE_FIELD_NUMBER: _builtins.int
+    SWAPS_FIELD_NUMBER: _builtins.int
+    SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
+    SWAP_S_FIELD_NUMBER: _builtins.int
+    SWAP_NOTE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -538,6 +586,14 @@ class AttemptStatus(_message.Message):
     lost: _builtins.bool
     """with EXITED: the exit status was not recorded (supervisor killed, node rebooted)"""
     refusal_cause: Global___RefusalCause.ValueType
+    swaps: _builtins.int
+    """how often it has left its GPU for host memory"""
+    swapped_bytes: _builtins.int
+    """with SWAPPED: of GPU memory that lie in host memory"""
+    swap_s: _builtins.float
+    """how long the last move took, in either direction"""
+    swap_note: _builtins.str
+    """with SWAPPED: why it could not come back when it was asked to"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -566,10 +622,14 @@ class AttemptStatus(_message.Message):
         resumed_step: _builtins.int | None = ...,
         lost: _builtins.bool = ...,
         refusal_cause: Global___RefusalCause.ValueType = ...,
+        swaps: _builtins.int = ...,
+        swapped_bytes: _builtins.int = ...,
+        swap_s: _builtins.float = ...,
+        swap_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
@@ -596,6 +656,7 @@ class ExitRecord(_message.Message):
     CHECKPOINT_S_FIELD_NUMBER: _builtins.int
     FAILED_RANK_FIELD_NUMBER: _builtins.int
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
+    SWAP_FAILURE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -619,6 +680,8 @@ class ExitRecord(_message.Message):
     failed_rank: _builtins.int
     """the rank that failed first, if any"""
     stop_requested_at: _builtins.float
+    swap_failure: _builtins.str
+    """why it could not be swapped out, or came to its end because of that"""
     def __init__(
         self,
         *,
@@ -635,10 +698,11 @@ class ExitRecord(_message.Message):
         checkpoint_s: _builtins.float = ...,
         failed_rank: _builtins.int = ...,
         stop_requested_at: _builtins.float = ...,
+        swap_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

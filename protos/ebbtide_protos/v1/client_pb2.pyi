@@ -243,6 +243,7 @@ class Suspension(_message.Message):
     GPU_UUIDS_AFTER_FIELD_NUMBER: _builtins.int
     CHECKPOINT_S_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     requested: _builtins.float
     """Unix seconds; unset: not yet"""
     exited: _builtins.float
@@ -252,6 +253,8 @@ class Suspension(_message.Message):
     reason: _builtins.str
     checkpoint_s: _builtins.float
     checkpoint_bytes: _builtins.int
+    note: _builtins.str
+    """of a swap: what it moved, or why it failed"""
     @_builtins.property
     def gpu_uuids_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -269,10 +272,11 @@ class Suspension(_message.Message):
         gpu_uuids_after: _abc.Iterable[_builtins.str] | None = ...,
         checkpoint_s: _builtins.float | None = ...,
         checkpoint_bytes: _builtins.int | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "resumed", b"resumed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "reason", b"reason", "requested", b"requested", "resumed", b"resumed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "note", b"note", "reason", b"reason", "requested", b"requested", "resumed", b"resumed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015

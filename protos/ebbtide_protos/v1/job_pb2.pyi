@@ -50,6 +50,8 @@ class _SuspendModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SuspendMo
     """signal, grace period, relaunch later"""
     SUSPEND_MODE_NONE: _SuspendMode.ValueType  # 2
     """never preempted"""
+    SUSPEND_MODE_SWAP: _SuspendMode.ValueType  # 3
+    """the driver moves its GPU memory to host memory and back"""
 
 class SuspendMode(_SuspendMode, metaclass=_SuspendModeEnumTypeWrapper): ...
 
@@ -59,6 +61,8 @@ SUSPEND_MODE_CHECKPOINT: SuspendMode.ValueType  # 1
 """signal, grace period, relaunch later"""
 SUSPEND_MODE_NONE: SuspendMode.ValueType  # 2
 """never preempted"""
+SUSPEND_MODE_SWAP: SuspendMode.ValueType  # 3
+"""the driver moves its GPU memory to host memory and back"""
 Global___SuspendMode: _TypeAlias = SuspendMode  # noqa: Y015
 
 class _LaunchMode:

@@ -50,6 +50,12 @@ class Attempts:
             raise RuntimeError("no such attempt")
         self.orders.append(("stop", job_id, attempt, grace_s))
 
+    async def swap(self, job_id, attempt, grace_s, swaps):
+        self.orders.append(("swap", job_id, attempt, grace_s, swaps))
+
+    async def resume(self, job_id, attempt, swaps):
+        self.orders.append(("resume", job_id, attempt, swaps))
+
     async def forget(self, job_id, attempt):
         self.orders.append(("forget", job_id, attempt))
 

@@ -74,6 +74,16 @@ async def test_orders_are_carried_out(world):
         await here.ordered(("launch", "17", 1), ("stop", "17", 1, 12.5), ("forget", "17", 1))
 
 
+async def test_an_attempt_is_ordered_to_host_memory_and_back(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        swap = agent_pb2.Stop(job_id="17", attempt=1, grace_s=9.0, swap=True, swaps=2)
+        await conversation.send(stop=swap)
+        await conversation.send(resume=agent_pb2.Resume(job_id="17", attempt=1, swaps=3))
+        await here.ordered(("swap", "17", 1, 9.0, 2), ("resume", "17", 1, 3))
+
+
 async def test_a_slow_launch_holds_up_its_own_stop_and_no_other_attempt(world):
     async with world() as here:
         conversation = await here.master.attached()

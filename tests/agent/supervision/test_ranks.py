@@ -78,7 +78,7 @@ async def test_fake_gpus_show_each_rank_on_its_own_gpu_and_nothing_after_the_end
         entries = [json.loads(path.read_text()) for path in (disk / "gpus" / "processes").glob("*.json")]
         held = {entry["pid"]: entry["gpus"] for entry in entries}
         leader, other = sorted(held, key=lambda pid: pid != node.status().pid)
-        assert held == {leader: {"GPU-0": 4 * GIB}, other: {"GPU-1": 4 * GIB}}
+        assert held == {leader: {"GPU-0": 3 * GIB}, other: {"GPU-1": 3 * GIB}}
         assert {entry["starttime"] for entry in entries} == {process.starttime for process in node.jobs()}
         assert (await node.stop(0.0)).exit.signal == signal.SIGKILL
         assert list((disk / "gpus" / "processes").iterdir()) == []

@@ -1,0 +1,120 @@
+"""An attempt's ways off its GPU and back, as its supervisor sees them: one operation at a time, each in a process."""
+
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.swap.operation import Operation
+from ebbtide_agent.swap.sequence import Do, Ending, Order, Result, Swapped
+
+# A resume that takes longer than this will not end: forty gigabytes come back in ten seconds.
+_RESUME_S = 180.0
+# A job whose stream never drains is not waited for as long as its whole grace period may be.
+_LONGEST_LOCK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How an operation ended; `out` says which of the two it was."""
+
+    out: bool
+    result: Result
+    seconds: float
+
+
+class Swapping:
+    """Where the attempt is. `count` says how often it has left its GPU, and names each stay away from it."""
+
+    def __init__(self, intent: Intent, root: int, selector: selectors.BaseSelector) -> None:
+        self._intent = intent
+        self._root = root
+        self._selector = selector
+        self._operation: Operation | None = None
+        self._do = Do.SUSPEND
+        self._began = 0.0
+        self._swapped = Swapped()
+        self.is_out = False
+        self.count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether an operation is under way."""
+        return self._operation is not None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the operation that is under way is killed, on the monotonic clock."""
+        return None if self._operation is None else self._operation.deadline
+
+    @property
+    def mem_bytes(self) -> int:
+        """GPU memory that lies in host memory."""
+        return self._swapped.mem_bytes if self.is_out else 0
+
+    def begin_out(self, deadline_s: float) -> None:
+        """Start to move the attempt to host memory. Raises OSError."""
+        lock_s = min(_LONGEST_LOCK_S, deadline_s / 2)
+        self._begin(Do.SUSPEND, deadline_s, lock_s)
+
+    def begin_back(self) -> None:
+        """Start to move it back. Raises OSError."""
+        self._begin(Do.RESUME, _RESUME_S, 0.0)
+
+    def end_if_late(self) -> Moved | None:
+        """Kill an operation whose deadline is over, and say how it ended; nobody waits for it to be reaped."""
+        operation = self._operation
+        if operation is None or time.monotonic() < operation.deadline:
+            return None
+        operation.kill_if_late(time.monotonic())
+        self._forget(operation)
+        return self._moved(operation.abandon())
+
+    def reaped(self, pid: int, returncode: int) -> Moved | None:
+        """How the operation ended if this was its process."""
+        operation = self._operation
+        if operation is None or operation.pid != pid:
+            return None
+        self._forget(operation)
+        return self._moved(operation.ended(returncode))
+
+    def _forget(self, operation: Operation) -> None:
+        self._operation = None
+        if operation.fileno() in self._selector.get_map():
+            self._selector.unregister(operation)
+
+    def _moved(self, result: Result) -> Moved:
+        out = self._do is Do.SUSPEND
+        if out or result.ending is not Ending.DONE:
+            self._swapped = result.swapped
+        if out and result.ending is Ending.DONE:
+            self.is_out = True
+            self.count += 1
+        elif not out:
+            self.is_out = result.ending is Ending.UNTOUCHED
+            self.count += result.ending is Ending.UNTOUCHED
+        return Moved(out, result, time.monotonic() - self._began)
+
+    def _begin(self, do: Do, deadline_s: float, lock_s: float) -> None:
+        intent = self._intent
+        order = Order(
+            do=do,
+            root=self._root,
+            gpu=intent.gpus[0].uuid,
+            fake_gpu_dir=intent.fake_gpu_dir,
+            reservations=str(Path(intent.node_dir, "swaps")),
+            lock_timeout_s=lock_s,
+            swapped=self._swapped if do is Do.RESUME else Swapped(),
+        )
+        self._do, self._began = do, time.monotonic()
+        self._operation = Operation(order, deadline_s)
+        self._selector.register(self._operation, selectors.EVENT_READ, self._listener(self._operation))
+
+    def _listener(self, operation: Operation) -> Callable[[], None]:
+        def listen() -> None:
+            if not operation.hear():
+                self._selector.unregister(operation)
+
+        return listen

@@ -1,0 +1,165 @@
+"""One swap operation in a process of its own, so that a driver that hangs or crashes takes nobody with it.
+
+The process gets its order as an argument, and writes JSON lines: each step before it begins, the result at last. It
+is started anew, not forked: the supervisor runs without site-packages, where NVML's module is.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence as Words
+from pathlib import Path
+from typing import Any
+
+import ebbtide
+
+import ebbtide_agent
+from ebbtide_agent.supervisor import linux
+from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
+from ebbtide_agent.swap.driver import CheckpointDriver
+from ebbtide_agent.swap.fake import FakeDriver
+from ebbtide_agent.swap.gpus import GpuError, open_gpus
+from ebbtide_agent.swap.sequence import HARMLESS, Ending, Order, Result, Sequence, Step
+
+_BOOT = """
+import sys
+sys.path += sys.argv[2:]
+from ebbtide_agent.swap.operation import main
+main(sys.argv[1])
+"""
+_LARGEST_READ = 64 * 1024
+# How long the steps before the first that changes something may take, at most.
+HARMLESS_S = 30.0
+
+
+class Operation:
+    """A started operation. Whoever reaps children tells it how its process ended. Raises OSError."""
+
+    def __init__(self, order: Order, deadline_s: float) -> None:
+        self._order = order
+        self._deadline_s = deadline_s
+        self._began = time.monotonic()
+        self._step = Step.CHECK
+        self._inbox = b""
+        self._result: Result | None = None
+        self._late = False
+        # Fake GPUs need nothing of site-packages, and their users not to wait for them.
+        isolation = ["-I", "-S"] if order.fake_gpu_dir else ["-I"]
+        command = [sys.executable, *isolation, "-c", _BOOT, json.dumps(order.to_json()), *_package_roots()]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def deadline(self) -> float:
+        """When it is to be killed unless it has ended, on the monotonic clock."""
+        return self._began + self._limit_s()
+
+    def fileno(self) -> int:
+        """Becomes readable when there is something to `hear`, and when the process has ended."""
+        return self._output
+
+    def hear(self) -> bool:
+        """Take in what the process has written; False when it will write no more."""
+        data = self._read()
+        self._take(data or b"")
+        return data != b""
+
+    def kill_if_late(self, now: float) -> None:
+        """End the process once its deadline is over."""
+        if now >= self.deadline and not self._late:
+            self._late = True
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process; nobody has reaped it yet, so its pid is still its own."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
+    def ended(self, returncode: int) -> Result:
+        """What the operation came to, now that its process was reaped."""
+        self._process.returncode = returncode
+        while data := self._read():
+            self._take(data)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        if self._result is not None:
+            return self._result
+        # Its last step tells what it left.
+        why = f"the driver did not answer within {self._limit_s():g} s" if self._late else "its process ended"
+        ending = Ending.UNTOUCHED if self._step in HARMLESS else Ending.BROKEN
+        return Result(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
+
+    def abandon(self) -> Result:
+        """The same, for one that was killed: it may hang so deep in the driver that it is not reaped for long."""
+        self.kill()
+        return self.ended(-signal.SIGKILL)
+
+    def _limit_s(self) -> float:
+        # What does no harm is soon given up, so that there is time for another way to stop the job.
+        return min(self._deadline_s, HARMLESS_S) if self._step in HARMLESS else self._deadline_s
+
+    def _read(self) -> bytes | None:
+        """What there is to read now; None if nothing, empty at the end."""
+        try:
+            return os.read(self._output, _LARGEST_READ)
+        except BlockingIOError:
+            return None
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in map(json.loads, lines):
+            if "step" in line:
+                self._step = Step(line["step"])
+            else:
+                self._result = Result.from_json(line)
+
+
+def carry_out(order: Order, deadline_s: float) -> Result:
+    """Carry out the order and wait for its end, for the deadline at most. Raises OSError."""
+    operation = Operation(order, deadline_s)
+    while operation.hear():
+        left_s = operation.deadline - time.monotonic()
+        select.select([operation], [], [], max(0.0, left_s))
+        operation.kill_if_late(time.monotonic())
+    _, status = os.waitpid(operation.pid, 0)
+    return operation.ended(os.waitstatus_to_exitcode(status))
+
+
+def main(order: str) -> None:
+    """The life of the operation's own process."""
+    linux.die_with_parent()  # or one that hangs would stay behind a supervisor that was killed
+    result = _run(Order.from_json(json.loads(order)))
+    _say(result.to_json())
+
+
+def _run(order: Order) -> Result:
+    try:
+        driver: CheckpointDriver
+        driver = FakeDriver(Path(order.fake_gpu_dir)) if order.fake_gpu_dir else CudaDriver()
+        gpus = open_gpus(order.fake_gpu_dir)
+    except (CudaUnavailable, GpuError, OSError, ValueError) as error:
+        return Result(Ending.UNTOUCHED, str(error), order.swapped)
+    return Sequence(order, driver, gpus, lambda step: _say({"step": step})).run()
+
+
+def _say(content: dict[str, Any]) -> None:
+    os.write(1, json.dumps(content).encode() + b"\n")
+
+
+def _package_roots() -> Words[str]:
+    roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
+    return [str(root) for root in dict.fromkeys(roots)]
