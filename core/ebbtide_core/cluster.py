@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import gang, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fold import FENCES, HANDLERS, apply
@@ -193,6 +193,9 @@ class Cluster:
             elif reserved_s is not None and ran_s >= reserved_s:
                 reason = f"its reservation of {reserved_s:g} s is over; it asks for the next"
                 self._take(stop(job, StopCause.RESERVATION, reason), now, out)
+            elif gang.followed_late(job.attempts[-1], now + ROUNDING_S):
+                reason = "its first node is done, and the others did not follow"
+                self._take(stop(job, StopCause.BROKEN, reason, grace_s=limits.GANG_GRACE_S), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
 

@@ -5,7 +5,7 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
@@ -23,6 +23,9 @@ from ebbtide_core.model import (
     StopCause,
 )
 from ebbtide_core.spec import JobSpec
+
+EVERY_NODE: Final = NodeId("")
+"""Stands for all nodes of an attempt, in what is said of it as a whole."""
 
 
 @frozen
@@ -187,12 +190,18 @@ class GpuHealthChanged(Event):
 
 @frozen
 class AttemptStarted(Event):
-    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given."""
+    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
+
+    ``node`` says whose part of an attempt on several nodes this is about, here and below; empty: all of it. ``port`` is
+    where the ranks meet, if the node chose one.
+    """
 
     job: JobId
     attempt: int
     pid: int
     resumed_step: int | None = None
+    node: NodeId = EVERY_NODE
+    port: int = 0
 
 
 @frozen
@@ -223,6 +232,7 @@ class AttemptExited(Event):
     exit: ExitFacts
     progress: Progress | None = None
     freed: bool = False
+    node: NodeId = EVERY_NODE
 
 
 @frozen
@@ -232,6 +242,7 @@ class AttemptFreed(Event):
     job: JobId
     attempt: int
     dirty_gpus: tuple[GpuId, ...] = ()
+    node: NodeId = EVERY_NODE
 
 
 @frozen
@@ -242,6 +253,7 @@ class AttemptRefused(Event):
     attempt: int
     cause: RefusalCause
     reason: str
+    node: NodeId = EVERY_NODE
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------

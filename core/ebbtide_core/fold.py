@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import gang, limits
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -34,17 +34,28 @@ def _current(state: ClusterState, event: Any) -> Attempt | None:
 
 def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
     attempt = _current(state, event)
-    return attempt is not None and attempt.started is None and attempt.exited is None
+    if attempt is None or attempt.started is not None or attempt.exited is not None:
+        return False
+    if not event.node:
+        return True
+    member = attempt.members.get(event.node)
+    return member is not None and not member.started and member.ended is None
 
 
 def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
     attempt = _current(state, event)
-    return attempt is not None and attempt.exited is None
+    if attempt is None or attempt.exited is not None:
+        return False
+    return not event.node or not gang.has_ended(attempt, event.node)
 
 
 def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
     attempt = _current(state, event)
-    return attempt is not None and attempt.exited is not None and attempt.freed is None
+    if attempt is None or attempt.freed is not None:
+        return False
+    if not event.node:
+        return attempt.exited is not None
+    return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
 
 
 def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> bool:
@@ -167,6 +178,7 @@ def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: 
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
     job.attempts.append(Attempt(event.attempt, event.allocation, now, event.reserved_s, event.sticky))
+    gang.gather(job.attempts[-1])
     job.reason = event.reason
     state.place(job, event.allocation)
 
@@ -181,7 +193,7 @@ def _stop_requested(state: ClusterState, job: Job, event: e.StopRequested, now: 
         _count_stop(job, event.cause)
     elif event.cause.final and job.claiming:
         state.unplan(job)
-    if first and not event.cause.final:
+    if first and not event.cause.final and event.cause is not StopCause.BROKEN:
         job.suspensions.append(Suspension(now, event.reason, attempt.allocation.gpu_ids))
 
 
@@ -211,9 +223,13 @@ def _claim_dropped(state: ClusterState, job: Job, event: e.ClaimDropped, now: fl
 
 def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.started, attempt.pid, attempt.resumed_step = now, event.pid, event.resumed_step
-    job.reason = "running" if attempt.stop is None else job.reason
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    if not event.node:
+        attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
+    elif not gang.note_start(attempt, event):
+        return
+    attempt.started = now
+    job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         _resumed(job, attempt, now)
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
@@ -239,20 +255,41 @@ def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPubl
 
 def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
-    if event.freed:
+    if event.progress is not None:
+        job.progress, job.progress_at = event.progress, now
+    if event.node:
+        gang.note_end(attempt, event, now)
+        _end_gang_if_over(state, job, attempt, now)
+    else:
+        _end_attempt(state, job, attempt, event.exit, event.freed, now)
+
+
+def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
+    """Read the end of an attempt on several nodes once all of them have ended."""
+    if not gang.is_over(attempt):
+        if gang.leader_ended_well(attempt):
+            state.set_deadline(job, now + limits.GANG_FOLLOW_S)
+    elif (refused := gang.refusal(attempt)) is not None:
+        _end_refused(state, job, attempt, refused, gang.is_free(attempt), now)
+    else:
+        _end_attempt(state, job, attempt, gang.exit_of(attempt), gang.is_free(attempt), now)
+
+
+def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, freed: bool, now: float) -> None:
+    """No process of the attempt is left anywhere, and ``exit`` says how it ended."""
+    if freed:
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, attempt.exit = now, event.exit
+    attempt.exited, attempt.exit = now, exit
     if attempt.started is not None:
-        _count_run(state, job, attempt, event.exit, now)
-    if event.progress is not None:
-        job.progress, job.progress_at = event.progress, now
-    outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
+        _count_run(state, job, attempt, exit, now)
+    cause = attempt.stop.cause if attempt.stop is not None else None
+    outcome = read_exit(exit, job.spec, None if cause is StopCause.BROKEN else cause)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
-    _finish_suspension(job, attempt, event, now)
+    _finish_suspension(job, attempt, exit, now)
     _follow(state, job, attempt, outcome, now)
 
 
@@ -265,12 +302,12 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
         job.work_s += max(0.0, stopped - attempt.started) * state.speedup(attempt.allocation.share)
 
 
-def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
+def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
     if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
         return
     suspension = job.suspensions[-1]
-    suspension.exited, suspension.checkpointed = now, event.exit.checkpointed
-    suspension.checkpoint_s = event.exit.checkpoint_s or None
+    suspension.exited, suspension.checkpointed = now, exit.checkpointed
+    suspension.checkpoint_s = exit.checkpoint_s or None
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -324,7 +361,10 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
 
 def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
-    _free(state, job, attempt, now)
+    if event.node:
+        attempt.members[event.node].freed = True
+    if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
+        _free(state, job, attempt, now)
     for piece in attempt.allocation:
         node = state.books.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
@@ -343,16 +383,30 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
 
 def _attempt_refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
     attempt = job.attempts[-1]
-    state.vacate(job)
-    attempt.exited = attempt.freed = now
-    attempt.outcome = f"not started: {event.reason}"
+    if event.node:
+        gang.note_end(attempt, event, now)
+        _end_gang_if_over(state, job, attempt, now)
+    else:
+        _end_refused(state, job, attempt, event, True, now)
+
+
+def _end_refused(
+    state: ClusterState, job: Job, attempt: Attempt, refusal: e.AttemptRefused, freed: bool, now: float
+) -> None:
+    """No process of the attempt is left anywhere, because it was not started, or not on all of its nodes."""
+    if freed:
+        _free(state, job, attempt, now)
+    elif attempt.stop is None:
+        state.unplan(job)
+    attempt.exited = now
+    attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
         return
-    job.reason = event.reason
-    match event.cause:
+    job.reason = refusal.reason
+    match refusal.cause:
         case RefusalCause.BAD_JOB:
-            _end_job(state, job, JobState.FAILED, event.reason, now)
+            _end_job(state, job, JobState.FAILED, refusal.reason, now)
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NODE:

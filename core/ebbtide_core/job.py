@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide_core import limits
-from ebbtide_core.events import Event
+from ebbtide_core.events import AttemptRefused, Event
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -39,10 +39,23 @@ class StopOrder:
 
 
 @dataclass(slots=True)
+class Member:
+    """One node's part of an attempt on several. ``ended`` is Unix seconds, None if it may have processes."""
+
+    started: bool = False
+    ended: float | None = None
+    exit: ExitFacts | None = None
+    refusal: AttemptRefused | None = None
+    freed: bool = False
+
+
+@dataclass(slots=True)
 class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
     ``reserved_s`` is the running time, of all attempts together, at which its reservation ends, if it has one.
+    ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
+    whose failure ended it, and ``port`` where its ranks meet.
     """
 
     number: int
@@ -59,6 +72,16 @@ class Attempt:
     freed: float | None = None
     outcome: str = ""
     published: bool = False
+    members: dict[NodeId, Member] = field(default_factory=dict)
+    broken_by: NodeId | None = None
+    port: int = 0
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes where processes of it may live until it has exited."""
+        if not self.members:
+            return self.allocation.node_ids
+        return tuple([node for node, member in self.members.items() if member.ended is None])
 
 
 @dataclass(slots=True)
@@ -231,7 +254,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     live = job.live
     if live is None:
         return _SUSPENDED if job.suspended else _PENDING
-    if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
+    if unreachable and not unreachable.isdisjoint(live.nodes):
         return JobState.UNREACHABLE
     if live.stop is not None:
         return JobState.STOPPING if live.stop.cause.final else JobState.SUSPENDING
