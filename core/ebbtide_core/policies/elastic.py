@@ -29,9 +29,18 @@ def fit_ranges(draft: Draft) -> None:
 
 
 def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: list[Job] | None = None) -> bool:
-    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink."""
+    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink.
+
+    For a gang, they shrink on all nodes, those with the greatest surplus first.
+    """
     best: list[Job] | None = None
-    for node, victims in _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among).items():
+    shrinkable = _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among)
+    if draft.trial.is_gang(job):
+        everywhere = [victim for victims in shrinkable.values() for victim in victims]
+        choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
+    else:
+        choices = [*shrinkable.items()]
+    for node, victims in choices:
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best)):
             best = shrinks
@@ -58,8 +67,8 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
     return found
 
 
-def _shrinks_for(draft: Draft, job: Job, node: NodeId, victims: list[Job]) -> list[Job] | None:
-    """Which of ``victims`` to shrink so that ``job`` fits on ``node``; None if all of them are not enough."""
+def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]) -> list[Job] | None:
+    """Which of ``victims`` to shrink so that ``job`` fits on ``node`` (None: anywhere); None if all are not enough."""
     shrinks: list[Job] = []
     undo = []
     room = None
@@ -67,14 +76,14 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId, victims: list[Job]) -> li
         before = draft.allocation(victim)
         assert before is not None
         draft.trial.give(before)
-        smaller = draft.trial.find(victim, victim.gpus_min, [node])
+        smaller = draft.trial.find(victim, victim.gpus_min, before.node_ids if node is None else [node])
         if smaller is None:
             draft.trial.take(before)
             continue
         draft.trial.take(smaller)
         undo.append((before, smaller))
         shrinks.append(victim)
-        room = draft.trial.find(job, job.gpus_min, [node])
+        room = draft.trial.find(job, job.gpus_min, None if node is None else [node])
         if room is not None:
             break
     for before, smaller in undo:
