@@ -90,6 +90,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         signal=message.signal or "SIGTERM",
         weight=message.weight if message.HasField("weight") else 1.0,
         group=message.group,
+        nodes=message.nodes or 1,
     )
 
 
@@ -117,6 +118,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         signal=spec.signal,
         weight=spec.weight,
         group=spec.group,
+        nodes=spec.nodes,
     )
 
 

@@ -5,6 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from ebbtide_agent import network
+from ebbtide_agent.network import Network
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -40,6 +43,8 @@ class Intent:
     node_dir: str
     job_checkpoint_dir: str
     fake_gpu_dir: str  # empty: the GPUs are real
+    master_port: int = 0  # where the ranks meet; 0: this node chooses
+    network: Network = network.ANY
 
     @property
     def processes(self) -> int:
@@ -62,5 +67,6 @@ class Intent:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises KeyError or TypeError if the content is not an intent."""
+        reached = Network(**content.get("network", {}))
         gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
-        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus})
+        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus, "network": reached})

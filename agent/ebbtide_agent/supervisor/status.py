@@ -110,6 +110,7 @@ class Status:
     lost: bool = False
     refusal: str = ""
     refusal_cause: RefusalCause = RefusalCause.NODE
+    master_port: int = 0
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

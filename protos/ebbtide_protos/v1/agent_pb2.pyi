@@ -422,6 +422,7 @@ class Launch(_message.Message):
     NUM_NODES_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     MASTER_ADDR_FIELD_NUMBER: _builtins.int
+    MASTER_PORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -431,7 +432,9 @@ class Launch(_message.Message):
     world_size: _builtins.int
     """processes of all nodes, for DDP"""
     master_addr: _builtins.str
-    """empty: this node is alone"""
+    """of the first node; empty: this node is alone"""
+    master_port: _builtins.int
+    """where the ranks meet; 0: this node chooses it"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -448,10 +451,11 @@ class Launch(_message.Message):
         num_nodes: _builtins.int = ...,
         world_size: _builtins.int = ...,
         master_addr: _builtins.str = ...,
+        master_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -525,6 +529,7 @@ class AttemptStatus(_message.Message):
     RESUMED_STEP_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     REFUSAL_CAUSE_FIELD_NUMBER: _builtins.int
+    MASTER_PORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -538,6 +543,8 @@ class AttemptStatus(_message.Message):
     lost: _builtins.bool
     """with EXITED: the exit status was not recorded (supervisor killed, node rebooted)"""
     refusal_cause: Global___RefusalCause.ValueType
+    master_port: _builtins.int
+    """where the ranks meet, once the first of several nodes has chosen it"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -566,10 +573,11 @@ class AttemptStatus(_message.Message):
         resumed_step: _builtins.int | None = ...,
         lost: _builtins.bool = ...,
         refusal_cause: Global___RefusalCause.ValueType = ...,
+        master_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
