@@ -49,7 +49,7 @@ class TestSubmit:
                 2, name="train", env={"A": "b"}, gpus_max=share(4), gpu_mem_bytes=GIB, cpus=2.5, mem_bytes=GIB,
                 job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR, priority=7, grace_s=12.5, time_limit_s=3600.0, retries=3,
                 suspend=job_pb2.SUSPEND_MODE_NONE, launch=job_pb2.LAUNCH_MODE_DDP, signal="SIGINT",
-                exit_zero=job_pb2.EXIT_ZERO_COMPLETED, weight=2.5, group="vision",
+                exit_zero=job_pb2.EXIT_ZERO_COMPLETED, weight=2.5, group="vision", nodes=1,
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
