@@ -153,8 +153,9 @@ def _claim_dropped(state: ClusterState, job: Job, event: e.ClaimDropped, now: fl
 def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
-    if not event.node:
+    if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
+        attempt.members.clear()
     elif not gang.note_start(attempt, event):
         return
     attempt.started = now

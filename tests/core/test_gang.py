@@ -177,6 +177,24 @@ def test_elastic_jobs_shrink_for_it_on_both_nodes() -> None:
     assert len(gpus_of(job)) == 2
 
 
+def test_smaller_jobs_run_before_it_while_its_second_node_is_taken() -> None:
+    lab = Gangs("fifo", gpus=1, backfill="easy")
+    lab.running(1, time_limit_s=1000.0, grace_s=0.0)
+    head = lab.submit(2, nodes=2)
+    short, long = lab.submit(1, time_limit_s=100.0, grace_s=0.0), lab.submit(1, time_limit_s=5000.0)
+    assert (head.state, short.state, long.state) == (JobState.PENDING, JobState.STARTING, JobState.PENDING)
+
+
+def test_what_a_world_says_of_it_as_a_whole_is_true_of_all_its_nodes(lab: Gangs) -> None:
+    job = lab.submit(2, nodes=2)
+    lab.start(job)
+    assert (job.state, lab.asked(Launch)) == (JobState.RUNNING, [])
+    lab.tell(e.SuspendRequested(job.id))
+    assert lab.asked(Stop) == [("a", "b")]
+    lab.end(job)
+    assert (job.state, job.holding) == (JobState.SUSPENDED, None)
+
+
 # --- its start ---
 
 
