@@ -38,7 +38,8 @@ def _about_job(event: e.JobEvent) -> str:
     match event:
         case e.JobSubmitted():
             kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
-            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}"
+            nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
         case e.SuspendRequested():
             return "user asked to suspend it"
         case e.ResumeRequested():

@@ -177,6 +177,20 @@ def test_elastic_jobs_shrink_for_it_on_both_nodes() -> None:
     assert len(gpus_of(job)) == 2
 
 
+def test_only_those_shrink_for_it_that_have_to() -> None:
+    lab = Gangs(nodes="", resize_after_s="0")
+    lab.join("a", 6)
+    crowd = [lab.running(1, 3), lab.running(1, 3)]
+    lab.join("b", 2)
+    crowd.append(lab.running(1, 2))
+    assert [len(gpus_of(victim)) for victim in crowd] == [3, 3, 2]
+    lab.wait(100)
+    lab.submit(2, nodes=2)
+    # Those with the most to give come first, but one of the two on node a is enough.
+    assert sorted(victim.state.value for victim in crowd) == ["RUNNING", "SUSPENDING", "SUSPENDING"]
+    assert crowd[2].state is JobState.SUSPENDING
+
+
 def test_smaller_jobs_run_before_it_while_its_second_node_is_taken() -> None:
     lab = Gangs("fifo", gpus=1, backfill="easy")
     lab.running(1, time_limit_s=1000.0, grace_s=0.0)

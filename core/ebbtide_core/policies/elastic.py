@@ -8,8 +8,11 @@ before anybody is preempted. A resize costs a restart, so an attempt is resized 
 from collections.abc import Collection
 
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
+
+_Shrink = tuple[Job, Allocation, Allocation]
+"""Who shrinks, what it has, and what it would have then."""
 
 
 def fit_ranges(draft: Draft) -> None:
@@ -69,8 +72,7 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
 
 def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]) -> list[Job] | None:
     """Which of ``victims`` to shrink so that ``job`` fits on ``node`` (None: anywhere); None if all are not enough."""
-    shrinks: list[Job] = []
-    undo = []
+    done: list[_Shrink] = []
     room = None
     for victim in victims:
         before = draft.allocation(victim)
@@ -81,15 +83,30 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]
             draft.trial.take(before)
             continue
         draft.trial.take(smaller)
-        undo.append((before, smaller))
-        shrinks.append(victim)
+        done.append((victim, before, smaller))
         room = draft.trial.find(job, job.gpus_min, None if node is None else [node])
         if room is not None:
             break
-    for before, smaller in undo:
+    if room is not None and node is None:
+        done = _needed(draft, job, done)
+    for _, before, smaller in done:
         draft.trial.give(smaller)
         draft.trial.take(before)
-    return shrinks if room is not None else None
+    return [victim for victim, _, _ in done] if room is not None else None
+
+
+def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
+    """Those of ``done`` without which a gang would not fit; the others, often on other nodes, are undone."""
+    needed = []
+    for shrink in done:
+        _, before, smaller = shrink
+        draft.trial.give(smaller)
+        draft.trial.take(before)
+        if draft.trial.find(job, job.gpus_min) is None:
+            draft.trial.give(before)
+            draft.trial.take(smaller)
+            needed.append(shrink)
+    return needed
 
 
 def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:
