@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from ebbtide_agent import log_window, recovery, survivors
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
+from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.supervised import Supervised
 from ebbtide_agent.supervisor.intent import Intent
@@ -43,11 +44,13 @@ class Attempts:
         cluster_id: str = "",
         on_change: Callable[[agent_pb2.AttemptStatus], None] = _ignore,
         fake_gpu_dir: Path | None = None,
+        network: Network = ANY,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
         self._checkpoint_root = checkpoint_root.resolve()
         self._fake_gpu_dir = None if fake_gpu_dir is None else fake_gpu_dir.resolve()
+        self._network = network
         self.cluster_id = cluster_id
         self._on_change = on_change
         self._spawner = Spawner()
@@ -167,6 +170,7 @@ class Attempts:
             checkpoint_root=self._checkpoint_root,
             cluster_id=self.cluster_id,
             fake_gpu_dir=self._fake_gpu_dir,
+            network=self._network,
         )
 
     async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:

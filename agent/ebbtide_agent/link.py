@@ -132,7 +132,7 @@ class Link:
 
     async def _converse(self, call: AttachCall, endpoint: Endpoint) -> None:
         gpus = await self._telemetry.inventory()
-        address = await address_towards(endpoint.host)
+        address = self._node.address or await address_towards(endpoint.host)
         # No await between the inventory and the new outbox: what changes from here on is in the one or in the other.
         hello = self._hello(gpus, address)
         outbox = self._outbox = Outbox()

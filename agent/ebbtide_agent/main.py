@@ -28,6 +28,7 @@ from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
+from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.telemetry import Telemetry
 
@@ -50,6 +51,8 @@ class AgentOptions:
     checkpoint_root: Path | None = None  # None: home/checkpoints
     cpus: float | None = None  # None: those this process may run on
     mem_bytes: int | None = None  # None: the machine's
+    interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
+    ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
 
 
 class CannotRun(Exception):
@@ -65,6 +68,7 @@ def run(options: AgentOptions) -> int:
     try:
         name = node_name(options.name)
         find_master = _master_finder(options)
+        network = Network.parse(options.interface, options.ports)
         if gpu.is_fake(options.gpus):
             parse_profile(options.gpus)
     except ValueError as error:
@@ -73,7 +77,7 @@ def run(options: AgentOptions) -> int:
     try:
         node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_agent(node_dir):
-            asyncio.run(_serve(options, name, node_dir, find_master))
+            asyncio.run(_serve(options, name, node_dir, find_master, network))
     except (CannotRun, OSError, ValueError) as error:
         return _fail(error, _FAILED)
     return 0
@@ -113,9 +117,11 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
         os.close(handle)
 
 
-async def _serve(options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint]) -> None:
+async def _serve(
+    options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint], network: Network
+) -> None:
     """Serve until a signal asks to stop. Raises what keeps the agent from starting."""
-    serving = asyncio.create_task(_serve_for_ever(options, name, node_dir, find_master), name="agent")
+    serving = asyncio.create_task(_serve_for_ever(options, name, node_dir, find_master, network), name="agent")
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, serving.cancel)
     with suppress(asyncio.CancelledError):
@@ -124,7 +130,7 @@ async def _serve(options: AgentOptions, name: str, node_dir: Path, find_master: 
 
 
 async def _serve_for_ever(
-    options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint]
+    options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint], network: Network
 ) -> NoReturn:
     listeners: list[Callable[[agent_pb2.AttemptStatus], None]] = []
 
@@ -133,7 +139,8 @@ async def _serve_for_ever(
             listen(status)
 
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
-    node = describe(name, options.cpus, options.mem_bytes, checkpoint_root)
+    address = address_of(network.interface) if network.interface else ""
+    node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     attempts = Attempts(
@@ -142,6 +149,7 @@ async def _serve_for_ever(
         cluster_id=membership.load(cluster_file).cluster_id,
         on_change=changed,
         fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
+        network=network,
     )
     async with AsyncExitStack() as closing:
         await attempts.start()

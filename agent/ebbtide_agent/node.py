@@ -29,9 +29,10 @@ class Node:
     cpus: float
     mem_bytes: int
     checkpoint_root_id: str
+    address: str = ""  # that other nodes reach it by; empty: the one that connections to the master leave from
 
 
-def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path) -> Node:
+def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = "") -> Node:
     """This machine as a node; what is not given is measured. Raises OSError if the checkpoint root is not writable."""
     return Node(
         name=name,
@@ -41,6 +42,7 @@ def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_ro
         cpus=float(len(os.sched_getaffinity(0))) if cpus is None else cpus,
         mem_bytes=psutil.virtual_memory().total if mem_bytes is None else mem_bytes,
         checkpoint_root_id=root_id(checkpoint_root),
+        address=address,
     )
 
 

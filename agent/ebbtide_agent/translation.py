@@ -8,6 +8,7 @@ from typing import Any
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
+from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 # Job ids become parts of paths; "17.3" is an element of an array.
@@ -25,7 +26,13 @@ def is_job_id(job_id: str) -> bool:
 
 
 def intent_of(
-    order: agent_pb2.Launch, *, node_dir: Path, checkpoint_root: Path, cluster_id: str, fake_gpu_dir: Path | None
+    order: agent_pb2.Launch,
+    *,
+    node_dir: Path,
+    checkpoint_root: Path,
+    cluster_id: str,
+    fake_gpu_dir: Path | None,
+    network: Network,
 ) -> Intent:
     """What a supervisor is to run for this order. Raises ValueError for a job id that is none."""
     if not is_job_id(order.job_id):
@@ -50,6 +57,8 @@ def intent_of(
         num_nodes=max(1, order.num_nodes),
         world_size=order.world_size,
         master_addr=order.master_addr,
+        master_port=order.master_port,
+        network=network,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),

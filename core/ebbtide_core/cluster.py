@@ -10,10 +10,11 @@ from enum import Enum, auto
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import gang, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
-from ebbtide_core.fold import FENCES, HANDLERS, apply
+from ebbtide_core.fences import FENCES
+from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.policy import Policy
@@ -193,6 +194,9 @@ class Cluster:
             elif reserved_s is not None and ran_s >= reserved_s:
                 reason = f"its reservation of {reserved_s:g} s is over; it asks for the next"
                 self._take(stop(job, StopCause.RESERVATION, reason), now, out)
+            elif gang.followed_late(job.attempts[-1], now + ROUNDING_S):
+                reason = "its first node is done, and the others did not follow"
+                self._take(stop(job, StopCause.BROKEN, reason, grace_s=limits.GANG_GRACE_S), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
 
@@ -215,7 +219,7 @@ class Cluster:
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
-            check_gpu_range(event.gpus_min, event.gpus_max)
+            check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
@@ -231,8 +235,12 @@ class Cluster:
         if not most.gpus:
             return None
         message = ""
-        if share > most.gpus[0] * WHOLE and share > (count := sum(most.gpus[: spec.max_nodes])) * WHOLE:
-            where = "the largest node" if spec.max_nodes == 1 else f"the {spec.max_nodes} largest nodes"
+        each = share // spec.nodes
+        if spec.nodes > 1 and (fitting := sum(1 for count in most.gpus if count * WHOLE >= each)) < spec.nodes:
+            what = f" with {gpus(each)} GPU{'s' if each > WHOLE else ''} each" if each else ""
+            message = f"--nodes: {spec.nodes} nodes{what} are more than the {fitting} there are"
+        elif share > most.gpus[0] * WHOLE and share > (count := sum(most.gpus[: spec.most_nodes])) * WHOLE:
+            where = "the largest node" if spec.most_nodes == 1 else f"the {spec.most_nodes} largest nodes"
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"

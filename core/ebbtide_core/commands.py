@@ -18,6 +18,7 @@ class Launch:
     """Start an attempt: each of ``nodes`` its part of ``allocation``; asking again changes nothing.
 
     With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
+    The ranks of several nodes meet at ``address``, the first node's, and ``port``, which is 0 until it has chosen one.
     """
 
     nodes: tuple[NodeId, ...]
@@ -26,6 +27,8 @@ class Launch:
     spec: JobSpec
     allocation: Allocation
     needs_checkpoint: bool
+    address: str = ""
+    port: int = 0
 
 
 @frozen

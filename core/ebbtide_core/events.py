@@ -5,7 +5,7 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
@@ -23,6 +23,9 @@ from ebbtide_core.model import (
     StopCause,
 )
 from ebbtide_core.spec import JobSpec
+
+EVERY_NODE: Final = NodeId("")
+"""Stands for all nodes of an attempt, in what is said of it as a whole."""
 
 
 @frozen
@@ -189,7 +192,9 @@ class GpuHealthChanged(Event):
 class AttemptStarted(Event):
     """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
 
-    ``swaps`` is how often it has left its GPU for host memory before, and come back.
+    ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
+    attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
+    node chose one.
     """
 
     job: JobId
@@ -197,6 +202,8 @@ class AttemptStarted(Event):
     pid: int
     resumed_step: int | None = None
     swaps: int = 0
+    node: NodeId = EVERY_NODE
+    port: int = 0
 
 
 @frozen
@@ -227,6 +234,7 @@ class AttemptExited(Event):
     exit: ExitFacts
     progress: Progress | None = None
     freed: bool = False
+    node: NodeId = EVERY_NODE
 
 
 @frozen
@@ -236,6 +244,7 @@ class AttemptFreed(Event):
     job: JobId
     attempt: int
     dirty_gpus: tuple[GpuId, ...] = ()
+    node: NodeId = EVERY_NODE
 
 
 @frozen
@@ -261,6 +270,7 @@ class AttemptRefused(Event):
     attempt: int
     cause: RefusalCause
     reason: str
+    node: NodeId = EVERY_NODE
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------

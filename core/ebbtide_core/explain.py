@@ -7,7 +7,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.placing import Trial, reads_checkpoint
-from ebbtide_core.policies.draft import count_text
+from ebbtide_core.policies.draft import count_text, need_text
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Source, expected_end, remaining
 
@@ -61,7 +61,7 @@ def _needs(job: Job) -> str:
     spec = job.spec
     if (own := job.own_room) is not None:
         return f"GPU {own.gpu_ids[0]} of node {own.node_ids[0]}: its memory is in host memory there"
-    parts = [count_text(job.gpus_min)]
+    parts = [need_text(job, job.gpus_min)]
     if job.elastic:
         parts[0] += f" to {count_text(job.gpus_max)}"
     if spec.gpu_mem_bytes:
@@ -84,7 +84,7 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
         ("GPUs too small", all(piece.mem_bytes < spec.gpu_mem_bytes for piece in node.slices.values())),
     ]
     found = [text for text, stands in obstacles if stands]
-    if not found and Trial(state.books).find(job, job.gpus_min, [id]) is None:
+    if not found and not Trial(state.books).has_room(job, node):
         found = ["too few GPUs left"]
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), ", ".join(found))
 

@@ -1,6 +1,6 @@
 """What each event changes: the state is the fold of these over the journal. No decisions are made here.
 
-Reports may come twice, late, or about an attempt that is over: `FENCES` keep out what changes nothing.
+What changes nothing is kept out by `ebbtide_core.fences`.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits, swaps
+from ebbtide_core import gang, limits, swaps
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -21,76 +21,6 @@ def apply(state: ClusterState, event: Event, now: float) -> None:
     handler = HANDLERS.get(type(event))
     if handler is not None:
         handler(state, event, now)
-
-
-def _current(state: ClusterState, event: Any) -> Attempt | None:
-    """The attempt that a report is about, if it is its job's newest."""
-    job = state.jobs.get(event.job)
-    if job is None or not job.attempts:
-        return None
-    newest = job.attempts[-1]
-    return newest if newest.number == event.attempt else None
-
-
-def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
-    attempt = _current(state, event)
-    if attempt is None or attempt.started is not None or attempt.exited is not None or attempt.off_gpu:
-        return False
-    return attempt.swaps == event.swaps
-
-
-def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
-    attempt = _current(state, event)
-    if attempt is None or attempt.exited is not None or attempt.kept is None:
-        return False
-    return event.swaps > attempt.swaps
-
-
-def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
-    attempt = _current(state, event)
-    return attempt is not None and attempt.exited is None
-
-
-def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
-    attempt = _current(state, event)
-    return attempt is not None and attempt.exited is not None and attempt.freed is None
-
-
-def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> bool:
-    return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
-
-
-def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
-    return _current(state, event) is not None
-
-
-def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
-    return event.node in state.books.nodes
-
-
-def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
-    job = state.jobs.get(event.job)
-    return job is not None and job.ending is not None and job.holding is None
-
-
-def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
-    job = state.jobs.get(event.job)
-    return job is not None and (job.priority, job.weight) != (event.priority, event.weight)
-
-
-FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
-    e.AttemptStarted: _may_start,
-    e.AttemptSwapped: _may_be_swapped,
-    e.AttemptExited: _may_end,
-    e.AttemptRefused: _may_end,
-    e.AttemptFreed: _may_be_freed,
-    e.CheckpointPublished: _is_new_checkpoint,
-    e.ProgressReported: _is_current,
-    e.NodeLost: _node_is_known,
-    e.GpuHealthChanged: _node_is_known,
-    e.JobRetired: _is_over,
-    e.JobChanged: _is_a_change,
-}
 
 
 # --- the master's own life ---
@@ -178,6 +108,7 @@ def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: 
         job.resizes += 1
     allocation, kept = swaps.parts_of(job.spec, event.allocation)
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    gang.gather(job.attempts[-1])
     job.reason = event.reason
     state.place(job, allocation)
     if kept is not None:
@@ -194,7 +125,7 @@ def _stop_requested(state: ClusterState, job: Job, event: e.StopRequested, now: 
         _count_stop(job, event.cause)
     elif event.cause.final and job.claiming:
         state.unplan(job)
-    if first and not event.cause.final:
+    if first and not event.cause.final and event.cause is not StopCause.BROKEN:
         job.suspensions.append(Suspension(now, event.reason, attempt.allocation.gpu_ids))
 
 
@@ -226,10 +157,15 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     attempt = job.attempts[-1]
     placed = attempt.placed if attempt.returning is None else attempt.returning
     swaps.is_back(state, job, attempt)
-    attempt.started, attempt.pid, attempt.resumed_step = now, event.pid, event.resumed_step
+    job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    if not event.node:  # it is spoken of as a whole
+        attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
+        attempt.members.clear()
+    elif not gang.note_start(attempt, event):
+        return
+    attempt.started = now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
-    job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         _resumed(job, attempt, placed, now)
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
@@ -255,22 +191,43 @@ def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPubl
 
 def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
+    if event.progress is not None:
+        job.progress, job.progress_at = event.progress, now
+    if event.node:
+        gang.note_end(attempt, event, now)
+        _end_gang_if_over(state, job, attempt, now)
+    else:
+        _end_attempt(state, job, attempt, event.exit, event.freed, now)
+
+
+def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
+    """Read the end of an attempt on several nodes once all of them have ended."""
+    if not gang.is_over(attempt):
+        if gang.leader_ended_well(attempt):
+            state.set_deadline(job, now + limits.GANG_FOLLOW_S)
+    elif (refused := gang.refusal(attempt)) is not None:
+        _end_refused(state, job, attempt, refused, gang.is_free(attempt), now)
+    else:
+        _end_attempt(state, job, attempt, gang.exit_of(attempt), gang.is_free(attempt), now)
+
+
+def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, freed: bool, now: float) -> None:
+    """No process of the attempt is left anywhere, and ``exit`` says how it ended."""
     if attempt.off_gpu and job.claiming:
         state.unplan(job)  # it claimed the only room that it could have; from now on there may be other
-    if event.freed:
+    if freed:
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, attempt.exit = now, event.exit
+    attempt.exited, attempt.exit = now, exit
     if attempt.started is not None:
-        _count_run(state, job, attempt, event.exit, now)
-    if event.progress is not None:
-        job.progress, job.progress_at = event.progress, now
-    outcome = read_exit(event.exit, job.spec, attempt.stop.cause if attempt.stop is not None else None)
+        _count_run(state, job, attempt, exit, now)
+    cause = attempt.stop.cause if attempt.stop is not None else None
+    outcome = read_exit(exit, job.spec, None if cause is StopCause.BROKEN else cause)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
-    _finish_suspension(job, attempt, event, now)
+    _finish_suspension(job, attempt, exit, now)
     _follow(state, job, attempt, outcome, now)
 
 
@@ -283,14 +240,14 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
         job.work_s += max(0.0, stopped - attempt.started) * state.speedup(attempt.allocation.share)
 
 
-def _finish_suspension(job: Job, attempt: Attempt, event: e.AttemptExited, now: float) -> None:
-    if event.exit.swap_failure and job.suspensions:
-        swaps.add_note(job.suspensions[-1], event.exit.swap_failure)
+def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
+    if exit.swap_failure and job.suspensions:
+        swaps.add_note(job.suspensions[-1], exit.swap_failure)
     if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
         return
     suspension = job.suspensions[-1]
-    suspension.exited, suspension.checkpointed = now, event.exit.checkpointed
-    suspension.checkpoint_s = event.exit.checkpoint_s or None
+    suspension.exited, suspension.checkpointed = now, exit.checkpointed
+    suspension.checkpoint_s = exit.checkpoint_s or None
     if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
         suspension.checkpoint_bytes = job.checkpoint.bytes
 
@@ -346,7 +303,10 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
 
 def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
-    _free(state, job, attempt, now)
+    if event.node:
+        attempt.members[event.node].freed = True
+    if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
+        _free(state, job, attempt, now)
     for piece in attempt.allocation:
         node = state.books.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
@@ -367,17 +327,30 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
 
 def _attempt_refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
     attempt = job.attempts[-1]
-    state.vacate(job)
-    swaps.let_go(state, job, attempt)
-    attempt.exited = attempt.freed = now
-    attempt.outcome = f"not started: {event.reason}"
+    if event.node:
+        gang.note_end(attempt, event, now)
+        _end_gang_if_over(state, job, attempt, now)
+    else:
+        _end_refused(state, job, attempt, event, True, now)
+
+
+def _end_refused(
+    state: ClusterState, job: Job, attempt: Attempt, refusal: e.AttemptRefused, freed: bool, now: float
+) -> None:
+    """No process of the attempt is left anywhere, because it was not started, or not on all of its nodes."""
+    if freed:
+        _free(state, job, attempt, now)
+    elif attempt.stop is None:
+        state.unplan(job)
+    attempt.exited = now
+    attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
         return
-    job.reason = event.reason
-    match event.cause:
+    job.reason = refusal.reason
+    match refusal.cause:
         case RefusalCause.BAD_JOB:
-            _end_job(state, job, JobState.FAILED, event.reason, now)
+            _end_job(state, job, JobState.FAILED, refusal.reason, now)
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NODE:

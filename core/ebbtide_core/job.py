@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide_core import limits
-from ebbtide_core.events import Event
+from ebbtide_core.events import AttemptRefused, Event
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -40,6 +40,17 @@ class StopOrder:
 
 
 @dataclass(slots=True)
+class Member:
+    """One node's part of an attempt on several. ``ended`` is Unix seconds, None if it may have processes."""
+
+    started: bool = False
+    ended: float | None = None
+    exit: ExitFacts | None = None
+    refusal: AttemptRefused | None = None
+    freed: bool = False
+
+
+@dataclass(slots=True)
 class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
@@ -47,6 +58,8 @@ class Attempt:
     ``kept`` is what a swappable one has besides its ``allocation``, until it ends (see `ebbtide_core.swaps`). It lies
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``. ``started`` is then None, and becomes the time at which it was back; ``first_started`` stays.
+    ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
+    whose failure ended it, and ``port`` where its ranks meet.
     """
 
     number: int
@@ -69,11 +82,21 @@ class Attempt:
     swapped_bytes: int = 0
     returning: float | None = None
     first_started: float | None = None
+    members: dict[NodeId, Member] = field(default_factory=dict)
+    broken_by: NodeId | None = None
+    port: int = 0
 
     @property
     def off_gpu(self) -> bool:
         """Whether it lies in host memory, and was not asked to come back."""
         return self.swapped is not None and self.returning is None
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes where processes of it may live until it has exited."""
+        if not self.members:
+            return self.allocation.node_ids
+        return tuple([node for node, member in self.members.items() if member.ended is None])
 
 
 @dataclass(slots=True)
@@ -268,7 +291,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
         return job.ending
     if not job.attempts or (live := job.attempts[-1]).exited is not None:
         return _SUSPENDED if job.suspended else _PENDING
-    if unreachable and not unreachable.isdisjoint(live.allocation.node_ids):
+    if unreachable and not unreachable.isdisjoint(live.nodes):
         return JobState.UNREACHABLE
     if live.stop is not None:
         if live.stop.cause.final:

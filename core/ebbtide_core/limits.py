@@ -37,6 +37,10 @@ MAX_NODE_NAME_LENGTH: Final = 64
 
 STORY_LENGTH: Final = 64
 """Events of one job that the core remembers for its error messages; the journal keeps all of them."""
+GANG_GRACE_S: Final = 5.0
+"""What the nodes of a job have to end once one of them has failed; their processes often hang in a collective."""
+GANG_FOLLOW_S: Final = 10.0
+"""How long the other nodes of a job may go on once its first has ended well."""
 MAX_FRUITLESS_SUSPENSIONS: Final = 3
 """Suspensions in a row that saved nothing, after which a job is held."""
 REQUEUE_BACKOFF_S: Final = 1.0

@@ -109,6 +109,7 @@ class StopCause(Enum):
     CANCELLED = "cancelled"
     TIME_LIMIT = "time limit"
     RESERVATION = "reservation over"
+    BROKEN = "broken up"
 
     @property
     def final(self) -> bool:

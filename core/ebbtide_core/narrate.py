@@ -2,6 +2,7 @@
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.model import NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
 
@@ -37,7 +38,8 @@ def _about_job(event: e.JobEvent) -> str:
     match event:
         case e.JobSubmitted():
             kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
-            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}"
+            nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
         case e.SuspendRequested():
             return "user asked to suspend it"
         case e.ResumeRequested():
@@ -75,7 +77,7 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
-            return f"attempt {event.attempt} runs{again} as process {event.pid}{came_from}"
+            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.CheckpointPublished():
@@ -85,12 +87,12 @@ def _about_attempt(event: Event) -> str:
             return f"at step {event.progress.step}"
         case e.AttemptExited():
             free = "; what it held is free" if event.freed else ""
-            return f"attempt {event.attempt} ended: {describe_exit(event.exit)}{free}"
+            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{free}"
         case e.AttemptFreed():
             dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
-            return f"what attempt {event.attempt} held is free{dirty}"
+            return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"
         case e.AttemptRefused():
-            return f"attempt {event.attempt} was not started: {event.reason}"
+            return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"
         case e.RoomClaimed():
             return f"{where(event.allocation)} kept for it: {event.reason}"
         case e.ClaimDropped():
@@ -110,6 +112,10 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}"
         case _:
             return type(event).__name__
+
+
+def _on(node: NodeId) -> str:
+    return f" on node {node}" if node else ""
 
 
 def count_text_of(gpu_count: int) -> str:

@@ -82,6 +82,8 @@ class Trial:
 
     def is_gang(self, job: Job, share: int | None = None) -> bool:
         """Whether ``job`` can have ``share`` parts of GPUs (by default, its smallest size) on several nodes only."""
+        if job.spec.nodes > 1:
+            return True
         share = job.gpus_min if share is None else share
         return share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE
 
@@ -98,11 +100,14 @@ class Trial:
 
         Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
         fullest node (best fit), but those that can grow to the emptiest, unless the ``fullest`` is asked for. A gang,
-        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible.
+        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; one that wants
+        a number of nodes takes equally many from each.
         """
         self._enter()
         if (own := job.own_room) is not None:
             return self._own(job, own, nodes, free_now)
+        if job.spec.nodes > 1:
+            return self._spread(job, share, nodes, free_now)
         if share > WHOLE and self.is_gang(job, share):
             return self._gang(job, share // WHOLE, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
@@ -133,6 +138,13 @@ class Trial:
         ):
             return None
         return own if not free_now or _free_now(job, node, piece) else None
+
+    def has_room(self, job: Job, node: Node) -> bool:
+        """Whether ``node`` has room for ``job``, or for its part of it if it wants several nodes."""
+        self._enter()
+        if job.spec.nodes > 1:
+            return self._on_node(job, job.gpus_min // job.spec.nodes, node) is not None
+        return self.find(job, job.gpus_min, (node.id,)) is not None
 
     def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
         """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.
@@ -222,6 +234,23 @@ class Trial:
                 return Allocation(tuple(pieces))
         return None
 
+    def _spread(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """The same number of whole GPUs on each of as many nodes as ``job`` wants, which share a checkpoint root."""
+        count = job.spec.nodes
+        each, wanted = share // count, None if nodes is None else set(nodes)
+        for now in (True,) if free_now else (True, False):
+            found: dict[str, list[NodeAllocation]] = {}
+            for id in self._candidates(job, each, True):
+                node = self.nodes.get(id) if wanted is None or id in wanted else None
+                piece = None if node is None else self._on_node(job, each, node)
+                if node is None or piece is None or (now and not self._free_now(job, node, piece)):
+                    continue
+                pieces = found.setdefault(node.facts.checkpoint_root_id, [])
+                pieces.append(piece)
+                if len(pieces) == count:
+                    return Allocation(tuple(pieces))
+        return None
+
     def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
         idle = self._room.idle
         for count in sorted(idle, reverse=True):
@@ -294,6 +323,17 @@ def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     holding = job.holding
     own = None if holding is None else next((own for own in holding.allocation.nodes if own.node == node.id), None)
     return node.fits(piece, node.held, own)
+
+
+def could_spread(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on as many nodes as it wants, with one checkpoint root, if nobody else ran there."""
+    each = job.gpus_min // job.spec.nodes // WHOLE
+    roots = [
+        node.facts.checkpoint_root_id
+        for node in books.usable.values()
+        if len(node.slices) >= each and reads_checkpoint(job, node)
+    ]
+    return any(roots.count(root) >= job.spec.nodes for root in set(roots))
 
 
 def reads_checkpoint(job: Job, node: Node) -> bool:

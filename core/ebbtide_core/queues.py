@@ -164,6 +164,7 @@ def shape_of(job: Job) -> Hashable:
         spec.cpus,
         spec.mem_bytes,
         spec.max_nodes,
+        spec.nodes,
         job.checkpoint_root_id,
         job.own_room,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import gang, limits
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -29,8 +29,16 @@ def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
             yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
 
 
-def _hold_if_fruitless(state: ClusterState, event: e.AttemptExited) -> Iterable[Event]:
+def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
+    """Whoever breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
     job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    if job.running and attempt.broken_by is not None:
+        return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
+    return _hold_if_fruitless(job) if isinstance(event, e.AttemptExited) and attempt.exited is not None else ()
+
+
+def _hold_if_fruitless(job: Job) -> Iterable[Event]:
     if job.ending is not None or job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
         return ()
     reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
@@ -54,19 +62,21 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) in event.known:
             continue
-        if _never_arrived(attempt):
+        if _never_arrived(attempt, node.id):
             continue  # its launch is repeated
-        if attempt.exited is None:
-            yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True)
-        else:
-            yield e.AttemptFreed(job.id, attempt.number)
+        part = node.id if attempt.members else e.EVERY_NODE
+        if not gang.has_ended(attempt, node.id):
+            yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True, node=part)
+        elif not gang.has_freed(attempt, node.id):
+            yield e.AttemptFreed(job.id, attempt.number, node=part)
 
 
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
-    e.AttemptExited: _hold_if_fruitless,
+    e.AttemptExited: _after_end,
+    e.AttemptRefused: _after_end,
     e.NodeRegistered: _after_registration,
 }
 """Facts that follow from an event, once it was applied."""
@@ -76,21 +86,32 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
 
 
 def _launch(state: ClusterState, event: e.AttemptPlaced) -> tuple[Command]:
-    return (_launch_on(event.allocation.node_ids, state.jobs[event.job]),)
+    """Of several nodes the first comes first: it chooses where the ranks meet."""
+    return (_launch_on(state, event.allocation.node_ids[:1], state.jobs[event.job]),)
 
 
-def _launch_on(nodes: tuple[NodeId, ...], job: Job) -> Launch:
+def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:
+    job = state.jobs[event.job]
+    nodes = job.attempts[-1].allocation.node_ids
+    if event.node != nodes[0] or not job.running:
+        return ()
+    return (_launch_on(state, nodes[1:], job),)
+
+
+def _launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launch:
     attempt, spec = job.attempts[-1], job.spec
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
         # The user has changed the range since: the node is told what the attempt really has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, job.checkpoint is not None)
+    address = state.books.nodes[attempt.allocation.node_ids[0]].facts.address if attempt.members else ""
+    needed = job.checkpoint is not None
+    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port)
 
 
 def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
     job = state.jobs[event.job]
     attempt = job.attempts[event.attempt - 1]
-    return (_stop_on(attempt.allocation.node_ids, job, attempt, event.cause, event.grace_s),)
+    return (_stop_on(attempt.nodes, job, attempt, event.cause, event.grace_s),)
 
 
 def _stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
@@ -102,12 +123,10 @@ def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
     return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
 
 
-def _forget_if_freed(state: ClusterState, event: e.AttemptExited) -> Iterable[Command]:
-    return _forget(state, event) if event.freed else ()
-
-
-def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> tuple[Command]:
+def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> Iterable[Command]:
     attempt = state.jobs[event.job].attempts[event.attempt - 1]
+    if attempt.freed is None:
+        return ()
     return (Forget(attempt.allocation.node_ids, event.job, event.attempt),)
 
 
@@ -116,21 +135,29 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
     for job in state.jobs_on(state.books.nodes[event.node]):
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) not in event.known:
-            if _never_arrived(attempt):
-                yield _launch_on((event.node,), job)
-        elif attempt.exited is None and attempt.stop is not None:
-            if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
-                yield _stop_on((event.node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
-        elif attempt.exited is None and attempt.returning is not None:
-            yield Resume((event.node,), job.id, attempt.number, attempt.swaps)
+            if _never_arrived(attempt, event.node):
+                yield _launch_on(state, (event.node,), job)
+        elif not gang.has_ended(attempt, event.node):
+            yield from _repeated(job, attempt, event.node)
     for ref in event.known:
         if _is_over(state, ref):
             yield Forget((event.node,), ref.job, ref.attempt)
 
 
-def _never_arrived(attempt: Attempt) -> bool:
-    """Whether the order to start an attempt that its node does not have may never have reached it. Else it is over."""
-    return attempt.exited is None and attempt.started is None and attempt.stop is None and attempt.swaps == 0
+def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
+    """What an attempt that lives on ``node`` was last asked to do, if it has not done so."""
+    if attempt.stop is not None:
+        if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
+            yield _stop_on((node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
+    elif attempt.returning is not None:
+        yield Resume((node,), job.id, attempt.number, attempt.swaps)
+
+
+def _never_arrived(attempt: Attempt, node: NodeId) -> bool:
+    """Whether the order to start an attempt that ``node`` does not have may never have reached it. Else it is over."""
+    if attempt.stop is not None or attempt.swaps:
+        return False
+    return not gang.has_started(attempt, node) and not gang.has_ended(attempt, node)
 
 
 def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
@@ -144,9 +171,10 @@ def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
 
 COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command]]]] = {
     e.AttemptPlaced: _launch,
+    e.AttemptStarted: _launch_others,
     e.StopRequested: _stop,
     e.ReturnRequested: _resume,
-    e.AttemptExited: _forget_if_freed,
+    e.AttemptExited: _forget,
     e.AttemptFreed: _forget,
     e.AttemptRefused: _forget,
     e.NodeRegistered: _reminders,

@@ -134,5 +134,5 @@ def _free_room(state: ClusterState, job: Job, planned: Allocation, roomier: set[
     trial = Trial(books)
     if not roomier.isdisjoint(planned.node_ids):
         trial.give(planned)
-    room = trial.find(job, planned.share, sorted(roomier), free_now=True)
+    room = trial.find(job, planned.share, None if job.spec.nodes > 1 else sorted(roomier), free_now=True)
     return room if room is not None and books.free_now(room) else None

@@ -27,7 +27,8 @@ class JobSpec:
 
     ``gpus_min`` and ``gpus_max`` are in parts (`WHOLE` is one GPU), equal for a rigid job; ``gpu_mem_bytes`` is per
     GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. A job that is larger than
-    any node is spread over ``max_nodes`` at most. ``env`` is the job's whole environment: nothing else is inherited.
+    any node is spread over ``max_nodes`` at most; with ``nodes`` above 1 a job always has exactly so many, and equally
+    many GPUs of each. ``env`` is the job's whole environment: nothing else is inherited.
     ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
@@ -55,6 +56,7 @@ class JobSpec:
     weight: float = 1.0
     group: str = ""
     max_nodes: int = 1
+    nodes: int = 1
     work_s: float | None = None
     time_auto: bool = False
 
@@ -62,6 +64,11 @@ class JobSpec:
     def elastic(self) -> bool:
         """Whether the GPU count may vary."""
         return self.gpus_max > self.gpus_min
+
+    @property
+    def most_nodes(self) -> int:
+        """On how many nodes it can be."""
+        return max(self.nodes, self.max_nodes)
 
 
 def validate(spec: JobSpec) -> None:
@@ -72,7 +79,8 @@ def validate(spec: JobSpec) -> None:
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
-    check_gpu_range(spec.gpus_min, spec.gpus_max)
+    _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)
+    check_gpu_range(spec.gpus_min, spec.gpus_max, spec.nodes)
     if spec.launch is LaunchMode.DDP and spec.gpus_min < WHOLE:
         raise SpecError("--launch ddp", "needs at least one whole GPU: it starts one process per GPU")
     _check_number("--gpu-mem", spec.gpu_mem_bytes, 0, limits.MAX_MEM_BYTES)
@@ -111,8 +119,8 @@ def check_standing(priority: int, weight: float) -> None:
     _check_number("--weight", weight, limits.MIN_WEIGHT, limits.MAX_WEIGHT)
 
 
-def check_gpu_range(low: int, high: int) -> None:
-    """Raise `SpecError` unless a job may have from ``low`` to ``high`` parts of GPUs."""
+def check_gpu_range(low: int, high: int, nodes: int = 1) -> None:
+    """Raise `SpecError` unless a job may have from ``low`` to ``high`` parts of GPUs on exactly ``nodes`` nodes."""
     if low < 0 or high < low:
         raise SpecError("--gpus", f"{gpus(low)}-{gpus(high)} is not a range of GPU counts")
     if high == 0:
@@ -123,6 +131,10 @@ def check_gpu_range(low: int, high: int) -> None:
         _check_share(share)
     if high > limits.MAX_GPUS * WHOLE:
         raise SpecError("--gpus", f"{gpus(high)} is more than the limit of {limits.MAX_GPUS}")
+    if nodes > 1 and low != high:
+        raise SpecError("--gpus", f"a job on {nodes} nodes needs one number of GPUs, not a range")
+    if high % (nodes * WHOLE) and nodes > 1:
+        raise SpecError("--gpus", f"{gpus(high)} GPUs cannot be divided equally among {nodes} nodes")
 
 
 def _check_share(share: int) -> None:

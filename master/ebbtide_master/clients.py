@@ -9,6 +9,7 @@ from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.explain import explain
+from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.spec import SpecError
@@ -202,14 +203,19 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
                     await watcher.wait_changed()
 
     async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
-        """The logs of one attempt, or of all in order; with ``follow``, until the job is finished."""
+        """The logs of one attempt, or of all in order; with ``follow``, until the job is finished.
+
+        Of an attempt on several nodes it is what its part on one of them printed.
+        """
         number = request.attempt or 1
         with self._changes.watch() as watcher:
             while True:
                 attempt, finished = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
-                if attempt is not None and (attempt.started is not None or attempt.exited is not None):
-                    async for data in self._attempt_log(request, attempt):
-                        yield client_pb2.LogChunk(attempt=number, data=data)
+                node = _log_node(request, attempt) if attempt is not None else None
+                if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
+                    if node is not None:
+                        async for data in self._attempt_log(request, attempt, node):
+                            yield client_pb2.LogChunk(attempt=number, data=data)
                     if request.attempt:
                         return
                     number += 1
@@ -221,14 +227,16 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
                 else:
                     return
 
-    async def _attempt_log(self, request: client_pb2.ReadLogsRequest, attempt: Attempt) -> AsyncIterator[bytes]:
-        node, offset = NodeId(attempt.allocation.node_ids[0]), 0
+    async def _attempt_log(
+        self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId
+    ) -> AsyncIterator[bytes]:
+        offset = 0
         while True:
             window = await self._agents.read_log(
                 node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow
             )
             if window.error:
-                if attempt.started is None:  # it never ran, and so wrote nothing
+                if not has_started(attempt, node):  # it never ran, and so wrote nothing
                     return
                 raise LogUnavailableError(f"log of job {request.job_id}: {window.error}")
             if window.data:
@@ -291,6 +299,17 @@ def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb
 def _check_user(user: str) -> None:
     if len(user) > MAX_USER_LENGTH or not user.isprintable():
         raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
+
+
+def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId | None:
+    """The node whose part of the log is asked for; None if the attempt had none there. An error if it was named."""
+    nodes = attempt.allocation.node_ids
+    if not request.node or request.node in nodes:
+        return NodeId(request.node) if request.node else nodes[0]
+    if not request.attempt:
+        return None
+    where = f"was on node {', '.join(nodes)}, not on {request.node!r}"
+    raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
 
 
 def _found(cluster: Cluster, id: str) -> Job:

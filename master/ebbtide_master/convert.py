@@ -61,6 +61,8 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 node_rank=rank,
                 num_nodes=len(allocation.nodes),
                 world_size=len(allocation.gpu_ids),
+                master_addr=order.address,
+                master_port=order.port,
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
@@ -113,33 +115,37 @@ def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
 def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
     """All that an attempt's status implies, oldest first. The core drops what it knows already.
 
-    A node is heard about its own attempts only.
+    A node is heard about its own attempts only. Of several nodes, the first speaks for the job's progress.
     """
     job, attempt = JobId(status.job_id), status.attempt
     known = cluster.job(job)
     if known is None or not 0 < attempt <= len(known.attempts):
         return
-    if node not in known.attempts[attempt - 1].allocation.node_ids:
+    nodes = known.attempts[attempt - 1].allocation.node_ids
+    if node not in nodes:
         return
+    part, leads = node if len(nodes) > 1 else e.EVERY_NODE, node == nodes[0]
     if status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
-        yield e.AttemptRefused(job, attempt, _REFUSALS.get(status.refusal_cause, RefusalCause.NODE), status.refusal)
+        cause = _REFUSALS.get(status.refusal_cause, RefusalCause.NODE)
+        yield e.AttemptRefused(job, attempt, cause, status.refusal, part)
         return
     is_swapped = status.phase == agent_pb2.ATTEMPT_PHASE_SWAPPED
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
-        yield e.AttemptStarted(job, attempt, status.pid, resumed, max(0, status.swaps - is_swapped))
-    progress = progress_from_message(status.progress) if status.HasField("progress") else None
-    if status.HasField("checkpoint"):
+        swaps = max(0, status.swaps - is_swapped)
+        yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port)
+    progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
+    if status.HasField("checkpoint") and leads:
         yield e.CheckpointPublished(job, attempt, checkpoint_from_message(status.checkpoint))
     if status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
-        yield e.AttemptExited(job, attempt, exit_from_message(status), progress)
+        yield e.AttemptExited(job, attempt, exit_from_message(status), progress, node=part)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
     if is_swapped:
         mem_bytes, note = min(status.swapped_bytes, limits.MAX_MEM_BYTES), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
-        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus))
+        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part)
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:

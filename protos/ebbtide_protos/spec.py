@@ -104,6 +104,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         signal_target=_known("--signal-target", _SIGNAL_TARGETS, message.signal_target),
         weight=message.weight if message.HasField("weight") else 1.0,
         group=message.group,
+        nodes=message.nodes or 1,
     )
 
 
@@ -132,6 +133,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         signal_target=_SIGNAL_TARGET_MESSAGES[spec.signal_target],
         weight=spec.weight,
         group=spec.group,
+        nodes=spec.nodes,
     )
 
 

@@ -160,12 +160,16 @@ class Job:
             raise ValueError(f"step {step} is below step {self._saved_step}, which this attempt has already saved")
         group = distributed.current()
         if group is not None and group.rank != 0:
-            group.follow(save)
+            group.follow(lambda draft: save(self._here(draft)))
         elif group is not None:
             self._announce(group.lead(lambda write: self._write(write, step), save, all_ranks))
         elif self._env_rank == 0:
             self._announce(self._write(save, step))
         self._step = self._saved_step = step
+
+    def _here(self, draft: Path) -> Path:
+        """Rank 0's draft as this rank reaches it: another node may have the shared directory in another place."""
+        return draft if self.checkpoint_dir is None else self.checkpoint_dir / draft.name
 
     def _write(self, save: Save, step: int) -> Checkpoint:
         if self.checkpoint_dir is None:

@@ -239,6 +239,7 @@ class Simulation:
             weight=job.weight,
             group=job.bag,
             max_nodes=self.world.max_nodes,
+            nodes=job.nodes,
             work_s=declared,
             time_limit_s=job.time_limit_s,
             time_auto=job.time_auto,

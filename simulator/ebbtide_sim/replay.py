@@ -194,6 +194,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
         gpu_mem_bytes=spec.gpu_mem_bytes,
+        nodes=spec.nodes,
         cpus=spec.cpus,
         mem_bytes=spec.mem_bytes,
         grace_s=spec.grace_s,

@@ -70,6 +70,13 @@ def test_a_ddp_job_is_one(ebb, master):
     assert sent_spec(master).launch == job_pb2.LAUNCH_MODE_DDP
 
 
+def test_a_job_on_several_nodes_has_one_gpu_on_each_unless_told_otherwise(ebb, master):
+    ebb("submit", "--nodes", "2", "--", "train.py")
+    assert (sent_spec(master).nodes, sent_spec(master).gpus_min, sent_spec(master).gpus_max) == (2, share(2), share(2))
+    ebb("submit", "--nodes", "2", "--gpus", "8", "--", "train.py")
+    assert (master.sent("Submit")[-1].spec.nodes, master.sent("Submit")[-1].spec.gpus_min) == (2, share(8))
+
+
 def test_a_job_without_gpus_is_spelled_cpu_only(ebb, master):
     ebb("submit", "--cpu-only", "--", "true")
     assert (sent_spec(master).gpus_min, sent_spec(master).gpus_max) == (share(0), share(0))
@@ -106,6 +113,10 @@ BAD_INPUTS = [
     (["--gpus", "NaN", "--", "true"], "--gpus"),
     (["--gpus", "1e400", "--", "true"], "--gpus"),
     (["--gpus", "abc", "--", "true"], "--gpus"),
+    (["--nodes", "0", "--", "true"], "--nodes"),
+    (["--nodes", "2", "--gpus", "3", "--", "true"], "3 GPUs cannot be divided equally among 2 nodes"),
+    (["--nodes", "2", "--gpus", "2-4", "--", "true"], "one number of GPUs"),
+    (["--nodes", "2", "--gpus", "1/2", "--", "true"], "cannot be divided"),
     (["--gpus", "4-1", "--", "true"], "--gpus"),
     (["--gpus", "999999999", "--", "true"], "limit of 4096"),
     (["--gpus", "9" * 10_000, "--", "true"], "--gpus"),

@@ -35,14 +35,16 @@ from tests.core.lab import registration
 LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out")
 NODES = ("a", "b")
 GPUS = 3
+PORT = 20000
 
 
 @dataclass
 class Process:
-    """An attempt as it really is on its node."""
+    """An attempt, or its part of one, as it really is on its node; ``part`` is what reports of it name."""
 
     ref: AttemptRef
     node: str
+    part: NodeId
     gpus: dict[str, int]
     alive: bool = True
     free: bool = False
@@ -64,7 +66,7 @@ class World(RuleBasedStateMachine):
         self.cluster = Cluster(self.policy)
         self.now = 0.0
         self.journal: list[tuple[float, e.Event]] = []
-        self.processes: dict[AttemptRef, Process] = {}
+        self.processes: dict[tuple[AttemptRef, str], Process] = {}
         self.mail: list[tuple[Process, tuple[e.Event, ...]]] = []
         self.accepted: set[JobId] = set()
         self.finished: dict[JobId, JobState] = {}
@@ -88,34 +90,43 @@ class World(RuleBasedStateMachine):
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
             if isinstance(command, Launch | Stop | Resume | Forget):
-                [node] = command.nodes  # no job may be spread here
-                if self.connected[node]:
-                    self._order(command, node)
+                for node in command.nodes:
+                    if self.connected[node]:
+                        self._order(command, node)
 
     def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
+        key = ref, node
         match order:
-            case Launch() if ref not in self.processes:
-                gpus = {gpu.gpu: gpu.share for gpu in order.allocation.nodes[0].gpus}
-                process = self.processes[ref] = Process(ref, node, gpus)
-                self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100))
-            case Stop(swaps=int()) if ref in self.processes:
-                process = self.processes[ref]
+            case Launch() if key not in self.processes:
+                self._launch(order, node)
+            case Stop(swaps=int()) if key in self.processes:
+                process = self.processes[key]
                 process.to_leave |= order.swaps == process.swaps and (process.coming or not process.out)
-            case Resume() if ref in self.processes:
-                process = self.processes[ref]
+            case Resume() if key in self.processes:
+                process = self.processes[key]
                 process.coming |= order.swaps == process.swaps and process.out
-            case Stop() if ref in self.processes and self.processes[ref].out:
-                self._end(self.processes[ref], LOST_IN_HOST_MEMORY)
-            case Stop() if ref in self.processes and order.grace_s == 0:
-                self._end(self.processes[ref], ExitFacts(signal=9, stop_requested=True, killed=True))
-            case Stop() if ref in self.processes:
-                self.processes[ref].asked = True
-            case Forget() if ref in self.processes:
-                assert self.processes[ref].free, "told to forget an attempt whose GPUs are not free"
-                del self.processes[ref]
+            case Stop() if key in self.processes and self.processes[key].out:
+                self._end(self.processes[key], LOST_IN_HOST_MEMORY)
+            case Stop() if key in self.processes and order.grace_s == 0:
+                self._end(self.processes[key], ExitFacts(signal=9, stop_requested=True, killed=True))
+            case Stop() if key in self.processes:
+                self.processes[key].asked = True
+            case Forget() if key in self.processes:
+                assert self.processes[key].free, "told to forget an attempt whose GPUs are not free"
+                del self.processes[key]
             case _:
                 pass
+
+    def _launch(self, order: Launch, node: NodeId) -> None:
+        ref, nodes = AttemptRef(order.job, order.attempt), order.allocation.node_ids
+        [piece] = [piece for piece in order.allocation.nodes if piece.node == node]
+        first, part = node == nodes[0], NodeId(node) if len(nodes) > 1 else e.EVERY_NODE
+        assert first or order.port == PORT + ref.attempt, "ranks that do not know where to meet"
+        gpus = {gpu.gpu: gpu.share for gpu in piece.gpus}
+        process = self.processes[ref, node] = Process(ref, node, part, gpus)
+        port = PORT + ref.attempt if first else 0
+        self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100, node=part, port=port))
 
     def _report(self, process: Process, event: e.Event) -> None:
         """The node sends the attempt's whole status, as it does after every change."""
@@ -128,7 +139,12 @@ class World(RuleBasedStateMachine):
             if process.out and not process.coming:
                 exit = dataclasses.replace(exit, swap_failure=LOST_IN_HOST_MEMORY.swap_failure)
             process.alive, process.free = False, freed
-            self._report(process, e.AttemptExited(process.ref.job, process.ref.attempt, exit, freed=freed))
+            ref = process.ref
+            self._report(process, e.AttemptExited(ref.job, ref.attempt, exit, freed=freed, node=process.part))
+
+    def _release(self, process: Process) -> None:
+        process.free = True
+        self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt, node=process.part))
 
     def _some(self, data: st.DataObject, choices: list) -> object:
         return data.draw(st.sampled_from(choices))
@@ -144,6 +160,7 @@ class World(RuleBasedStateMachine):
         retries=st.integers(0, 2),
         cpus=st.sampled_from([0.0, 10.0, 20.0]),
         priority=st.sampled_from([1, 42, 99]),
+        nodes=st.sampled_from([1, 1, 2]),
     )
     def submit(
         self,
@@ -155,16 +172,19 @@ class World(RuleBasedStateMachine):
         retries: int,
         cpus: float,
         priority: int,
+        nodes: int,
     ) -> None:
         if len(self.accepted) > 12:
             return
         if suspend is SuspendMode.SWAP:
-            low, more = min(low, Fraction(1)), 0
+            low, more, nodes = min(low, Fraction(1)), 0, 1
+        smallest = parts(low) if nodes == 1 else 2 * WHOLE * max(1, int(low))
         spec = JobSpec(
             command=("x",),
             workdir="/",
-            gpus_min=parts(low),
-            gpus_max=max(parts(low), min(3, more) * WHOLE),
+            gpus_min=smallest,
+            gpus_max=max(smallest, min(3, more) * WHOLE) if nodes == 1 else smallest,
+            nodes=nodes,
             job_class=JobClass.TRIAL_AND_ERROR if te else JobClass.BEST_EFFORT,
             suspend=suspend,
             retries=retries,
@@ -278,20 +298,18 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def suspend_and_resume(self, data: st.DataObject) -> None:
         """A whole round without a hitch, but for the network: every status of it may still come again."""
-        process = self._some(data, [p for p in self.processes.values() if p.alive and self.connected[p.node]])
-        self.tell(e.SuspendRequested(process.ref.job))
-        self.tell(e.ResumeRequested(process.ref.job))
-        self._end(process, ExitFacts(exit_code=85, stop_requested=True, delivered=True, acknowledged=True))
-        process.free = True
-        self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
-        self._tell_all(process.reports)
+        ref = self._some(data, [p for p in self.processes.values() if p.alive and self.connected[p.node]]).ref
+        self.tell(e.SuspendRequested(ref.job))
+        self.tell(e.ResumeRequested(ref.job))
+        for process in [p for p in self.processes.values() if p.ref == ref and p.alive and self.connected[p.node]]:
+            self._end(process, ExitFacts(exit_code=85, stop_requested=True, delivered=True, acknowledged=True))
+            self._release(process)
+            self._tell_all(process.reports)
 
     @precondition(lambda self: any(not p.alive and not p.free for p in self.processes.values()))
     @rule(data=st.data())
     def release_memory(self, data: st.DataObject) -> None:
-        process = self._some(data, [p for p in self.processes.values() if not p.alive and not p.free])
-        process.free = True
-        self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
+        self._release(self._some(data, [p for p in self.processes.values() if not p.alive and not p.free]))
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 700.0]))
     def let_time_pass(self, seconds: float) -> None:
@@ -325,7 +343,7 @@ class World(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES))
     def reboot(self, node: str) -> None:
         """Everything on it is gone, and its agent comes back knowing of nothing."""
-        self.processes = {ref: process for ref, process in self.processes.items() if process.node != node}
+        self.processes = {key: process for key, process in self.processes.items() if process.node != node}
         self.mail = [letter for letter in self.mail if letter[0].node != node]
         self.connected[node] = False
         self.connect(node)
@@ -333,10 +351,10 @@ class World(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES))
     def refuse_newest(self, node: str) -> None:
         """The node cannot start what it was just told to."""
-        for ref, process in list(self.processes.items()):
+        for (ref, _), process in list(self.processes.items()):
             if process.node == node and process.alive and self.connected[node] and len(process.reports) == 1:
                 process.alive, process.free = False, True
-                process.reports = [e.AttemptRefused(ref.job, ref.attempt, RefusalCause.NODE, "no room")]
+                process.reports = [e.AttemptRefused(ref.job, ref.attempt, RefusalCause.NODE, "no room", process.part)]
                 self.mail = [letter for letter in self.mail if letter[0] is not process]
                 self.mail.append((process, tuple(process.reports)))
                 return
@@ -366,8 +384,15 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def no_job_has_two_live_attempts(self) -> None:
-        alive = [process.ref.job for process in getattr(self, "processes", {}).values() if process.alive]
-        assert len(alive) == len(set(alive)), alive
+        alive = {process.ref for process in getattr(self, "processes", {}).values() if process.alive}
+        assert len(alive) == len({ref.job for ref in alive}), alive
+
+    @invariant()
+    def no_attempt_is_taken_for_over_before_it_is_on_all_of_its_nodes(self) -> None:
+        for process in getattr(self, "processes", {}).values():
+            attempt = self.cluster.state.jobs[process.ref.job].attempts[process.ref.attempt - 1]
+            assert attempt.exited is None or not process.alive, process
+            assert attempt.freed is None or process.free, process
 
     @invariant()
     def no_accepted_job_is_missing_and_finished_ones_stay_so(self) -> None:
@@ -408,8 +433,7 @@ class World(RuleBasedStateMachine):
                 if process.alive:
                     self._end(process, ExitFacts())
                 if not process.alive and not process.free:
-                    process.free = True
-                    self._report(process, e.AttemptFreed(process.ref.job, process.ref.attempt))
+                    self._release(process)
             mail, self.mail = self.mail, []
             for _, status in mail:
                 self._tell_all(status)

@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.environment import job_environment, rank_environment
+from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 from ebbtide_cli.verb import VERBS
 from ebbtide_core.job import TRANSITIONS
@@ -239,10 +240,11 @@ def test_the_job_contract_lists_every_variable_of_the_environment():
     intent = Intent(
         job_id="1", attempt=1, cluster_id="c", command=("true",), workdir="/", env={}, gpus=(Gpu("GPU-1", 1, 1, 1),),
         gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", signal_target=SignalTarget.AUTO, ddp=True,
-        needs_checkpoint=False, node_rank=0, num_nodes=1,
-        world_size=0, master_addr="", node_dir="/n", job_checkpoint_dir="/c", fake_gpu_dir="",
+        needs_checkpoint=False, node_rank=0, num_nodes=2, world_size=0, master_addr="",
+        node_dir="/n", job_checkpoint_dir="/c", fake_gpu_dir="", network=Network("eth0"),
     )  # fmt: skip
-    given = job_environment(intent, checkpoint_dir="/c/1", resume_dir="", socket="/s") | rank_environment(intent, 0, 1)
+    given = job_environment(intent, checkpoint_dir="/c/1", resume_dir="", socket="/s")
+    given |= gang_environment(intent, 1) | rank_environment(intent, 0, 1)
     rows = table(DOCS / "job-contract.md", "Environment")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(listed) == sorted(given)

@@ -220,8 +220,10 @@ def free_port() -> int:
 
 
 def test_two_ranks_agree_add_up_save_and_leave_together(tmp_path: Path) -> None:
-    attempt_dir = tmp_path / "7" / "attempt-1"
+    attempt_dir, other_mount = tmp_path / "7" / "attempt-1", tmp_path / "mounted" / "attempt-1"
+    other_mount.parent.symlink_to(attempt_dir.parent)
     variables = {
+        "OTHER_MOUNT": str(other_mount),
         "EBB_JOB_ID": "7",
         "EBB_ATTEMPT": "1",
         "EBB_CHECKPOINT_DIR": str(attempt_dir),
@@ -244,6 +246,7 @@ def test_two_ranks_agree_add_up_save_and_leave_together(tmp_path: Path) -> None:
     full = "OSError: [Errno 28] No space left on device"
     told = "CheckpointFailed: rank {}: OSError(28, 'No space left on device')"
     assert [fact["all ranks"] for fact in facts] == ["saved", "saved"]
+    assert [fact["reached"] for fact in facts] == [[str(attempt_dir)], [str(other_mount)]]
     assert [fact["rank 0 only"] for fact in facts] == ["saved", "saved"]
     assert [fact["broken on 0"] for fact in facts] == [full, told.format(0)]
     assert [fact["broken on 0 of all"] for fact in facts] == [full, told.format(0)]

@@ -1,6 +1,7 @@
 """Two ranks over gloo, forked from one process so that torch is imported once; each writes what it saw as JSON.
 
-Argument: a directory. The environment gives MASTER_ADDR and MASTER_PORT.
+Argument: a directory. The environment gives MASTER_ADDR, MASTER_PORT, and OTHER_MOUNT: where rank 1 has the directory
+for checkpoints.
 """
 
 import json
@@ -58,7 +59,10 @@ def outcome(action: Callable[[], object]) -> str:
 
 
 def checkpoints(job: ebbtide.Job, rank: int) -> Facts:
+    reached = set()
+
     def every_rank(directory: Path) -> None:
+        reached.add(str(directory.parent))
         (directory / f"shard-{rank}").write_text(str(rank))
 
     def broken_on(broken: int) -> Callable[[Path], None]:
@@ -71,6 +75,7 @@ def checkpoints(job: ebbtide.Job, rank: int) -> Facts:
 
     return {
         "all ranks": outcome(lambda: job.checkpoint(every_rank, 1, all_ranks=True)),
+        "reached": sorted(reached),
         "rank 0 only": outcome(lambda: job.checkpoint(every_rank, 2)),
         "broken on 0": outcome(lambda: job.checkpoint(broken_on(0), 2)),
         "broken on 0 of all": outcome(lambda: job.checkpoint(broken_on(0), 2, all_ranks=True)),
@@ -105,6 +110,8 @@ def _peek() -> float:
 def rank_main(rank: int, directory: Path) -> None:
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
     os.environ["WORLD_SIZE"] = "2"
+    if rank == 1:
+        os.environ["EBB_CHECKPOINT_DIR"] = os.environ["OTHER_MOUNT"]
     job = ebbtide.job()
     world = ebt.init()
     facts: Facts = {"world": [world.rank, world.world_size, str(world.device)]}

@@ -6,6 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from ebbtide_agent import network
+from ebbtide_agent.network import Network
+
 
 class SignalTarget(StrEnum):
     """Which processes get the stop signal."""
@@ -50,6 +53,8 @@ class Intent:
     node_dir: str
     job_checkpoint_dir: str
     fake_gpu_dir: str  # empty: the GPUs are real
+    master_port: int = 0  # where the ranks meet; 0: this node chooses
+    network: Network = network.ANY
 
     @property
     def processes(self) -> int:
@@ -72,6 +77,8 @@ class Intent:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError if the content is not an intent."""
+        reached = Network(**content.get("network", {}))
         gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
-        return cls(**{**content, "command": tuple(content["command"]), "gpus": gpus, "signal_target": target})
+        command = tuple(content["command"])
+        return cls(**{**content, "command": command, "gpus": gpus, "signal_target": target, "network": reached})

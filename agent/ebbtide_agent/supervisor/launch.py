@@ -25,8 +25,6 @@ _BAD_COMMAND = {
     errno.ENAMETOOLONG: "not found: the name is too long",
     errno.E2BIG: "arguments and environment are too large",
 }
-# Below the range that the kernel takes ports of outgoing connections from.
-_PORTS = range(20000, 32000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +75,29 @@ def stop_signal(name: str) -> int:
 
 
 def rendezvous_port(intent: Intent) -> int:
-    """A port for the attempt's ranks to meet on.
+    """The port that the attempt's ranks meet on: the one that its first node chose, or a free one of this node.
 
-    Every node of an attempt finds the same one without asking; an attempt that is alone takes the next free one.
-    Raises Refused if all are taken.
+    Attempts begin to look in different places, so that two that start at once do not take the same. Raises Refused if
+    all are taken.
     """
+    if intent.master_port:
+        return intent.master_port
+    ports = intent.network.ports
     seed = f"{intent.cluster_id}/{intent.job_id}/{intent.attempt}"
-    first = zlib.crc32(seed.encode()) % len(_PORTS)
-    if intent.num_nodes > 1:
-        return _PORTS[first]
-    for offset in range(len(_PORTS)):
-        port = _PORTS[(first + offset) % len(_PORTS)]
-        if _is_free(port):
+    first = zlib.crc32(seed.encode()) % len(ports)
+    for offset in range(len(ports)):
+        port = ports[(first + offset) % len(ports)]
+        if _is_free(port, "127.0.0.1" if intent.num_nodes == 1 else ""):
             return port
-    raise Refused("no free port for the ranks to meet on")
+    raise Refused(f"no free port for the ranks to meet on: {ports[0]}-{ports[-1]} are all taken (ebb agent --ports)")
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port: int, host: str) -> bool:
     with socket.socket() as probe:
         # Without it a port counts as taken for a minute after its last user, whom nobody waits for.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

@@ -6,7 +6,7 @@ from pathlib import Path
 from ebbtide import checkpoints
 
 from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.environment import job_environment, rank_environment
+from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
@@ -19,6 +19,7 @@ class Prepared:
     signal: int  # number of the stop signal
     resumed_step: int | None
     environments: tuple[dict[str, str], ...]  # one per process
+    port: int  # where its ranks meet; 0: it has but one
 
 
 def prepare(intent: Intent, place: AttemptDir) -> Prepared:
@@ -27,10 +28,12 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
     with refusing("cannot use the checkpoint directory"):
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    port = rendezvous_port(intent) if intent.ddp or intent.num_nodes > 1 else 0
     return Prepared(
         signal=signum,
         resumed_step=None if checkpoint is None else checkpoint.step,
-        environments=_environments(intent, place, "" if checkpoint is None else str(checkpoint.path)),
+        environments=_environments(intent, place, "" if checkpoint is None else str(checkpoint.path), port),
+        port=port,
     )
 
 
@@ -44,14 +47,15 @@ def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
     return found
 
 
-def _environments(intent: Intent, place: AttemptDir, resume_dir: str) -> tuple[dict[str, str], ...]:
+def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int) -> tuple[dict[str, str], ...]:
     common = job_environment(
         intent,
         checkpoint_dir=str(intent.checkpoint_dir),
         resume_dir=resume_dir,
         socket=str(place.job_socket),
     )
+    if intent.num_nodes > 1:
+        common |= gang_environment(intent, port)
     if not intent.ddp:
         return (common,)
-    port = rendezvous_port(intent)
     return tuple({**common, **rank_environment(intent, rank, port)} for rank in range(intent.processes))

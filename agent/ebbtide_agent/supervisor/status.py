@@ -116,6 +116,7 @@ class Status:
     swapped_bytes: int = 0
     swap_s: float = 0.0
     swap_note: str = ""
+    master_port: int = 0
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

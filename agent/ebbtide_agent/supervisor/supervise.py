@@ -144,6 +144,7 @@ def _note_start(status: Status, prepared: Prepared, ranks: list[Rank], started_a
     status.pid = ranks[0].identity.pid
     status.started_at = started_at
     status.resumed_step = prepared.resumed_step
+    status.master_port = prepared.port
 
 
 def _record(place: AttemptDir, status: Status) -> None:

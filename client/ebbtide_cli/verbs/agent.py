@@ -9,7 +9,13 @@ from ebbtide_cli.home import Home
 from ebbtide_cli.verb import CPUS, SIZE, examples
 
 
-@click.command(epilog=examples("ebb agent", "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711"))
+@click.command(
+    epilog=examples(
+        "ebb agent",
+        "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
+        "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
+    )
+)
 @click.option("--name", default="", help="Name of the node (default: the host's).")
 @click.option(
     "--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), none, or e.g. 4xRTX4090."
@@ -18,8 +24,19 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
 @click.option("--checkpoint-root", metavar="DIR", type=click.Path(path_type=Path), help="(default: in EBB_HOME)")
 @click.option("--cpus", metavar="N", type=CPUS, help="CPUs to offer (default: all).")
 @click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory to offer (default: all).")
+@click.option(
+    "--interface", metavar="NAME", default="", help="Network that jobs on several nodes use (default: the master's)."
+)
+@click.option("--ports", metavar="N-M", default="", help="Where their ranks may meet (default: 20000-31999).")
 def command(
-    name: str, gpus: str, master: str | None, checkpoint_root: Path | None, cpus: float | None, mem: int | None
+    name: str,
+    gpus: str,
+    master: str | None,
+    checkpoint_root: Path | None,
+    cpus: float | None,
+    mem: int | None,
+    interface: str,
+    ports: str,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
@@ -33,5 +50,7 @@ def command(
             checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
             cpus=cpus,
             mem_bytes=mem,
+            interface=interface,
+            ports=ports,
         )
     )

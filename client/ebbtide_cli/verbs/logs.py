@@ -13,14 +13,17 @@ from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
 
 
-@click.command(epilog=examples("ebb logs 17", "ebb logs -f 17", "ebb logs --attempt 2 17 | grep loss"))
+@click.command(
+    epilog=examples("ebb logs 17", "ebb logs -f 17", "ebb logs --attempt 2 17 | grep loss", "ebb logs --node right 17")
+)
 @id_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on as the job prints; Ctrl-C detaches.")
 @click.option("--attempt", type=click.IntRange(1, 2**31 - 1), help="Only this attempt (default: all).")
+@click.option("--node", default="", metavar="NAME", help="What was printed there (default: on the job's first node).")
 @master_option
-def command(job_id: str, follow: bool, attempt: int | None, master: str | None) -> None:
+def command(job_id: str, follow: bool, attempt: int | None, node: str, master: str | None) -> None:
     """Print a job's output, byte for byte; a line on stderr marks where a new attempt begins."""
-    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow)
+    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node)
     current = 0
     with detaching([job_id]):
         for number, data in _output(master, request):

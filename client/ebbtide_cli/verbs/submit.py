@@ -26,7 +26,6 @@ TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse
 RESUBMIT_S: Final = 10.0
 """How long the same submit is repeated when the master goes away before it answered."""
 
-ONE_GPU: Final = GpuRange.exactly(1)
 NO_GPU: Final = GpuRange.exactly(0)
 
 
@@ -36,6 +35,7 @@ NO_GPU: Final = GpuRange.exactly(0)
     epilog=examples(
         "ebb submit -- python train.py",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
+        "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
@@ -43,7 +43,13 @@ NO_GPU: Final = GpuRange.exactly(0)
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--name", help="What lists call it (default: the script's name).")
-@click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1).")
+@click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1 per node).")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, limits.MAX_NODES),
+    default=1,
+    help="Exactly so many nodes, each with the same number of the GPUs; all of them start, or none (default: 1).",
+)
 @click.option("--cpu-only", is_flag=True, help="No GPU at all.")
 @click.option("--gpu-mem", metavar="SIZE", type=SIZE, help="Memory of each GPU (default: its share of each).")
 @click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node.")
@@ -99,6 +105,7 @@ def command(
     argv: tuple[str, ...],
     name: str | None,
     gpus: GpuRange | None,
+    nodes: int,
     cpu_only: bool,
     gpu_mem: int | None,
     cpus: float | None,
@@ -126,7 +133,7 @@ def command(
     """Queue a job; print its id. Options stand before the command."""
     if cpu_only and gpus:
         raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
-    wanted = NO_GPU if cpu_only else gpus or ONE_GPU
+    wanted = NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes)
     spec = check(
         JobSpec(
             command=argv,
@@ -135,6 +142,7 @@ def command(
             env=job_environment(os.environ, variables),
             gpus_min=parts(wanted.low),
             gpus_max=parts(wanted.high),
+            nodes=nodes,
             gpu_mem_bytes=gpu_mem or 0,
             cpus=cpus or 0.0,
             mem_bytes=mem or 0,

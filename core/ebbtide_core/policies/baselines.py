@@ -127,7 +127,7 @@ def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_r
             continue
         draft.trial.give(allocation)
         chosen.append(victim)
-        room = draft.trial.find(job, job.gpus_min, allocation.node_ids)
+        room = draft.trial.find(job, job.gpus_min, None if draft.trial.is_gang(job) else allocation.node_ids)
         if room is not None:
             break
     for victim in chosen:

@@ -2,7 +2,7 @@
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.placing import Trial, reads_checkpoint
+from ebbtide_core.placing import Trial, could_spread, reads_checkpoint
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -123,7 +123,7 @@ class Draft:
 
     def wait(self, job: Job, share: int | None = None) -> None:
         """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
-        need = count_text(job.gpus_min if share is None else share)
+        need = need_text(job, job.gpus_min if share is None else share)
         need = "GPU" if job.own_room is not None else need
         self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
 
@@ -134,10 +134,12 @@ class Draft:
             return ": no node is connected"
         if (own := job.own_room) is not None:
             return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
-        if job.spec.max_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
+        if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and books.roots != {job.checkpoint_root_id}:
             return self._pinned(job)
+        if job.spec.nodes > 1 and not could_spread(job, books):
+            return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
         return ""
 
     def _pinned(self, job: Job) -> str:
@@ -147,6 +149,12 @@ class Draft:
         return (
             f" of node {', '.join(reaching)}, where its checkpoint is" if reaching else ": no node has its checkpoint"
         )
+
+
+def need_text(job: Job, share: int) -> str:
+    """What ``job`` needs to have ``share`` parts of GPUs, in words: ``2 GPUs on 2 nodes``."""
+    nodes = job.spec.nodes
+    return count_text(share) if nodes == 1 else f"{count_text(share)} on {nodes} nodes"
 
 
 def count_text(share: int) -> str:

@@ -8,8 +8,11 @@ before anybody is preempted. A resize costs a restart, so an attempt is resized 
 from collections.abc import Collection
 
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
+
+_Shrink = tuple[Job, Allocation, Allocation]
+"""Who shrinks, what it has, and what it would have then."""
 
 
 def fit_ranges(draft: Draft) -> None:
@@ -29,9 +32,18 @@ def fit_ranges(draft: Draft) -> None:
 
 
 def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: list[Job] | None = None) -> bool:
-    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink."""
+    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink.
+
+    For a gang, they shrink on all nodes, those with the greatest surplus first.
+    """
     best: list[Job] | None = None
-    for node, victims in _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among).items():
+    shrinkable = _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among)
+    if draft.trial.is_gang(job):
+        everywhere = [victim for victims in shrinkable.values() for victim in victims]
+        choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
+    else:
+        choices = [*shrinkable.items()]
+    for node, victims in choices:
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best)):
             best = shrinks
@@ -58,29 +70,43 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
     return found
 
 
-def _shrinks_for(draft: Draft, job: Job, node: NodeId, victims: list[Job]) -> list[Job] | None:
-    """Which of ``victims`` to shrink so that ``job`` fits on ``node``; None if all of them are not enough."""
-    shrinks: list[Job] = []
-    undo = []
+def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]) -> list[Job] | None:
+    """Which of ``victims`` to shrink so that ``job`` fits on ``node`` (None: anywhere); None if all are not enough."""
+    done: list[_Shrink] = []
     room = None
     for victim in victims:
         before = draft.allocation(victim)
         assert before is not None
         draft.trial.give(before)
-        smaller = draft.trial.find(victim, victim.gpus_min, [node])
+        smaller = draft.trial.find(victim, victim.gpus_min, before.node_ids if node is None else [node])
         if smaller is None:
             draft.trial.take(before)
             continue
         draft.trial.take(smaller)
-        undo.append((before, smaller))
-        shrinks.append(victim)
-        room = draft.trial.find(job, job.gpus_min, [node])
+        done.append((victim, before, smaller))
+        room = draft.trial.find(job, job.gpus_min, None if node is None else [node])
         if room is not None:
             break
-    for before, smaller in undo:
+    if room is not None and node is None:
+        done = _needed(draft, job, done)
+    for _, before, smaller in done:
         draft.trial.give(smaller)
         draft.trial.take(before)
-    return shrinks if room is not None else None
+    return [victim for victim, _, _ in done] if room is not None else None
+
+
+def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
+    """Those of ``done`` without which a gang would not fit; the others, often on other nodes, are undone."""
+    needed = []
+    for shrink in done:
+        _, before, smaller = shrink
+        draft.trial.give(smaller)
+        draft.trial.take(before)
+        if draft.trial.find(job, job.gpus_min) is None:
+            draft.trial.give(before)
+            draft.trial.take(smaller)
+            needed.append(shrink)
+    return needed
 
 
 def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:

@@ -26,6 +26,9 @@ from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
 
+Choice = tuple[list[Job], list[NodeId] | None]
+"""Who has to go, and where there is room then; on any nodes if None."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitGpp(Policy):
@@ -63,15 +66,15 @@ class FitGpp(Policy):
 
     def _preempt_for(self, draft: Draft, job: Job) -> bool:
         """Evict the victims that cost least and place ``job`` in their room."""
-        choice = self._single(draft, job)
+        choice = self._gang_set(draft, job) if draft.trial.is_gang(job) else self._single(draft, job)
         if choice is None and self.fallback == "multi":
             choice = self._cheapest_set(draft, job)
         if choice is None:
             return False
-        victims, node = choice
+        victims, nodes = choice
         for victim in victims:
             draft.evict(victim, f"preempted by job {job.id}", job.id)
-        room = draft.trial.find(job, job.gpus_min, [node])
+        room = draft.trial.find(job, job.gpus_min, nodes)
         assert room is not None, f"preemption made no room for job {job.id}"
         names = ", ".join(victim.id for victim in victims)
         draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
@@ -86,15 +89,24 @@ class FitGpp(Policy):
             if self.p is None or job.preemptions < self.p or not job.running:
                 yield score, job, allocation
 
-    def _single(self, draft: Draft, job: Job) -> tuple[list[Job], NodeId] | None:
+    def _gang_set(self, draft: Draft, job: Job) -> Choice | None:
+        """The cheapest jobs, on any nodes, of which each is needed; a single one if ``fallback`` is to wait."""
+        candidates = [victim for _, victim, _ in self._candidates(draft)]
+        for victim in candidates:
+            if makes_room(draft, job, [victim], None):
+                return [victim], None
+        victims = minimal_set(draft, job, candidates, None) if self.fallback == "multi" else []
+        return (victims, None) if victims else None
+
+    def _single(self, draft: Draft, job: Job) -> Choice | None:
         """Eq. 2: the cheapest job that alone makes room."""
         for _, victim, allocation in self._candidates(draft):
             for node in allocation.node_ids:
                 if could_make_room(draft, job, [allocation], node) and makes_room(draft, job, [victim], [node]):
-                    return [victim], node
+                    return [victim], [node]
         return None
 
-    def _cheapest_set(self, draft: Draft, job: Job) -> tuple[list[Job], NodeId] | None:
+    def _cheapest_set(self, draft: Draft, job: Job) -> Choice | None:
         """The cheapest minimal set of jobs on one node that together make room."""
         by_node: dict[NodeId, list[tuple[float, Job, Allocation]]] = {}
         for candidate in self._candidates(draft):
@@ -110,7 +122,7 @@ class FitGpp(Policy):
                 cost = sum(score for score, victim, _ in candidates if victim.id in chosen)
                 if best is None or (cost, victims[0].sequence) < best[:2]:
                     best = (cost, victims[0].sequence, victims, node)
-        return None if best is None else best[2:]
+        return None if best is None else (best[2], [best[3]])
 
 
 class Scores:

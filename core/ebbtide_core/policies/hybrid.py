@@ -260,7 +260,7 @@ class _Pass:
 
     def _place(self, job: Job, reason: str, sticky: bool = False) -> bool:
         find = partial(self.draft.trial.find, job, job.gpus_min, free_now=True)
-        if WHOLE <= job.gpus_min <= self.draft.snapshot.books.largest * WHOLE:
+        if job.gpus_min >= WHOLE and not self.draft.trial.is_gang(job):
             room = next(filter(None, (find([node]) for node in self._nodes(job))), None)
         else:  # a share of a GPU, or a gang over several nodes
             room = find()

@@ -13,6 +13,7 @@ from typing import Final
 from ebbtide_core.books import Books
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
+from ebbtide_core.placing import could_spread
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.queues import QueueKey, ShapedQueue
 from ebbtide_core.state import ClusterState
@@ -69,6 +70,8 @@ def by_arrival_only(job: Job) -> QueueKey:
 
 def could_run(job: Job, books: Books) -> bool:
     """Whether ``job`` would fit on the connected nodes if nobody else ran there."""
+    if job.spec.nodes > 1:
+        return could_spread(job, books)
     if job.gpus_min > books.largest * WHOLE and not _fits_as_gang(job, books):
         return False
     return not job.checkpoint_root_id or job.checkpoint_root_id in books.roots
@@ -81,7 +84,7 @@ def _fits_as_gang(job: Job, books: Books) -> bool:
 
 def reach(job: Job, books: Books) -> int:
     """The most that ``job`` could have, in parts: no more than its range, and no more than its node has."""
-    if job.gpus_max <= books.largest * WHOLE or job.spec.max_nodes > 1:
+    if job.gpus_max <= books.largest * WHOLE or job.spec.most_nodes > 1:
         return job.gpus_max
     return max(job.gpus_min, books.largest * WHOLE)
 

@@ -115,5 +115,5 @@ def _size(books: Books, job: Job) -> int:
     large_enough = [
         sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory) for node in books.usable.values()
     ]
-    gpus = max(large_enough, default=0) if job.spec.max_nodes == 1 else sum(large_enough)
+    gpus = max(large_enough, default=0) if job.spec.most_nodes == 1 else sum(large_enough)
     return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))

@@ -50,18 +50,13 @@ def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Sequence[N
     return victims
 
 
-def is_gang(draft: Draft, job: Job) -> bool:
-    """Whether ``job`` can only run on several nodes."""
-    return job.spec.max_nodes > 1 and job.gpus_min > draft.snapshot.books.largest * WHOLE
-
-
 def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> bool:
     """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all cannot help.
 
     Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
     the first that will do, then the fewest on one node, or on all for a gang; each of them is needed.
     """
-    victims, nodes = _gang_victims(draft, job, levels) if is_gang(draft, job) else _victims(draft, job, levels)
+    victims, nodes = _gang_victims(draft, job, levels) if draft.trial.is_gang(job) else _victims(draft, job, levels)
     if not victims:
         return False
     for victim in victims:

@@ -430,6 +430,7 @@ class Launch(_message.Message):
     NUM_NODES_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     MASTER_ADDR_FIELD_NUMBER: _builtins.int
+    MASTER_PORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -439,7 +440,9 @@ class Launch(_message.Message):
     world_size: _builtins.int
     """processes of all nodes, for DDP"""
     master_addr: _builtins.str
-    """empty: this node is alone"""
+    """of the first node; empty: this node is alone"""
+    master_port: _builtins.int
+    """where the ranks meet; 0: this node chooses it"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -456,10 +459,11 @@ class Launch(_message.Message):
         num_nodes: _builtins.int = ...,
         world_size: _builtins.int = ...,
         master_addr: _builtins.str = ...,
+        master_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,6 +577,7 @@ class AttemptStatus(_message.Message):
     SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
     SWAP_S_FIELD_NUMBER: _builtins.int
     SWAP_NOTE_FIELD_NUMBER: _builtins.int
+    MASTER_PORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -594,6 +599,8 @@ class AttemptStatus(_message.Message):
     """how long the last move took, in either direction"""
     swap_note: _builtins.str
     """with SWAPPED: why it could not come back when it was asked to"""
+    master_port: _builtins.int
+    """where the ranks meet, once the first of several nodes has chosen it"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -626,10 +633,11 @@ class AttemptStatus(_message.Message):
         swapped_bytes: _builtins.int = ...,
         swap_s: _builtins.float = ...,
         swap_note: _builtins.str = ...,
+        master_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015

@@ -253,6 +253,7 @@ class JobSpec(_message.Message):
     TIME_AUTO_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     SIGNAL_TARGET_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
@@ -283,6 +284,8 @@ class JobSpec(_message.Message):
     """of its demand under fair-share; unset: 1"""
     group: _builtins.str
     """whose jobs have one share under fair-share; empty: it is on its own"""
+    nodes: _builtins.int
+    """exactly so many, with equally many GPUs of each; 0: 1"""
     signal_target: Global___SignalTarget.ValueType
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -324,11 +327,12 @@ class JobSpec(_message.Message):
         time_auto: _builtins.bool = ...,
         weight: _builtins.float | None = ...,
         group: _builtins.str = ...,
+        nodes: _builtins.int = ...,
         signal_target: Global___SignalTarget.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "mem_bytes", b"mem_bytes", "name", b"name", "priority", b"priority", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "mem_bytes", b"mem_bytes", "name", b"name", "nodes", b"nodes", "priority", b"priority", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015

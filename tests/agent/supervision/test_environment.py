@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ebbtide_agent.environment import job_environment, rank_environment, shutdown_timeout_s
+from ebbtide_agent.environment import gang_environment, job_environment, rank_environment, shutdown_timeout_s
+from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 PLAIN = Intent(
@@ -100,6 +101,17 @@ def test_the_contracts_variables_follow_from_the_attempt_and_win(changes, variab
 def test_a_rank_knows_its_place(changes, variables):
     given = rank_environment(replace(PLAIN, ddp=True, **changes), local_rank=1, port=20001)
     assert {name: given[name] for name in variables} == variables
+
+
+def test_every_process_of_a_job_on_several_nodes_knows_where_the_first_one_is():
+    intent = replace(PLAIN, num_nodes=2, master_addr="10.0.0.7")
+    assert gang_environment(intent, 20001) == {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "20001"}
+
+
+def test_an_interface_is_named_to_the_libraries_unless_the_user_named_another():
+    intent = replace(PLAIN, num_nodes=2, network=Network("eth1"), env={"NCCL_SOCKET_IFNAME": "ib0"})
+    given = gang_environment(intent, 20001)
+    assert (given["GLOO_SOCKET_IFNAME"], given["NCCL_SOCKET_IFNAME"]) == ("eth1", "ib0")
 
 
 def test_ranks_without_gpus_are_one():

@@ -1,0 +1,92 @@
+"""What is no news: reports may come twice, late, or about an attempt that is over."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core import gang
+from ebbtide_core.events import Event
+from ebbtide_core.job import Attempt
+from ebbtide_core.state import ClusterState
+
+
+def _current(state: ClusterState, event: Any) -> Attempt | None:
+    """The attempt that a report is about, if it is its job's newest."""
+    job = state.jobs.get(event.job)
+    if job is None or not job.attempts:
+        return None
+    newest = job.attempts[-1]
+    return newest if newest.number == event.attempt else None
+
+
+def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
+    attempt = _current(state, event)
+    if attempt is None or attempt.started is not None or attempt.exited is not None:
+        return False
+    if attempt.off_gpu or attempt.swaps != event.swaps:
+        return False
+    if not event.node:
+        return True
+    member = attempt.members.get(event.node)
+    return member is not None and not member.started and member.ended is None
+
+
+def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
+    attempt = _current(state, event)
+    if attempt is None or attempt.exited is not None or attempt.kept is None:
+        return False
+    return event.swaps > attempt.swaps
+
+
+def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
+    attempt = _current(state, event)
+    if attempt is None or attempt.exited is not None:
+        return False
+    return not event.node or not gang.has_ended(attempt, event.node)
+
+
+def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
+    attempt = _current(state, event)
+    if attempt is None or attempt.freed is not None:
+        return False
+    if not event.node:
+        return attempt.exited is not None
+    return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
+
+
+def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> bool:
+    return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
+
+
+def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
+    return _current(state, event) is not None
+
+
+def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
+    return event.node in state.books.nodes
+
+
+def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is not None and job.holding is None
+
+
+def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and (job.priority, job.weight) != (event.priority, event.weight)
+
+
+FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
+    e.AttemptStarted: _may_start,
+    e.AttemptSwapped: _may_be_swapped,
+    e.AttemptExited: _may_end,
+    e.AttemptRefused: _may_end,
+    e.AttemptFreed: _may_be_freed,
+    e.CheckpointPublished: _is_new_checkpoint,
+    e.ProgressReported: _is_current,
+    e.NodeLost: _node_is_known,
+    e.GpuHealthChanged: _node_is_known,
+    e.JobRetired: _is_over,
+    e.JobChanged: _is_a_change,
+}
+"""Whether an event that a handler is not ready for at any time is news now."""
