@@ -24,6 +24,7 @@ FIELDS: Final = (
     "partition", "preceding job", "think time",
 )  # fmt: skip
 _USED: Final = (0, 1, 2, 3, 4, 7, 8, 10, 11)
+_CHECKED: Final = (0, 1, 2, 3, 4, 7)
 _PARTIAL: Final = (2.0, 3.0, 4.0)
 _CANCELLED: Final = 5.0
 
@@ -91,7 +92,7 @@ def _table(path: Path) -> Floats:
     with opened(path) as text, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
         try:
-            values = np.loadtxt(text, comments=";", ndmin=2)
+            values = np.loadtxt((line for line in text if not line.lstrip().startswith(";")), comments=None, ndmin=2)
         except ValueError:
             values = None
     if values is not None and not values.size:
@@ -104,14 +105,12 @@ def _table(path: Path) -> Floats:
 
 
 def _in_range(values: Floats) -> bool:
-    number, submit, wait, run, allocated, requested = values[:, (0, 1, 2, 3, 4, 7)].T
+    number, submit, wait, run, allocated, requested = values[:, _CHECKED].T
     whole = (number % 1 == 0) & (allocated % 1 == 0) & (requested % 1 == 0)
     known = (number >= 0) & (submit >= 0) & (allocated >= -1) & (requested >= -1)
     times = ((wait >= 0) | (wait == -1)) & ((run >= 0) | (run == -1))
-    return (
-        bool((whole & known & times & np.isfinite(values).all(axis=1)).all())
-        and values[:, (0, 1, 2, 3, 4, 7)].max() <= MAX_TIME_S
-    )
+    bounded = (values[:, _CHECKED] <= MAX_TIME_S).all(axis=1) & np.isfinite(values).all(axis=1)
+    return bool((whole & known & times & bounded).all())
 
 
 def _usable(
@@ -167,7 +166,7 @@ def _check(path: Path, line: int, cells: list[str]) -> None:
 
 def _out_of_range(path: Path, line: int, cells: list[str], values: list[float]) -> WorkloadError:
     """Which of the values is at fault; -1 says that one is not known, but a job is submitted at some time."""
-    for index in (0, 1, 2, 3, 4, 7):
+    for index in _CHECKED:
         value, unknown = values[index], index > 1
         if not (0 <= value <= MAX_TIME_S or (unknown and value == -1)):
             limit = f"between 0 and {MAX_TIME_S:g}" + (", nor -1 for unknown" if unknown else "")

@@ -39,6 +39,14 @@ def test_a_log_without_the_name_of_one_is_known_by_its_comments(file):
     assert len(load_workload(str(path)).jobs) == 1
 
 
+def test_comments_are_lines_of_their_own(file):
+    path = file("  ; indented", "   ", swf_line(), ";", name="log.swf")
+    assert len(load_workload(str(path)).jobs) == 1
+    path = file(swf_line(1), swf_line(2) + " ; the second", name="log.swf")
+    with pytest.raises(WorkloadError, match=r"log\.swf:2: line: has 21 fields, SWF has 18"):
+        load_workload(str(path))
+
+
 def test_jobs_come_when_they_were_submitted_or_when_they_started(file):
     path = file(swf_line(1, submit=100, wait=50), swf_line(2, submit=120, wait=0), name="log.swf")
     assert [(job.id, job.submit_s) for job in load_workload(str(path)).jobs] == [("1", 0), ("2", 20)]

@@ -87,7 +87,8 @@ def _row(results: Results, part: Part, panels: Any) -> None:
                 _overhead(results, last[2], part, flow_mean)
                 _finish(last[2], f"{part}: average flow time in s, by restart cost")
     for axes in last:
-        axes.set_axis_on() if axes.lines else axes.set_axis_off()
+        if not axes.lines:
+            axes.set_axis_off()
 
 
 def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None:
