@@ -11,7 +11,7 @@ from ebbtide_core import events as e
 from ebbtide_core import gang, limits, swaps
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
-from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
+from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
 from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.state import ClusterState
 
@@ -106,9 +106,13 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
         job.resizes += 1
-    allocation, kept = swaps.parts_of(job.spec, event.allocation)
+    allocation, kept = event.allocation, None
+    if job.spec.suspend is SuspendMode.SWAP:
+        allocation, kept = swaps.parts_of(allocation)
+        job.own_room = allocation
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
-    gang.gather(job.attempts[-1])
+    if len(allocation.nodes) > 1:
+        gang.gather(job.attempts[-1])
     job.reason = event.reason
     state.place(job, allocation)
     if kept is not None:
@@ -156,11 +160,13 @@ def _claim_dropped(state: ClusterState, job: Job, event: e.ClaimDropped, now: fl
 def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
     placed = attempt.placed if attempt.returning is None else attempt.returning
-    swaps.is_back(state, job, attempt)
+    if attempt.swapped is not None:
+        swaps.is_back(state, job, attempt)
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
-        attempt.members.clear()
+        if attempt.members:
+            attempt.members.clear()
     elif not gang.note_start(attempt, event):
         return
     attempt.started = now
@@ -220,6 +226,7 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
+    job.own_room = None
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
     cause = attempt.stop.cause if attempt.stop is not None else None
@@ -319,7 +326,8 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
     """What the newest attempt held is proven free."""
     if not attempt.off_gpu:
         state.vacate(job)
-    swaps.let_go(state, job, attempt)
+    if attempt.kept is not None:
+        swaps.let_go(state, job, attempt)
     attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
@@ -342,7 +350,7 @@ def _end_refused(
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited = now
+    attempt.exited, job.own_room = now, None
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)

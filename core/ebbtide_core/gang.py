@@ -14,10 +14,8 @@ from ebbtide_core.outcome import describe_exit
 
 
 def gather(attempt: Attempt) -> None:
-    """Note that the first node is launched, if there are several."""
-    nodes = attempt.allocation.nodes
-    if len(nodes) > 1:
-        attempt.members[nodes[0].node] = Member()
+    """Note that the first of several nodes is launched."""
+    attempt.members[attempt.allocation.nodes[0].node] = Member()
 
 
 def note_start(attempt: Attempt, event: AttemptStarted) -> bool:

@@ -57,7 +57,8 @@ class Attempt:
     ``reserved_s`` is the running time, of all attempts together, at which its reservation ends, if it has one.
     ``kept`` is what a swappable one has besides its ``allocation``, until it ends (see `ebbtide_core.swaps`). It lies
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
-    ``returning``. ``started`` is then None, and becomes the time at which it was back; ``first_started`` stays.
+    ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
+    ``first_started`` stays.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet.
     """
@@ -81,15 +82,11 @@ class Attempt:
     swapped: float | None = None
     swapped_bytes: int = 0
     returning: float | None = None
+    off_gpu: bool = False
     first_started: float | None = None
     members: dict[NodeId, Member] = field(default_factory=dict)
     broken_by: NodeId | None = None
     port: int = 0
-
-    @property
-    def off_gpu(self) -> bool:
-        """Whether it lies in host memory, and was not asked to come back."""
-        return self.swapped is not None and self.returning is None
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -124,6 +121,8 @@ class Job:
     """A job and everything that happened to it. Only the cluster changes it; others read.
 
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
+    ``own_room`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While it waits
+    for that, it holds up nobody: it is asked first as soon as it is free.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
@@ -144,6 +143,7 @@ class Job:
     held_by: HeldBy | None = None
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
+    own_room: Allocation | None = None
     queued: tuple[Any, ...] | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     ending: JobState | None = None
@@ -193,15 +193,6 @@ class Job:
         """Whether it lies in host memory, and waits to come back."""
         live = self.live
         return live is not None and live.off_gpu
-
-    @property
-    def own_room(self) -> Allocation | None:
-        """The only room that it can have, if it has an attempt that cannot go anywhere else.
-
-        One that waits for it holds up nobody: it is asked first as soon as that room is free.
-        """
-        live = self.live
-        return live.allocation if live is not None and live.kept is not None else None
 
     @property
     def preemptible(self) -> bool:

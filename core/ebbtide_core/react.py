@@ -33,7 +33,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     """Whoever breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
-    if job.running and attempt.broken_by is not None:
+    if attempt.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
     return _hold_if_fruitless(job) if isinstance(event, e.AttemptExited) and attempt.exited is not None else ()
 
@@ -91,6 +91,8 @@ def _launch(state: ClusterState, event: e.AttemptPlaced) -> tuple[Command]:
 
 
 def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:
+    if not event.node:  # it is spoken of as a whole
+        return ()
     job = state.jobs[event.job]
     nodes = job.attempts[-1].allocation.node_ids
     if event.node != nodes[0] or not job.running:

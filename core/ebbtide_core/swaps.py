@@ -12,17 +12,14 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMode
-from ebbtide_core.spec import JobSpec
 from ebbtide_core.state import ClusterState
 
 SWAPPED_FOR: Final = frozenset({StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION})
 """Why a job is swapped; for any other reason it is ended."""
 
 
-def parts_of(spec: JobSpec, allocation: Allocation) -> tuple[Allocation, NodeAllocation | None]:
-    """What an attempt gives up whenever it steps aside, and what it keeps until it ends, if that is not the same."""
-    if spec.suspend is not SuspendMode.SWAP:
-        return allocation, None
+def parts_of(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
+    """What a swapped attempt gives up whenever it steps aside, and what it keeps until it ends."""
     [piece] = allocation.nodes
     gives_up = Allocation((NodeAllocation(piece.node, piece.gpus),))
     return gives_up, NodeAllocation(piece.node, (), piece.cpus, piece.mem_bytes)
@@ -50,7 +47,7 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
         _put_off(job, now)
     else:
         _keep(state, job, attempt, event.mem_bytes)
-    attempt.started, attempt.returning = None, None
+    attempt.started, attempt.returning, attempt.off_gpu = None, None, True
     attempt.swapped, attempt.swaps, attempt.swapped_bytes = now, event.swaps, event.mem_bytes
     job.suspended = True
     where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
@@ -85,16 +82,14 @@ def add_note(suspension: Suspension, note: str) -> None:
 def return_requested(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
     """The newest attempt may go on on its GPU, which is free."""
     attempt = job.attempts[-1]
-    attempt.stop, attempt.returning = None, now
+    attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
     attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky
     job.reason = event.reason
     state.place(job, attempt.allocation)
 
 
 def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """What was in host memory is on the GPU again, if it ever left that."""
-    if attempt.swapped is None:
-        return
+    """What was in host memory is on the GPU again."""
     _keep(state, job, attempt, -attempt.swapped_bytes)
     attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
     job.requeues_in_row = 0
@@ -102,10 +97,10 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
 
 def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """The attempt has ended, and what it kept in any case is free, too."""
-    if attempt.kept is not None:
-        state.books.drop(job.id, attempt.kept)
-        state.roomier.add(attempt.kept.node)
-        attempt.kept = None
+    assert attempt.kept is not None
+    state.books.drop(job.id, attempt.kept)
+    state.roomier.add(attempt.kept.node)
+    attempt.kept = None
 
 
 def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> None:

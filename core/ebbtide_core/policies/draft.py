@@ -123,8 +123,7 @@ class Draft:
 
     def wait(self, job: Job, share: int | None = None) -> None:
         """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
-        need = need_text(job, job.gpus_min if share is None else share)
-        need = "GPU" if job.own_room is not None else need
+        need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
         self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:
