@@ -59,4 +59,4 @@ def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, st
 
 def shutdown_timeout_s(grace_s: float) -> int:
     """How long torchrun may wait for its workers: a little under the grace, in whole seconds as torch wants it."""
-    return max(1, int(grace_s - min(_TORCHRUN_MARGIN_S, grace_s / 10)))
+    return max(1, int(grace_s - min(_TORCHRUN_MARGIN_S, grace_s / 4)))

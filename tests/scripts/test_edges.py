@@ -47,12 +47,13 @@ async def test_a_job_that_ignores_the_signal_is_killed_at_the_end_of_its_grace_p
         assert case.grace_s <= exit.ended_at - exit.stop_requested_at < case.grace_s + 1.0
 
 
+@pytest.mark.slow
 async def test_torchrun_gives_up_on_its_workers_before_the_grace_period_ends_and_not_after_its_own_half_minute(agent):
-    case = replace(NAMED["runs_under_torchrun.py"], command=torchrun("runs_under_torchrun.py", "never"), grace_s=4.0)
+    case = replace(NAMED["runs_under_torchrun.py"], command=torchrun("runs_under_torchrun.py", "never"), grace_s=20.0)
     async with agent() as node:
         exit = (await suspend(node, case)).exit
         assert (exit.exit_code, exit.killed) == (1, False)
-        assert 2.5 < exit.ended_at - exit.stop_requested_at < case.grace_s
+        assert 14.0 < exit.ended_at - exit.stop_requested_at < case.grace_s
 
 
 async def test_none_that_got_away_survives(agent):

@@ -118,7 +118,7 @@ def test_ranks_without_gpus_are_one():
     assert rank_environment(replace(PLAIN, ddp=True), local_rank=0, port=1)["WORLD_SIZE"] == "1"
 
 
-@pytest.mark.parametrize(("grace_s", "timeout_s"), [(180, 175), (60, 55), (30, 27), (3, 2), (1, 1), (0, 1)])
+@pytest.mark.parametrize(("grace_s", "timeout_s"), [(180, 175), (60, 55), (30, 25), (12, 9), (3, 2), (1, 1), (0, 1)])
 def test_torchrun_gives_up_a_little_before_the_grace_period_ends(grace_s, timeout_s):
     assert shutdown_timeout_s(grace_s) == timeout_s
 
