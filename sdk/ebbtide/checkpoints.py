@@ -25,6 +25,7 @@ from typing import Any
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 
+_OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
 _DRAFTS = (".step-", ".attempt-")
@@ -85,7 +86,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         if not files:
             raise ValueError("the save function wrote no file into the directory that it was given")
         manifest = _describe(job_id, attempt, step, True, "sdk", files)
-        _write_durably(draft / MANIFEST, manifest)
+        _write_durably(draft / MANIFEST, _digested(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
@@ -160,7 +161,7 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
-        _write_durably(draft, manifest)
+        _write_durably(draft, _digested(manifest))
         draft.rename(attempt_dir / MANIFEST)
         _sync(attempt_dir)
         _sync(attempt_dir.parent)
@@ -263,6 +264,11 @@ def _describe(
     }
 
 
+def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with a digest of itself: a flipped bit in `step` would be seen by nothing else."""
+    return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
+
+
 def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[_File]:
     """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
     records = []
@@ -290,6 +296,9 @@ def _read_manifest(path: Path) -> _Manifest:
         raw = json.loads((path / MANIFEST).read_bytes())
         if raw["format"] != FORMAT:
             raise ValueError(f"format {raw['format']}, expected {FORMAT}")
+        without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
+        if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older ones have none
+            raise ValueError("its own SHA-256 digest is another")
         files = tuple(_File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
         complete, cut_short = raw["complete"] is True, raw["complete"] is False
@@ -298,13 +307,13 @@ def _read_manifest(path: Path) -> _Manifest:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
         raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
     if not files:
         raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
     for file in files:
         relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts:
+        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
             raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
     return manifest
 
