@@ -29,6 +29,7 @@ _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
 _DRAFTS = (".step-", ".attempt-")
+_DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-[0-9a-f]+")  # with the pid of the process that fills it
 
 
 class InvalidCheckpoint(Exception):
@@ -175,14 +176,11 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
     """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
 
     With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are
-    checkpoints whose digests the caller has just computed; of those only names and sizes are compared. Drafts that
-    earlier attempts left are removed, too.
+    checkpoints whose digests the caller has just computed; of those only names and sizes are compared.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
     found = list(_candidates(job_dir))
-    if found:
-        _remove_drafts(job_dir)
     if len(found) <= keep:
         return []
     valid = 0
@@ -191,6 +189,28 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
             return [path for path in found[index:] if _remove(path)]
         valid += _is_valid(path, trusted)
     return []
+
+
+def remove_drafts(job_dir: Path) -> None:
+    """Remove what saves and removals left unfinished whose process is dead; published checkpoints are not touched.
+
+    For the job's last attempt only, which starts when the one before is dead, and on its first node.
+    """
+    attempts = [path for _, path in _attempts(job_dir)]
+    for parent in (job_dir, *attempts):
+        for path, match in _subdirectories(parent, _DRAFT):
+            if not (attempts[-1:] == [parent] and match[1] and _is_alive(int(match[1]))):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
@@ -356,15 +376,6 @@ def _remove(path: Path) -> bool:
         return False
     shutil.rmtree(doomed, ignore_errors=True)
     return True
-
-
-def _remove_drafts(job_dir: Path) -> None:
-    """Remove unfinished directories of all attempts but the last: an attempt starts when the one before is dead."""
-    earlier = [path for _, path in _attempts(job_dir)[:-1]]
-    for parent in [job_dir, *earlier]:
-        for name in os.listdir(parent):
-            if name.startswith(_DRAFTS):
-                shutil.rmtree(parent / name, ignore_errors=True)
 
 
 def _create(directory: Path) -> None:

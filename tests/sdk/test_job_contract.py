@@ -214,6 +214,19 @@ def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(
     assert error.value.errno == errno.ENOSPC
 
 
+def test_what_a_killed_save_left_is_removed_before_the_next_attempt_needs_the_room(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    make_job(attempt=1).checkpoint(writing("first"), 1)
+    draft = tmp_path / "7" / "attempt-1" / f".step-000000000002-{os.getpid()}-00c0ffee"
+    draft.mkdir()
+    (draft / "state").write_text("half")
+    make_job(attempt=2).checkpoint(lambda directory: writing(str(draft.exists()))(directory), 3)
+    newest = checkpoints.newest_valid(tmp_path / "7")
+    assert newest is not None
+    assert (newest.path / "state").read_text() == "False"
+
+
 def test_steps_that_start_anew_are_refused_before_they_hide_a_newer_checkpoint(make_job: MakeJob) -> None:
     job = make_job()
     job.checkpoint(writing("first epoch"), 100)
