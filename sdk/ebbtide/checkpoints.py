@@ -191,15 +191,16 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
     return []
 
 
-def remove_drafts(job_dir: Path) -> None:
-    """Remove what saves and removals left unfinished whose process is dead; published checkpoints are not touched.
+def remove_drafts(attempt_dir: Path) -> None:
+    """Remove what saves and removals of this job left unfinished; published checkpoints are not touched.
 
-    For the job's last attempt only, which starts when the one before is dead, and on its first node.
+    To be called by the attempt whose directory this is, on its first node: what earlier ones left has no owner, because
+    an attempt starts when the one before is dead, and its own drafts have none if the process that began them is dead.
     """
-    attempts = [path for _, path in _attempts(job_dir)]
-    for parent in (job_dir, *attempts):
+    job_dir = attempt_dir.parent
+    for parent in (job_dir, *(path for _, path in _attempts(job_dir))):
         for path, match in _subdirectories(parent, _DRAFT):
-            if not (attempts[-1:] == [parent] and match[1] and _is_alive(int(match[1]))):
+            if not (parent == attempt_dir and match[1] and _is_alive(int(match[1]))):
                 shutil.rmtree(path, ignore_errors=True)
 
 

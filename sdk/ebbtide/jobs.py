@@ -175,7 +175,7 @@ class Job:
         if self.checkpoint_dir is None:
             raise ValueError("EBB_CHECKPOINT_DIR is not set")
         if self._saved_step < 0:
-            self._make_room(self.checkpoint_dir.parent)
+            self._make_room(self.checkpoint_dir)
 
         def write(directory: Path) -> None:
             self._require_space(directory)
@@ -184,10 +184,10 @@ class Job:
         job_id = self.id or "local"
         return checkpoints.publish(self.checkpoint_dir, step, write, job_id=job_id, attempt=self.attempt)
 
-    def _make_room(self, job_dir: Path) -> None:
+    def _make_room(self, attempt_dir: Path) -> None:
         """Remove what a killed save left behind, which may be all that the disk has no room for."""
         try:
-            checkpoints.remove_drafts(job_dir)
+            checkpoints.remove_drafts(attempt_dir)
         except OSError as error:
             sys.stderr.write(f"ebbtide: unfinished checkpoints were not removed: {error}\n")
 

@@ -198,10 +198,10 @@ def test_unfinished_saves_are_removed_unless_their_process_lives(tmp_path: Path)
     for draft in (of_earlier_attempt, of_dead_process, running, *removals):
         draft.mkdir()
         (draft / "half").write_text("half")
-    checkpoints.remove_drafts(tmp_path)
+    checkpoints.remove_drafts(tmp_path / "attempt-2")
     assert [path.name for path in sorted(tmp_path.glob("**/.*"))] == [running.name]
     assert all(path.exists() for path in kept)
-    checkpoints.remove_drafts(tmp_path / "none")
+    checkpoints.remove_drafts(tmp_path / "none" / "attempt-1")
 
 
 def test_what_a_script_wrote_by_itself_is_sealed_after_it_ended(tmp_path: Path) -> None:
