@@ -1,6 +1,6 @@
-"""Run digits_ddp.py on one number of GPUs after the other, and note which rows each process takes.
+"""Run digits_ddp.py on four GPUs, and once more on 4, 1, 2 and 4; note which rows each process takes.
 
-resizes.py FOLDER SIZES STOPS ARGUMENT…: sizes like 4,1,2,4, and the step before each resize, like 10,20,30.
+resizes.py FOLDER STOPS ARGUMENT…, where stops are the steps after which it is resized, like 10,20,30
 
 The processes are children of this one, which has imported torch once for all of them. At a resize the last rank alone
 gets the signal.
@@ -91,14 +91,19 @@ def attempt(folder: Path, number: int, size: int, stop: int, arguments: list[str
     assert ends == [expected] * size, (number, size, ends)
 
 
+def run(folder: Path, sizes: list[int], stops: list[int], arguments: list[str]) -> None:
+    """From the first step to the last, resized after these steps."""
+    folder.mkdir()
+    for number, (size, stop) in enumerate(zip(sizes, [*stops, 0], strict=True), start=1):
+        attempt(folder, number, size, stop, arguments)
+
+
 def main() -> None:
-    folder, sizes, stops, *arguments = sys.argv[1:]
+    folder, stops, *arguments = sys.argv[1:]
     for name in HEAVY:
         importlib.import_module(name)
-    Path(folder).mkdir()
-    before_resizes = [int(stop) for stop in stops.split(",") if stop]
-    for number, (size, stop) in enumerate(zip(sizes.split(","), [*before_resizes, 0], strict=True), start=1):
-        attempt(Path(folder), number, int(size), stop, arguments)
+    run(Path(folder, "peace"), [4], [], arguments)
+    run(Path(folder, "resized"), [4, 1, 2, 4], [int(stop) for stop in stops.split(",")], arguments)
 
 
 if __name__ == "__main__":
