@@ -7,6 +7,7 @@ process should have no threads.
 import ctypes
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,9 @@ from ebbtide import checkpoints
 from ebbtide.environment import Environment
 from ebbtide.jobs import Job
 
-HOWS = ("crash", "torn", "broken", "full")
+HOWS = ("crash", "torn", "broken", "full")  # as faults.c counts them
+TOO_LARGE = "too large"  # no file may have more bytes than a limit, which grows by so many
+LIMIT_STEP = 997
 FAULTS = ctypes.CDLL(None)
 
 Found = list[tuple[int, int | None]]  # attempt and step
@@ -25,7 +28,7 @@ Found = list[tuple[int, int | None]]  # attempt and step
 
 def plain(directory: Path) -> None:
     (directory / "part").mkdir()
-    (directory / "part" / "weights").write_bytes(bytes(1000))
+    (directory / "part" / "weights").write_bytes(bytes(20_000))
     (directory / "state").write_text("state")
 
 
@@ -77,18 +80,27 @@ def attempt_3(job_dir: Path, save: Callable[[Path], None] | None) -> tuple[Calla
     return lambda: seal(job_dir, 3), lambda: seal(job_dir, 3)
 
 
+def arm(number: int, how: str) -> None:
+    """Let it go wrong from now on; with 0, no more."""
+    if how == TOO_LARGE:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (number * LIMIT_STEP if number else most, most))
+    else:
+        FAULTS.faults_arm(ctypes.c_long(number), HOWS.index(how))
+
+
 def in_a_child(first: Callable[[], None], again: Callable[[], None], number: int, how: str) -> str:
     """Whether the first save, whose `number`th file operation goes wrong, succeeded, failed or killed its process."""
     child = os.fork()
     if child == 0:
-        FAULTS.faults_arm(ctypes.c_long(number), HOWS.index(how))
+        arm(number, how)
         try:
             first()
         except (OSError, RuntimeError):  # torch raises the latter for a full disk
-            FAULTS.faults_arm(ctypes.c_long(0), 0)
+            arm(0, how)
             again()
             os._exit(1)
-        os._exit(0 if FAULTS.faults_seen() >= number else 2)
+        os._exit(0 if FAULTS.faults_seen() >= number and how in HOWS else 2)
     return {0: "saved", 1: "failed", 2: "finished", -9: "killed"}[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
 
 
