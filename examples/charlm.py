@@ -29,6 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, default=TEXT, help="what to learn from")
     parser.add_argument("--log-every", type=int, default=20, metavar="N")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="N", help="0: only when suspended")
+    parser.add_argument("--losses", type=Path, metavar="PATH", help="append the loss of every step here")
     parser.add_argument("--out", type=Path, metavar="PATH", help="write the final weights here")
     return parser.parse_args()
 
@@ -71,6 +72,11 @@ def continued(model: nn.Module, text: Tensor, context: int, characters: int) -> 
     return text
 
 
+def note(path: Path, step: int, loss: Tensor) -> None:
+    with path.open("a") as losses:
+        losses.write(f"{step} {loss.item()!r}\n")
+
+
 def main() -> None:
     args = arguments()
     job = ebbtide.job()
@@ -108,12 +114,13 @@ def main() -> None:
 
         if step % args.log_every == 0 or step == args.steps:
             print(f"step {step}/{args.steps} loss {loss.item():.4f}")
+        if args.losses:
+            note(args.losses, step, loss)
         job.report(step=step, total=args.steps, loss=loss)
-        if step < args.steps:
-            if job.should_suspend():
-                job.suspend(save, step)
-            if args.checkpoint_every and step % args.checkpoint_every == 0:
-                job.checkpoint(save, step)
+        if job.should_suspend() and step < args.steps:
+            job.suspend(save, step)
+        if args.checkpoint_every and step % args.checkpoint_every == 0 and step < args.steps:
+            job.checkpoint(save, step)
 
     sample = continued(model, text[: args.context].to(device), args.context, 120)
     print("".join(alphabet[index] for index in sample.tolist()))

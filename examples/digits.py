@@ -28,6 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=20, metavar="N")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="N", help="0: only when suspended")
+    parser.add_argument("--losses", type=Path, metavar="PATH", help="append the loss of every step here")
     parser.add_argument("--out", type=Path, metavar="PATH", help="write the final weights here")
     return parser.parse_args()
 
@@ -45,6 +46,11 @@ def network(width: int) -> nn.Sequential:
         nn.Dropout(0.2),
         nn.Linear(2 * width * 16, 10),
     )
+
+
+def note(path: Path, step: int, loss: torch.Tensor) -> None:
+    with path.open("a") as losses:
+        losses.write(f"{step} {loss.item()!r}\n")
 
 
 def main() -> None:
@@ -76,12 +82,13 @@ def main() -> None:
 
         if step % args.log_every == 0 or step == args.steps:
             print(f"step {step}/{args.steps} loss {loss.item():.4f}")
+        if args.losses:
+            note(args.losses, step, loss)
         job.report(step=step, total=args.steps, loss=loss)
-        if step < args.steps:
-            if job.should_suspend():
-                job.suspend(training.save, step)
-            if args.checkpoint_every and step % args.checkpoint_every == 0:
-                job.checkpoint(training.save, step)
+        if job.should_suspend() and step < args.steps:
+            job.suspend(training.save, step)
+        if args.checkpoint_every and step % args.checkpoint_every == 0 and step < args.steps:
+            job.checkpoint(training.save, step)
 
     model.eval()
     with torch.no_grad():

@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=20, metavar="N")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="N", help="0: only when suspended")
+    parser.add_argument("--losses", type=Path, metavar="PATH", help="append the loss of every step here")
     parser.add_argument("--out", type=Path, metavar="PATH", help="write the final weights here")
     return parser.parse_args()
 
@@ -46,6 +47,11 @@ def network(width: int) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(2 * width * 16, 10),
     )
+
+
+def note(path: Path, step: int, loss: torch.Tensor) -> None:
+    with path.open("a") as losses:
+        losses.write(f"{step} {loss.item()!r}\n")
 
 
 def main() -> None:
@@ -84,21 +90,25 @@ def main() -> None:
             loss += part_loss.detach()
         optimizer.step()
 
-        if step % args.log_every == 0 or step == args.steps:
-            say(f"step {step}/{args.steps} loss {loss.item():.4f}")  # of this process's share
+        logged = step % args.log_every == 0 or step == args.steps
+        if logged or args.losses:
+            distributed.all_reduce(loss)
+            loss /= world.world_size  # the mean over the whole batch now, and before only this process's part of it
+        if logged:
+            say(f"step {step}/{args.steps} loss {loss.item():.4f}")
+        if args.losses and world.rank == 0:
+            note(args.losses, step, loss)
         job.report(step=step, total=args.steps, loss=loss)
-        if step < args.steps:
-            if job.should_suspend():
-                job.suspend(training.save, step, all_ranks=True)
-            if args.checkpoint_every and step % args.checkpoint_every == 0:
-                job.checkpoint(training.save, step, all_ranks=True)
+        if job.should_suspend() and step < args.steps:
+            job.suspend(training.save, step, all_ranks=True)
+        if args.checkpoint_every and step % args.checkpoint_every == 0 and step < args.steps:
+            job.checkpoint(training.save, step, all_ranks=True)
 
     model.eval()
     with torch.no_grad():
         scores = model.module(x)
-    seen = cross_entropy(scores[:-HELD_OUT], y[:-HELD_OUT]).item()
     accuracy = (scores[-HELD_OUT:].argmax(dim=1) == y[-HELD_OUT:]).float().mean().item()
-    say(f"final loss {seen:.6f} over all training digits")
+    say(f"final loss {cross_entropy(scores[:-HELD_OUT], y[:-HELD_OUT]).item():.6f} over all training digits")
     say(f"accuracy {accuracy:.3f} on {HELD_OUT} digits it never saw")
     if args.out and world.rank == 0:
         torch.save(model.module.state_dict(), args.out)

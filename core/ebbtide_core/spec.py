@@ -81,7 +81,7 @@ def validate(spec: JobSpec) -> None:
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
     _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)
     check_gpu_range(spec.gpus_min, spec.gpus_max, spec.nodes)
-    if spec.launch is LaunchMode.DDP and spec.gpus_min < WHOLE:
+    if spec.launch is LaunchMode.DDP and spec.gpus_max < WHOLE:  # grown from a share it has one process per GPU
         raise SpecError("--launch ddp", "needs at least one whole GPU: it starts one process per GPU")
     _check_number("--gpu-mem", spec.gpu_mem_bytes, 0, limits.MAX_MEM_BYTES)
     _check_number("--cpus", spec.cpus, 0, limits.MAX_CPUS)

@@ -25,9 +25,11 @@ from typing import Any
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 
+_OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
 _DRAFTS = (".step-", ".attempt-")
+_DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-[0-9a-f]+")  # with the pid of the process that fills it
 
 
 class InvalidCheckpoint(Exception):
@@ -85,7 +87,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         if not files:
             raise ValueError("the save function wrote no file into the directory that it was given")
         manifest = _describe(job_id, attempt, step, True, "sdk", files)
-        _write_durably(draft / MANIFEST, manifest)
+        _write_durably(draft / MANIFEST, _digested(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
@@ -160,7 +162,7 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
-        _write_durably(draft, manifest)
+        _write_durably(draft, _digested(manifest))
         draft.rename(attempt_dir / MANIFEST)
         _sync(attempt_dir)
         _sync(attempt_dir.parent)
@@ -174,14 +176,11 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
     """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
 
     With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are
-    checkpoints whose digests the caller has just computed; of those only names and sizes are compared. Drafts that
-    earlier attempts left are removed, too.
+    checkpoints whose digests the caller has just computed; of those only names and sizes are compared.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
     found = list(_candidates(job_dir))
-    if found:
-        _remove_drafts(job_dir)
     if len(found) <= keep:
         return []
     valid = 0
@@ -190,6 +189,29 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
             return [path for path in found[index:] if _remove(path)]
         valid += _is_valid(path, trusted)
     return []
+
+
+def remove_drafts(attempt_dir: Path) -> None:
+    """Remove what saves and removals of this job left unfinished; published checkpoints are not touched.
+
+    To be called by the attempt whose directory this is, on its first node: what earlier ones left has no owner, because
+    an attempt starts when the one before is dead, and its own drafts have none if the process that began them is dead.
+    """
+    job_dir = attempt_dir.parent
+    for parent in (job_dir, *(path for _, path in _attempts(job_dir))):
+        for path, match in _subdirectories(parent, _DRAFT):
+            if not (parent == attempt_dir and match[1] and _is_alive(int(match[1]))):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
@@ -263,6 +285,11 @@ def _describe(
     }
 
 
+def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with a digest of itself: a flipped bit in `step` would be seen by nothing else."""
+    return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
+
+
 def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[_File]:
     """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
     records = []
@@ -290,6 +317,9 @@ def _read_manifest(path: Path) -> _Manifest:
         raw = json.loads((path / MANIFEST).read_bytes())
         if raw["format"] != FORMAT:
             raise ValueError(f"format {raw['format']}, expected {FORMAT}")
+        without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
+        if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older ones have none
+            raise ValueError("its own SHA-256 digest is another")
         files = tuple(_File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
         complete, cut_short = raw["complete"] is True, raw["complete"] is False
@@ -298,13 +328,13 @@ def _read_manifest(path: Path) -> _Manifest:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
         raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
     if not files:
         raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
     for file in files:
         relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts:
+        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
             raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
     return manifest
 
@@ -347,15 +377,6 @@ def _remove(path: Path) -> bool:
         return False
     shutil.rmtree(doomed, ignore_errors=True)
     return True
-
-
-def _remove_drafts(job_dir: Path) -> None:
-    """Remove unfinished directories of all attempts but the last: an attempt starts when the one before is dead."""
-    earlier = [path for _, path in _attempts(job_dir)[:-1]]
-    for parent in [job_dir, *earlier]:
-        for name in os.listdir(parent):
-            if name.startswith(_DRAFTS):
-                shutil.rmtree(parent / name, ignore_errors=True)
 
 
 def _create(directory: Path) -> None:

@@ -174,6 +174,8 @@ class Job:
     def _write(self, save: Save, step: int) -> Checkpoint:
         if self.checkpoint_dir is None:
             raise ValueError("EBB_CHECKPOINT_DIR is not set")
+        if self._saved_step < 0:
+            self._make_room(self.checkpoint_dir)
 
         def write(directory: Path) -> None:
             self._require_space(directory)
@@ -181,6 +183,13 @@ class Job:
 
         job_id = self.id or "local"
         return checkpoints.publish(self.checkpoint_dir, step, write, job_id=job_id, attempt=self.attempt)
+
+    def _make_room(self, attempt_dir: Path) -> None:
+        """Remove what a killed save left behind, which may be all that the disk has no room for."""
+        try:
+            checkpoints.remove_drafts(attempt_dir)
+        except OSError as error:
+            sys.stderr.write(f"ebbtide: unfinished checkpoints were not removed: {error}\n")
 
     def _require_space(self, directory: Path) -> None:
         """Fail before filling a disk that others use, too: the next checkpoint will be about as large as the last."""

@@ -65,6 +65,11 @@ def test_every_option_reaches_the_master(ebb, master):
     assert spec.signal_target == job_pb2.SIGNAL_TARGET_ALL
 
 
+def test_a_ddp_job_may_begin_on_a_share_of_a_gpu(ebb, master):
+    ebb("submit", "--launch", "ddp", "--gpus", "1/4-2", "--", "train.py")
+    assert sent_spec(master).launch == job_pb2.LAUNCH_MODE_DDP
+
+
 def test_a_ddp_job_is_one(ebb, master):
     ebb("submit", "--launch", "ddp", "--gpus", "2", "--", "train.py")
     assert sent_spec(master).launch == job_pb2.LAUNCH_MODE_DDP

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,30 +59,34 @@ def test_a_job_without_a_directory_has_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoints.retain(tmp_path / "none") == []
 
 
-def test_a_process_killed_at_any_point_leaves_a_valid_checkpoint() -> None:
-    """Every file operation of publish and retain is a crash point; the driver kills a child before each of them."""
-    program = Path(__file__).with_name("crash_points.py")
-    output = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True).stdout
-    steps = [line.split()[0] for line in output.splitlines()]
-    assert len(steps) > 100
-    assert set(steps) == {"10", "20"}
-    assert steps == sorted(steps), "once the new checkpoint is out, no later crash takes it back"
-    files_left = int(output.splitlines()[-1].split()[1])
-    assert files_left == 3, "retention was part of what was interrupted"
-
-
 @pytest.mark.parametrize("victim", ["state.txt", "shards/0.bin", "MANIFEST.json"])
-def test_after_a_flipped_bit_the_previous_checkpoint_is_used(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize("mask", [1, 16, 0x57])  # 0x57 makes an "e" of a "2", and so of 1200 bytes infinitely many
+def test_after_a_byte_flipped_anywhere_the_previous_checkpoint_is_used(tmp_path: Path, victim: str, mask: int) -> None:
     older = publish(tmp_path, 1, 10)
     newer = publish(tmp_path, 1, 20)
-    if victim == "MANIFEST.json":
-        text = (newer.path / victim).read_text()
-        (newer.path / victim).write_text(text.replace('"sha256": "', '"sha256": "0', 1))
-    else:
-        flip_a_bit(newer.path / victim)
-    assert checkpoints.newest_valid(tmp_path) == older
-    with pytest.raises(InvalidCheckpoint, match="SHA-256"):
-        checkpoints.verify(newer.path)
+    data = (newer.path / victim).read_bytes()
+    for offset in range(0, len(data), 1 if mask == 0x57 and victim == "MANIFEST.json" else 7):
+        (newer.path / victim).write_bytes(data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :])
+        found = checkpoints.newest_valid(tmp_path)
+        # A manifest may still say the same, as after a flip in a blank, or in the name of its own digest.
+        assert found == older or (found == newer and victim == "MANIFEST.json"), (offset, found)
+    (newer.path / victim).write_bytes(data)
+    assert checkpoints.newest_valid(tmp_path) == newer
+
+
+def test_a_manifest_without_a_digest_of_its_own_is_an_older_one_and_valid(tmp_path: Path) -> None:
+    published = publish(tmp_path, 1, 10)
+    manifest = json.loads((published.path / "MANIFEST.json").read_text())
+    del manifest["manifest_sha256"]
+    (published.path / "MANIFEST.json").write_text(json.dumps(manifest))
+    assert checkpoints.verify(published.path) == published
+
+
+def test_a_manifest_with_numbers_that_no_file_has_is_invalid(tmp_path: Path) -> None:
+    path = publish(tmp_path, 1, 10).path
+    (path / "MANIFEST.json").write_text('{"format": 1, "files": [{"path": "state.txt", "sha256": "", "bytes": 1e999}]}')
+    with pytest.raises(InvalidCheckpoint, match="not a manifest"):
+        checkpoints.verify(path)
 
 
 def test_each_kind_of_damage_is_named(tmp_path: Path) -> None:
@@ -106,11 +109,12 @@ def test_each_kind_of_damage_is_named(tmp_path: Path) -> None:
     assert checkpoints.any_published(tmp_path), "what is damaged had been published all the same"
 
 
-@pytest.mark.parametrize("name", ["../other/state.txt", "/etc/passwd"])
+@pytest.mark.parametrize("name", ["../other/state.txt", "/etc/passwd", "state.txt\0"])
 def test_a_manifest_cannot_point_outside_its_checkpoint(tmp_path: Path, name: str) -> None:
     path = publish(tmp_path, 1, 10).path
     manifest = json.loads((path / "MANIFEST.json").read_text())
     manifest["files"][0]["path"] = name
+    del manifest["manifest_sha256"]
     (path / "MANIFEST.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidCheckpoint, match="leaves the checkpoint"):
         checkpoints.verify(path)
@@ -183,16 +187,21 @@ def test_retain_checks_sizes_even_of_what_the_caller_trusts(tmp_path: Path) -> N
     assert checkpoints.retain(tmp_path, trusted=[*paths, good]) == [paths[0]]
 
 
-def test_retain_removes_drafts_of_dead_attempts_only(tmp_path: Path) -> None:
-    publish(tmp_path, 1, 10)
-    publish(tmp_path, 2, 20)
-    dead = tmp_path / "attempt-1" / ".step-000000000011-4711-00"
-    running = tmp_path / "attempt-2" / ".step-000000000021-4712-00"
-    for draft in (dead, running):
+def test_unfinished_saves_are_removed_unless_their_process_lives(tmp_path: Path) -> None:
+    kept = [publish(tmp_path, 1, 10).path, publish(tmp_path, 2, 20).path]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    of_earlier_attempt = tmp_path / "attempt-1" / f".step-000000000011-{os.getpid()}-00c0ffee"
+    of_dead_process = tmp_path / "attempt-2" / f".step-000000000021-{ended.pid}-00c0ffee"
+    running = tmp_path / "attempt-2" / f".step-000000000021-{os.getpid()}-00c0ffee"
+    removals = [tmp_path / ".attempt-0-12345678", tmp_path / "attempt-2" / ".step-000000000019.1-12345678"]
+    for draft in (of_earlier_attempt, of_dead_process, running, *removals):
         draft.mkdir()
         (draft / "half").write_text("half")
-    checkpoints.retain(tmp_path)
-    assert (dead.exists(), running.exists()) == (False, True)
+    checkpoints.remove_drafts(tmp_path / "attempt-2")
+    assert [path.name for path in sorted(tmp_path.glob("**/.*"))] == [running.name]
+    assert all(path.exists() for path in kept)
+    checkpoints.remove_drafts(tmp_path / "none" / "attempt-1")
 
 
 def test_what_a_script_wrote_by_itself_is_sealed_after_it_ended(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,6 +213,35 @@ def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(
     with pytest.raises(OSError, match="about 100 bytes, 99 are free") as error:
         job.checkpoint(lambda directory: pytest.fail("the save was begun"), 2)
     assert error.value.errno == errno.ENOSPC
+
+
+def test_what_a_killed_save_left_is_removed_before_the_next_attempt_needs_the_room(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    make_job(attempt=1).checkpoint(writing("first"), 1)
+    draft = tmp_path / "7" / "attempt-1" / f".step-000000000002-{os.getpid()}-00c0ffee"
+    draft.mkdir()
+    (draft / "state").write_text("half")
+    make_job(attempt=2).checkpoint(lambda directory: writing(str(draft.exists()))(directory), 3)
+    newest = checkpoints.newest_valid(tmp_path / "7")
+    assert newest is not None
+    assert (newest.path / "state").read_text() == "False"
+
+
+def test_two_processes_that_save_at_once_lose_nothing_of_each_other(make_job: MakeJob, tmp_path: Path) -> None:
+    """As ranks do that were started without a process group, each of which takes itself for the first."""
+    jobs = [make_job(), make_job()]
+
+    def save(number: int) -> None:
+        for step in range(1, 41):
+            jobs[number].checkpoint(writing(f"{number} {step}"), step)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, range(2)))
+    left = sorted((tmp_path / "7" / "attempt-1").iterdir())
+    assert [path.name[:17] for path in left] == ["step-000000000040", "step-000000000040"]
+    assert {checkpoints.verify(path).step for path in left} == {40}
+    assert {(path / "state").read_text() for path in left} == {"0 40", "1 40"}
 
 
 def test_steps_that_start_anew_are_refused_before_they_hide_a_newer_checkpoint(make_job: MakeJob) -> None:
