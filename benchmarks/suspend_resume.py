@@ -37,6 +37,8 @@ RESIZE_S: Final = 1.5
 QUIET_S: Final = 0.3
 PATIENCE_S: Final = 60.0
 STEPS: Final = "1000000000"
+SMALL: Final = ("--batch", "4", "--context", "32", "--width", "32", "--layers", "1")
+"""Steps of some milliseconds, for a suspend waits for the end of the one that is under way."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,12 @@ class Figure:
 class Training:
     """One job of the cluster, and what it notes of itself."""
 
-    def __init__(self, home: Path, example: str, *options: str) -> None:
+    def __init__(self, home: Path, example: str, arguments: Sequence[str], *options: str) -> None:
         self._notes = home / f"notes-{len(list(home.glob('notes-*')))}"
         self._notes.touch()
         script = [sys.executable, "benchmarks/timed.py", f"examples/{example}", "--steps", STEPS]
         settings = ["--env", f"NOTES={self._notes}", "--env", "OMP_NUM_THREADS=1", "--name", example]
-        job = ["--", *script, "--log-every", STEPS, "--checkpoint-every", "0"]
+        job = ["--", *script, "--log-every", STEPS, "--checkpoint-every", "0", *arguments]
         self.id = ebb("submit", *settings, *options, *job)
 
     def wait(self, done: Callable[[client_pb2.Job], bool]) -> client_pb2.Job:
@@ -150,7 +152,7 @@ def _cpu_s(agent: psutil.Process, besides: str) -> float:
 
 def measure_suspend(home: Path, rounds: int) -> Figure:
     """How long a GPU stays taken after its job was told to leave it, besides the job's save."""
-    training = Training(home, "digits.py", "--gpus", "1")
+    training = Training(home, "charlm.py", SMALL, "--gpus", "1")
     beyond, saves, started_at = [], [], 0.0
     for _ in range(rounds):
         training.settle(home, started_at)
@@ -169,7 +171,7 @@ def measure_resume(home: Path, rounds: int) -> Figure:
     took: dict[str, list[float]] = {"--warm": [], "--no-warm": []}
     for _ in range(rounds):
         for option, times in took.items():
-            training = Training(home, "digits.py", "--gpus", "1", option)
+            training = Training(home, "digits.py", (), "--gpus", "1", option)
             training.settle(home, 0.0)
             training.ask("Suspend")
             training.wait(_is_free)
@@ -185,7 +187,7 @@ def measure_resume(home: Path, rounds: int) -> Figure:
 
 def measure_resize(home: Path, rounds: int) -> Figure:
     """How long a training on two GPUs or one stands still for a resize, besides saving and loading."""
-    training = Training(home, "digits_ddp.py", "--gpus", "1", "--launch", "ddp")
+    training = Training(home, "digits_ddp.py", (), "--gpus", "1", "--launch", "ddp")
     beyond, saves, loads, asked_at = [], [], [], 0.0
     for number in range(rounds):
         training.settle(home, asked_at)

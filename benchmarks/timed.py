@@ -23,7 +23,12 @@ NOTES = os.environ["NOTES"]
 
 def note(what: str, began: float) -> None:
     """Append a line in one write, for all ranks write into one file. `at` is in Unix seconds."""
-    fact = {"what": what, "attempt": int(os.environ["EBB_ATTEMPT"]), "s": time.perf_counter() - began, "at": time.time()}
+    fact = {
+        "what": what,
+        "attempt": int(os.environ["EBB_ATTEMPT"]),
+        "s": time.perf_counter() - began,
+        "at": time.time(),
+    }
     with open(NOTES, "a") as file:
         file.write(json.dumps(fact) + "\n")
 
