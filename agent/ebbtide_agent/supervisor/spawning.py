@@ -10,7 +10,7 @@ import signal
 import socket
 
 from ebbtide_agent.identity import boot_id
-from ebbtide_agent.supervisor import linux
+from ebbtide_agent.supervisor import cgroup, linux
 from ebbtide_agent.supervisor.supervise import supervise
 
 READY = b"!"
@@ -22,7 +22,8 @@ def main(descriptor: int) -> None:
     _forget_inherited_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
     linux.renounce_new_privileges()
-    boot_id()  # read once, here
+    boot_id()  # read once, here, like the next
+    cgroup.delegated()
     gc.collect()
     gc.freeze()  # or a collection in a supervisor would copy all that it shares with this process
     agent.sendall(READY)
