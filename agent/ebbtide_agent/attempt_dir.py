@@ -2,6 +2,7 @@
 
 intent.json      what was ordered                          written by the supervisor before anything else
 supervisor.json  who supervises; created once, exclusively  nothing runs without it
+cgroup           the control group that it runs in, if any  written by the supervisor before the job starts
 exit.json        the attempt's last status                 written when no process is left
 freed.json       the proof that its GPUs are free          written by the agent
 forgotten        nobody wants to hear of it any more; only output.log stays beside it
@@ -49,6 +50,13 @@ class AttemptDir:
     def final_status(self) -> dict[str, Any] | None:
         return read_json(self.path / "exit.json")
 
+    def cgroup(self) -> Path | None:
+        """The attempt's control group, if it has one."""
+        try:
+            return Path((self.path / "cgroup").read_text())
+        except FileNotFoundError:
+            return None
+
     def dirty_gpus(self) -> list[str] | None:
         """The GPUs that were not released in time; None if the others are not proven free either."""
         content = read_json(self.path / "freed.json")
@@ -70,6 +78,9 @@ class AttemptDir:
         finally:
             draft.unlink()
         return True
+
+    def record_cgroup(self, path: Path) -> None:
+        (self.path / "cgroup").write_text(str(path))
 
     def record_final_status(self, content: dict[str, Any]) -> None:
         """Durable when this returns: what was reported once must not be reported differently later."""

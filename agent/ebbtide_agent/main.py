@@ -30,6 +30,7 @@ from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
+from ebbtide_agent.supervisor.cgroup import delegated
 from ebbtide_agent.telemetry import Telemetry
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
@@ -167,7 +168,9 @@ async def _serve_for_ever(
             freeing.consider(status)
         _announce(node_dir / "agent.json", name)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
-        log.info("event=serving node=%s pid=%d gpus=%d backend=%s", name, os.getpid(), len(reader.gpus), reader.kind)
+        cgroup = delegated() or "none"
+        facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
+        log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s", *facts)
         await link.run()
 
 

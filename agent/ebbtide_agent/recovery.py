@@ -12,6 +12,7 @@ from ebbtide import checkpoints
 from ebbtide_agent import survivors
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.status import Exit, Phase, PublishedCheckpoint, Refused, Status
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # No process can end with it by itself: our failure, as the shell's conventions have it.
 _LOST_EXIT_CODE = 125
+# How long killed processes are waited for before it is tried again.
+_KILL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,20 @@ def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> b
     left = survivors.of_attempt(place.path, lock_path(Path(intent.node_dir), intent.job_id))
     for process in left:
         process.signal(signal.SIGKILL)
-    return bool(left)
+    return bool(left) or not _end_cgroup(place)
+
+
+def _end_cgroup(place: AttemptDir) -> bool:
+    """Kill what is in the attempt's control group, whoever its parents are; whether it is empty, and removed."""
+    path = place.cgroup()
+    if path is None:
+        return True
+    group = Group(path)
+    group.kill()
+    empty = group.is_empty_within(_KILL_S)
+    if empty:
+        group.remove()
+    return empty
 
 
 def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:

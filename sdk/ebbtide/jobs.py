@@ -1,7 +1,6 @@
 """The job as its own script sees it: resume, report progress, checkpoint, suspend."""
 
 import errno
-import gc
 import math
 import os
 import shutil
@@ -15,9 +14,9 @@ from ebbtide import channel, checkpoints, distributed
 from ebbtide.checkpoints import Checkpoint
 from ebbtide.distributed import Save
 from ebbtide.environment import Environment
+from ebbtide.leaving import Leave
 from ebbtide.stop import StopRequest
 
-SUSPENDED = 85  # the exit code that says: saved, run me again later
 REPORT_EVERY_S = 0.2
 
 
@@ -132,9 +131,7 @@ class Job:
         group = distributed.current()
         if group is not None:
             group.wait()
-        # Collecting the garbage of everything that torch has loaded, twice, holds the GPU for most of a second more.
-        gc.freeze()
-        raise SystemExit(SUSPENDED)
+        raise Leave(self.id)
 
     def _tell_asked(self) -> None:
         """Tell that this job would acknowledge a suspension, because it asks whether it should.

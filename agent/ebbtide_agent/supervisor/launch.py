@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 
@@ -41,9 +42,15 @@ class Rank:
 
 
 def start(
-    local_rank: int, command: Sequence[str], workdir: str, environment: Mapping[str, str], output: int, lock: int
+    local_rank: int,
+    command: Sequence[str],
+    workdir: str,
+    environment: Mapping[str, str],
+    output: int,
+    lock: int,
+    cgroup: Group | None = None,
 ) -> Rank:
-    """Start one process in a group of its own, with the output file as stdout and stderr. Raises Refused."""
+    """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused."""
     if not command:
         raise Refused("the command is empty", RefusalCause.BAD_JOB)
     try:
@@ -57,6 +64,7 @@ def start(
             stderr=output,
             pass_fds=(lock,),
             process_group=0,
+            preexec_fn=None if cgroup is None else cgroup.enter,  # safe: we have one thread
         )
     except (OSError, ValueError) as error:
         raise _refusal(command, workdir, error) from error

@@ -10,7 +10,7 @@ import signal
 import socket
 
 from ebbtide_agent.identity import boot_id
-from ebbtide_agent.supervisor import linux
+from ebbtide_agent.supervisor import cgroup, linux
 from ebbtide_agent.supervisor.supervise import supervise
 
 READY = b"!"
@@ -19,10 +19,11 @@ READY = b"!"
 def main(descriptor: int) -> None:
     """Fork a supervisor for every channel that comes in over the descriptor's socket, until its other end is closed."""
     agent = socket.socket(fileno=descriptor)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _forget_inherited_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
     linux.renounce_new_privileges()
-    boot_id()  # read once, here
+    boot_id()  # read once, here, like the next
+    cgroup.delegated()
     gc.collect()
     gc.freeze()  # or a collection in a supervisor would copy all that it shares with this process
     agent.sendall(READY)
@@ -32,6 +33,18 @@ def main(descriptor: int) -> None:
             return
         for channel in channels:
             _spawn(agent, channel)
+
+
+def _forget_inherited_signals() -> None:
+    """Have jobs begin with what a login shell would give them.
+
+    An agent that was started with nohup, or in the background of a script, ignores SIGHUP, SIGINT and SIGQUIT, and what
+    is ignored is inherited through every exec. Supervisors set handlers of their own, which exec puts back to these.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Python needs SIGPIPE and SIGXFSZ ignored, and gives them back to whatever it starts.
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def _spawn(agent: socket.socket, channel: int) -> None:

@@ -8,12 +8,16 @@ import signal
 import socket
 import time
 import traceback
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import fake_gpus, linux, lock, processes
+from ebbtide_agent.supervisor import cgroup, fake_gpus, linux, lock, processes
+from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
@@ -56,13 +60,13 @@ def _supervise(
             return  # it has, or had, a supervisor already; the agent finds what it left
         listener, job_socket = sockets
         fence = lock_path(Path(intent.node_dir), intent.job_id)
-        with lock.hold(fence, intent.attempt) as held:
+        with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
             started_at = time.time()
-            ranks = _start(intent, place, prepared, held, fence)
+            ranks = _start(intent, place, prepared, held, fence, group)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, leader_rank=intent.first_rank)
-            watch = Watch(intent, prepared.signal, ranks, reports, status, listener)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
             watch.run(channel, received)
             conclude(intent, watch, reports, status)
             _record(place, status)
@@ -106,14 +110,33 @@ def _claim(
     return (listener, job_socket) if place.claim(supervisor.to_json()) else None
 
 
-def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path) -> list[Rank]:
+@contextmanager
+def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
+    """A control group for the attempt if there can be one; removed in the end."""
+    parent = cgroup.delegated()
+    name = f"ebb-{zlib.crc32(os.fsencode(intent.node_dir)):08x}-{place.path.name}"
+    group = None if parent is None else Group.create(parent, name)
+    if group is None:
+        yield None
+        return
+    with refusing("cannot set up the attempt's directory"):
+        place.record_cgroup(group.path)
+    try:
+        yield group
+    finally:
+        group.remove()
+
+
+def _start(
+    intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path, group: Group | None
+) -> list[Rank]:
     """Start all processes, or none. Raises Refused."""
     ranks: list[Rank] = []
     try:
         with refusing("cannot start the attempt"):
             output = _open_output(place)
             for local_rank, environment in enumerate(prepared.environments):
-                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held))
+                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held, group))
                 fake_gpus.register(intent, local_rank, ranks[-1].identity)
             os.close(output)
             lock.make_durable(held, fence)

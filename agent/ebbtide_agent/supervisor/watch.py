@@ -12,6 +12,7 @@ from typing import Any
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
+from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
@@ -35,13 +36,21 @@ class Watch:
     """Reaps, signals and kills; afterwards `returncodes`, `ending` and `exit` tell how it went."""
 
     def __init__(
-        self, intent: Intent, signum: int, ranks: list[Rank], reports: Reports, status: Status, listener: socket.socket
+        self,
+        intent: Intent,
+        signum: int,
+        ranks: list[Rank],
+        reports: Reports,
+        status: Status,
+        listener: socket.socket,
+        group: Group | None,
     ) -> None:
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
         self._reports = reports
         self._status = status
+        self._group = group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
@@ -68,7 +77,7 @@ class Watch:
         self._selector.register(self._reports.socket, selectors.EVENT_READ, self._hear)
         self.control.publish(self._status.to_json())
         self.control.adopt(channel, received)
-        while self._reap():
+        while self._reap() or self._others_live():
             self._act()
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
@@ -89,6 +98,10 @@ class Watch:
                 self._note_end(rank, returncode)
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
+
+    def _others_live(self) -> bool:
+        """Whether there are processes in the attempt's control group that are nobody's children here."""
+        return self._group is not None and not self._group.is_empty_within(_SWEEP_S)
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
@@ -130,6 +143,8 @@ class Watch:
             if not self._sweeping:
                 self._sweeping = True
                 self._note_killing(handlers_live)
+            if self._group is not None:
+                self._group.kill()
             processes.kill_below(self._me)
 
     def _handlers_live(self) -> bool:

@@ -4,7 +4,6 @@ The process gets its order as an argument, and writes JSON lines: each step befo
 is started anew, not forked: the supervisor runs without site-packages, where NVML's module is.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -19,6 +18,7 @@ from typing import Any
 import ebbtide
 
 import ebbtide_agent
+from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import linux
 from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
 from ebbtide_agent.swap.driver import CheckpointDriver
@@ -84,10 +84,9 @@ class Operation:
             self.kill()
 
     def kill(self) -> None:
-        """End the process; nobody has reaped it yet, so its pid is still its own."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+        """End the process."""
+        if self._process.returncode is None and (process := Identity.of(self._process.pid)) is not None:
+            process.signal(signal.SIGKILL)
 
     def ended(self, returncode: int) -> Result:
         """What the operation came to, now that its process was reaped."""

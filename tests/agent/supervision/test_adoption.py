@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_protos.v1 import agent_pb2
 
@@ -36,9 +38,9 @@ DAEMON = ["sh", "-c", f"env -i setsid {sys.executable} -S -c 'import time; time.
 
 
 @contextmanager
-def other_agent(disk: Path, *orders: agent_pb2.Launch):
-    """An agent in a process, and process group, of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("agent_process.py")), str(disk)]
+def other_agent(disk: Path, *orders: agent_pb2.Launch, start: tuple[str, ...] = ()):
+    """An agent in a process, and process group, of its own; `start` goes before its command."""
+    command = [*start, sys.executable, str(Path(__file__).with_name("agent_process.py")), str(disk)]
     launches = [launch.SerializeToString().hex() for launch in orders]
     with subprocess.Popen([*command, *launches], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -85,6 +87,25 @@ async def test_the_agents_output_ends_with_the_agent_though_its_attempts_go_on(a
         assert first.stdout.read() == ""
     async with agent() as node:
         assert node.status().phase == RUNNING
+
+
+async def test_a_job_has_every_signal_at_its_default_though_its_agent_ignores_some(disk):
+    """As one does that is started with nohup, or in the background of a script."""
+    in_background = ("sh", "-c", 'trap "" INT QUIT; exec "$@"', "sh", "nohup")
+    tell = ["sh", "-c", "grep ^Sig /proc/self/status; ulimit -n; umask"]
+    with other_agent(disk, order(tell), start=in_background) as first:
+        reported(first, EXITED)
+        ignored = _masks(Path(f"/proc/{first.pid}/status").read_text())["SigIgn"]
+    assert all(ignored >> (signum - 1) & 1 for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
+    shell = subprocess.run(tell, stdout=subprocess.PIPE, text=True, check=True).stdout
+    log = AttemptDir.of(disk / "node", "1", 1).output.read_text()
+    assert _masks(log) == {"SigBlk": 0, "SigIgn": 0}
+    assert log.splitlines()[-2:] == shell.splitlines()[-2:]
+
+
+def _masks(status: str) -> dict[str, int]:
+    found = re.findall(r"(SigBlk|SigIgn):\s*(\w+)", status)
+    return {name: int(mask, 16) for name, mask in found}
 
 
 async def test_an_exit_while_nobody_watches_is_reported_later(agent, disk):

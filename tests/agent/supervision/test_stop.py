@@ -13,6 +13,9 @@ from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import EXITED, python
 
+# How much later than at the end of its grace period a job may die: its supervisor has to be woken for it.
+TOLERANCE_S = 0.2
+
 CHECKPOINTED_YES = job_pb2.CHECKPOINTED_YES
 CHECKPOINTED_NO = job_pb2.CHECKPOINTED_NO
 CHECKPOINTED_UNKNOWN = job_pb2.CHECKPOINTED_UNKNOWN
@@ -68,6 +71,7 @@ async def test_a_job_that_ignores_sigterm_dies_at_the_end_of_its_grace_period(ag
         started = time.monotonic()
         status = await node.stop(grace_s=0.5)
         assert time.monotonic() - started >= 0.5
+        assert 0.5 <= status.exit.ended_at - status.exit.stop_requested_at < 0.5 + TOLERANCE_S
         assert status.exit.signal == signal.SIGKILL
         assert (status.exit.killed, status.exit.delivered, status.exit.caught) == (True, True, True)
         assert "no" in node.log()
