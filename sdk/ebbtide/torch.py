@@ -220,7 +220,6 @@ class Training:
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote at any world size; raises OSError, KeyError for a part that was not saved."""
-        world = _current_world()
         state = torch.load(directory / "training.pt", weights_only=True, map_location="cpu")
         for name, part in self._parts():
             part.load_state_dict(state[name])

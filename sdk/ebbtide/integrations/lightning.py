@@ -52,9 +52,9 @@ def resume_path() -> str | None:
 class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is shows when it runs
     """Saves, publishes and leaves when the job is asked to, and publishes every so many optimizer steps if `every`.
 
-    It leaves after an optimizer step, with no accumulated gradient lost. Where validation or the end of the epoch is due
-    then, it lets that be, and leaves after the next step. Takes the stop signal back from Lightning, whose handler would end the
-    process without a checkpoint. Outside Ebbtide it does nothing.
+    It leaves after an optimizer step, with no accumulated gradient lost. Where validation or the end of the epoch is
+    due then, it lets that be, and leaves after the next step. Takes the stop signal back from Lightning, whose handler
+    would end the process without a checkpoint. Outside Ebbtide it does nothing.
     """
 
     def __init__(self, every: int = 0) -> None:
