@@ -48,6 +48,7 @@ class Job:
         self.num_nodes = environment.num_nodes
         self.checkpoint_dir = environment.checkpoint_dir
         self.resume_dir = environment.resume_dir
+        self.output_dir = environment.output_dir
         self._socket = environment.socket
         self._env_rank = environment.rank
         self._pid = os.getpid()
