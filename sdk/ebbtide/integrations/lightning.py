@@ -62,6 +62,7 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
         self._every = every
         self._total: int | None = None
         self._step = -1
+        self._leaving = False
         self._waited = False  # asked at the step before, and let by what was due then
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -73,6 +74,10 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
         if state is not None and (state.path / FILE).exists() and trainer.ckpt_path == str(state.path / FILE):
             load_random_state(state.path, _world_size(state.path))
 
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._leaving:  # with what the step before had to log being logged
+            self._job.suspend(step=self._step)
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         asked = self._job.should_suspend()
         if trainer.global_step == self._step:
@@ -80,10 +85,9 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
         self._step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._job.report(step=self._step, total=self._total, loss=loss)
-        if asked and (self._waited or not _more_is_due(trainer, batch_idx)):
-            self._job.suspend(lambda draft: _save(trainer, draft), self._step, all_ranks=True)
+        self._leaving = asked and (self._waited or not _more_is_due(trainer, batch_idx))
         self._waited = asked
-        if self._every and self._step % self._every == 0:
+        if self._leaving or (self._every and self._step % self._every == 0):
             self._job.checkpoint(lambda draft: _save(trainer, draft), self._step, all_ranks=True)
 
 

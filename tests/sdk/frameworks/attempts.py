@@ -45,6 +45,7 @@ def attempt(script: str, folder: Path, number: int, resume: str, arguments: list
             "EBB_ATTEMPT": str(number),
             "EBB_CHECKPOINT_DIR": str(folder / f"attempt-{number}"),
             "EBB_RESUME_DIR": resume,
+            "EBB_OUTPUT_DIR": str(folder / "output"),
         }
         sys.argv = [script, *arguments]
         runpy.run_path(script, run_name="__main__")
@@ -59,6 +60,7 @@ def attempt(script: str, folder: Path, number: int, resume: str, arguments: list
 
 def main() -> None:
     script, folder, *modules = sys.argv[1:]
+    sys.path.insert(0, str(Path(script).parent))
     for module in modules:
         importlib.import_module(module)
     for number, line in enumerate(sys.stdin):

@@ -4,16 +4,13 @@ Arguments: the batches, counted from 1, at which it sends itself a signal, like 
 """
 
 import hashlib
-import os
-import signal
-import sys
 
 import pytorch_lightning as pl
 import torch
-from ebbtide.integrations.lightning import ResumableLoader, SuspendCallback, resume_path
+from recipes import Signals, recipe
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS, SAMPLES, BATCH = 2, 48, 4
+BATCHES_PER_STEP = 2
 
 
 class Model(pl.LightningModule):
@@ -24,7 +21,9 @@ class Model(pl.LightningModule):
         )
 
     def training_step(self, batch, batch_idx):
-        return torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+        loss = torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
 
     def on_train_epoch_end(self):
         print("over after", self.global_step, flush=True)
@@ -38,33 +37,20 @@ class Model(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
 
-class Signals(pl.Callback):
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        done = trainer.current_epoch * SAMPLES // BATCH + batch_idx
-        for name, number in (word.split("=") for word in sys.argv[1:]):
-            # A killed attempt comes by the same batch once more.
-            if done + 1 == int(number) and (name == "TERM" or os.environ["EBB_ATTEMPT"] == "1"):
-                os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    pl.seed_everything(0, verbose=False)
-    features = torch.randn(SAMPLES, 8)
-    data = TensorDataset(features, (features.sum(1) > 0).long())
-    model = Model()
-    trainer = pl.Trainer(
-        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, accumulate_grad_batches=2, val_check_interval=0.5, barebones=False,
-        callbacks=[Signals(), SuspendCallback(every=2)],
-    )  # fmt: skip
-    loader = ResumableLoader(data, batch_size=BATCH, shuffle=True)
-    trainer.fit(model, loader, DataLoader(data, batch_size=16), ckpt_path=resume_path())
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    print("digest", digest.hexdigest())
-
-
-if __name__ == "__main__":
-    main()
+torch.set_num_threads(1)
+pl.seed_everything(0, verbose=False)
+features = torch.randn(48, 8)
+dataset = TensorDataset(features, (features.sum(1) > 0).long())
+held_out = DataLoader(dataset, batch_size=16)
+model = Model()
+model.layers.register_forward_pre_hook(Signals(BATCHES_PER_STEP))
+options = {
+    "max_epochs": 2, "accelerator": "cpu", "enable_checkpointing": False, "enable_progress_bar": False,
+    "enable_model_summary": False, "accumulate_grad_batches": BATCHES_PER_STEP, "val_check_interval": 0.5,
+    "log_every_n_steps": 1,
+}  # fmt: skip
+exec(recipe("lightning"))
+digest = hashlib.sha256()
+for tensor in model.state_dict().values():
+    digest.update(tensor.numpy().tobytes())
+print("digest", digest.hexdigest())

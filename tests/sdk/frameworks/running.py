@@ -36,3 +36,12 @@ def run(script: str, folder: Path, *jobs: list[str], modules: tuple[str, ...]) -
     assert result.returncode == 0, result.stderr
     found: list[dict[str, Any]] = [json.loads(line) for line in result.stdout.splitlines()]
     return [Finished(**job) for job in found]
+
+
+def logged(folder: Path, tag: str) -> list[int]:
+    """The steps that TensorBoard shows of the job, in order."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder / "output" / "tensorboard"))
+    accumulator.Reload()
+    return [event.step for event in accumulator.Scalars(tag)]

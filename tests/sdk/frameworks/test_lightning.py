@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.frameworks.running import run
+from tests.sdk.frameworks.running import logged, run
 
 MODULES = ("pytorch_lightning", "ebbtide.integrations.lightning")
 
@@ -19,6 +19,7 @@ def test_a_lightning_trainer_that_is_suspended_ends_with_the_weights_of_one_that
     assert suspended.said("digest") == undisturbed.said("digest") != []
     assert suspended.said("validated after") == undisturbed.said("validated after")
     assert suspended.said("over after") == undisturbed.said("over after")
+    assert logged(tmp_path / "job-1", "loss") == list(range(12))
 
 
 @pytest.mark.slow
@@ -30,6 +31,8 @@ def test_a_lightning_trainer_may_be_suspended_or_killed_anywhere(tmp_path: Path)
     assert (killed.codes, killed.steps) == ([-9, 0], [None, 4]), killed.log
     for job in (suspended, killed):
         assert job.said("digest") == undisturbed.said("digest") != []
+    for number in range(3):
+        assert logged(tmp_path / f"job-{number}", "loss") == list(range(12))
 
 
 def test_the_callback_is_one_of_the_lightning_that_the_script_uses():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.frameworks.running import run
+from tests.sdk.frameworks.running import logged, run
 
 MODULES = ("transformers.trainer", "transformers.models.bert.modeling_bert", "ebbtide.integrations.transformers")
 
@@ -15,8 +15,9 @@ def test_a_trainer_that_is_suspended_ends_with_the_weights_of_one_that_is_not(tm
     assert (suspended.codes, suspended.steps) == ([85, 85, 0], [None, 2, 8]), suspended.log
     assert suspended.said("digest") == undisturbed.said("digest") != []
     assert suspended.said("evaluations") == ["2"]
+    assert logged(tmp_path / "job-1", "train/loss") == list(range(1, 13))
     checkpoints = [f"checkpoint-{step}" for step in (2, 4, 8, 12)]
-    kept = [name for name in checkpoints if (tmp_path / "job-1" / "out" / name).exists()]
+    kept = [name for name in checkpoints if (tmp_path / "job-1" / "output" / name).exists()]
     assert kept == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]  # what the Trainer's own schedule says
 
 
@@ -28,3 +29,5 @@ def test_a_trainer_leaves_an_epochs_evaluation_done_and_goes_on_from_its_own_sav
     for job in (at_epochs_end, killed):
         assert job.said("digest") == undisturbed.said("digest") != []
         assert job.said("evaluations") == ["2"]
+    for number in range(3):
+        assert logged(tmp_path / f"job-{number}", "train/loss") == list(range(1, 13))
