@@ -54,7 +54,7 @@ def main() -> None:
     pieces = Pieces(TEXT.read_text())
     config = GPT2Config(
         vocab_size=len(pieces.alphabet), n_positions=CONTEXT, n_embd=args.width, n_layer=2, n_head=4,
-        bos_token_id=0, eos_token_id=0, loss_type="ForCausalLMLoss",
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     options = TrainingArguments(
         args.folder,
@@ -66,6 +66,7 @@ def main() -> None:
         save_total_limit=2,
         report_to=[],
         disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
         seed=args.seed,
     )
     model = GPT2LMHeadModel(config)
