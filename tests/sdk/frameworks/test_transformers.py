@@ -1,5 +1,7 @@
 """The real Hugging Face Trainer, suspended and resumed: the final weights are those of an undisturbed run."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,17 @@ def test_a_trainer_leaves_an_epochs_evaluation_done_and_goes_on_from_its_own_sav
         assert job.said("evaluations") == ["2"]
     for number in range(3):
         assert logged(tmp_path / f"job-{number}", "train/loss") == list(range(1, 13))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["save_only_model", "enable_jit_checkpoint"])
+def test_arguments_with_which_nothing_could_be_resumed_are_refused_by_name(tmp_path: Path, option: str):
+    program = f"""
+from ebbtide.integrations.transformers import SuspendCallback
+from torch.nn import Linear
+from transformers import Trainer, TrainingArguments
+Trainer(Linear(1, 1), TrainingArguments("out", use_cpu=True, {option}=True), callbacks=[SuspendCallback()])
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert f"ValueError: {option}: " in result.stderr
