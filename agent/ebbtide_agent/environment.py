@@ -9,8 +9,10 @@ _TORCHRUN_MARGIN_S = 5.0
 
 
 def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, socket: str) -> dict[str, str]:
-    """The whole environment of every process of the attempt; ours wins over the user's."""
+    """The whole environment of every process of the attempt; ours wins over the user's, but for W&B's."""
     return {
+        "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # job numbers alone come again in another cluster
+        "WANDB_RESUME": "allow",
         **intent.env,
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -20,6 +22,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
         "EBB_ARRAY_INDEX": intent.job_id.partition(".")[2],
         "EBB_CHECKPOINT_DIR": checkpoint_dir,
         "EBB_RESUME_DIR": resume_dir,
+        "EBB_OUTPUT_DIR": str(intent.output_dir),
         "EBB_SOCKET": socket,
         "EBB_GRACE_S": f"{intent.grace_s:.15g}",
         "EBB_STOP_SIGNAL": intent.signal or "SIGTERM",

@@ -138,6 +138,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
     return {
         "name": spec.name,
         "command": list(spec.command),
+        "resume_args": list(spec.resume_args),
         "workdir": spec.workdir,
         "class": CLASSES[spec.job_class],
         "priority": spec.priority,

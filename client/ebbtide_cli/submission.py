@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
@@ -52,6 +53,14 @@ def working_directory(given: str | None) -> str:
         return os.path.abspath(given or os.getcwd())
     except FileNotFoundError:
         raise Failure("submit: --workdir: the current directory does not exist any more", USAGE) from None
+
+
+def resume_arguments(text: str) -> tuple[str, ...]:
+    """What stands in ``--resume-args``, split as a shell would."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise Failure(f"submit: --resume-args: {str(error).lower()} in {abbreviated(text)!r}", USAGE) from None
 
 
 def stop_signal(text: str) -> str:

@@ -10,6 +10,9 @@ from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
 
+RESUME_PLACEHOLDERS = ("checkpoint", "output")
+"""Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
+
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
@@ -31,6 +34,7 @@ class JobSpec:
     many GPUs of each. ``env`` is the job's whole environment: nothing else is inherited.
     ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
+    ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -59,6 +63,7 @@ class JobSpec:
     nodes: int = 1
     work_s: float | None = None
     time_auto: bool = False
+    resume_args: tuple[str, ...] = ()
 
     @property
     def elastic(self) -> bool:
@@ -75,6 +80,7 @@ def validate(spec: JobSpec) -> None:
     """Raise `SpecError` for the first thing that is wrong with ``spec``."""
     _check_text("--name", spec.name, limits.MAX_NAME_LENGTH)
     _check_command(spec.command)
+    _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
@@ -155,6 +161,20 @@ def _check_command(command: tuple[str, ...]) -> None:
     total = sum(len(argument.encode()) + 1 for argument in command)
     if total > limits.MAX_COMMAND_BYTES:
         raise SpecError("command", f"{total} bytes are over the limit of {limits.MAX_COMMAND_BYTES}")
+
+
+def _check_resume_args(command: tuple[str, ...], resume_args: tuple[str, ...]) -> None:
+    for argument in resume_args:
+        _check_text("--resume-args", argument, limits.MAX_ARGUMENT_BYTES)
+        for name in re.findall(r"(?<!\$)\{(\w*)\}", argument):
+            if name not in RESUME_PLACEHOLDERS:
+                known = " and ".join(f"{{{known}}}" for known in RESUME_PLACEHOLDERS)
+                raise SpecError("--resume-args", f"{{{name[:40]}}} is not known: there are {known}")
+    total = sum(len(argument.encode()) + 1 for argument in (*command, *resume_args))
+    if total > limits.MAX_COMMAND_BYTES:
+        raise SpecError(
+            "--resume-args", f"{total} bytes with the command are over the limit of {limits.MAX_COMMAND_BYTES}"
+        )
 
 
 def _check_env(env: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ class Environment:
     rank: int = 0
     checkpoint_dir: Path | None = None
     resume_dir: Path | None = None
+    output_dir: Path | None = None
     socket: str | None = None
     stop_signal: signal.Signals = signal.SIGTERM
 
@@ -42,6 +43,7 @@ class Environment:
                 rank=_integer(variables, "RANK", 0),
                 checkpoint_dir=directory / "attempt-1" if directory else None,
                 resume_dir=_path(variables, "EBB_RESUME_DIR"),
+                output_dir=_path(variables, "EBB_OUTPUT_DIR"),
             )
         return cls(
             id=job_id,
@@ -56,6 +58,7 @@ class Environment:
             rank=_integer(variables, "RANK", 0),
             checkpoint_dir=directory,
             resume_dir=_path(variables, "EBB_RESUME_DIR"),
+            output_dir=_path(variables, "EBB_OUTPUT_DIR"),
             socket=variables.get("EBB_SOCKET") or None,
             stop_signal=_signal(variables, "EBB_STOP_SIGNAL"),
         )

@@ -47,10 +47,12 @@ class Job:
         self.num_nodes = environment.num_nodes
         self.checkpoint_dir = environment.checkpoint_dir
         self.resume_dir = environment.resume_dir
+        self.output_dir = environment.output_dir
         self._socket = environment.socket
         self._env_rank = environment.rank
         self._pid = os.getpid()
         self._stop = StopRequest()
+        self._stop_signal = environment.stop_signal
         self._asked = False
         self._step = 0
         self._next_report_at = -math.inf
@@ -112,6 +114,11 @@ class Job:
             self._asked = True
             self._tell_asked()
         return self._stop.received if group is None else group.any(self._stop.received)
+
+    def catch_signal_again(self) -> None:
+        """Take the stop signal back from a library that has put its own handler in the place of the job's."""
+        if self.id is not None and os.getpid() == self._pid:
+            self._stop.catch_again(self._stop_signal)
 
     def suspend(self, save: Save | None = None, step: int | None = None, *, all_ranks: bool = False) -> None:
         """Publish a checkpoint, acknowledge, and leave by SystemExit(85) with all ranks; outside Ebbtide: nothing.

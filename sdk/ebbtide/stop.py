@@ -33,6 +33,11 @@ class StopRequest:
             after_in_child=lambda: self._step_aside(number),
         )
 
+    def catch_again(self, number: signal.Signals) -> None:
+        """Put back the handler that a library replaced with its own; nothing outside the main thread."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) != self._receive:
+            signal.signal(number, self._receive)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = True
 

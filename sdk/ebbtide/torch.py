@@ -213,23 +213,17 @@ class Training:
         Raises ValueError if the state holds more than tensors and plain containers, which `load` would refuse.
         """
         world = _current_world()
-        _write(directory / f"random-{world.rank}.pt", _random_state(world))
+        save_random_state(directory)
         if world.rank == 0:
             state = {name: part.state_dict() for name, part in self._parts()}
             _write(directory / "training.pt", {"world_size": world.world_size, **state})
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote at any world size; raises OSError, KeyError for a part that was not saved."""
-        world = _current_world()
         state = torch.load(directory / "training.pt", weights_only=True, map_location="cpu")
         for name, part in self._parts():
             part.load_state_dict(state[name])
-        own = directory / f"random-{world.rank}.pt"
-        if state["world_size"] == world.world_size and own.exists():
-            _restore_random_state(torch.load(own, weights_only=True), world)
-        else:
-            saved = torch.load(directory / "random-0.pt", weights_only=True)
-            _seed_anew(saved, world)
+        load_random_state(directory, state["world_size"])
 
     def _parts(self) -> list[tuple[str, Any]]:
         parts = {"model": _bare(self.model), "optimizer": self.optimizer}
@@ -242,6 +236,22 @@ def _bare(model: nn.Module) -> nn.Module:
     name = "module" if isinstance(model, nn.parallel.DistributedDataParallel) else "_orig_mod"
     inner = getattr(model, name, None)
     return _bare(inner) if isinstance(inner, nn.Module) else model
+
+
+def save_random_state(directory: Path) -> None:
+    """Write this rank's random generators (Python, NumPy, PyTorch and this rank's GPU) into `directory`."""
+    world = _current_world()
+    _write(directory / f"random-{world.rank}.pt", _random_state(world))
+
+
+def load_random_state(directory: Path, world_size: int) -> None:
+    """Restore this rank's generators as `world_size` ranks saved them, or seed them anew if there are more or fewer."""
+    world = _current_world()
+    own = directory / f"random-{world.rank}.pt"
+    if world_size == world.world_size and own.exists():
+        _restore_random_state(torch.load(own, weights_only=True), world)
+    else:
+        _seed_anew(torch.load(directory / "random-0.pt", weights_only=True), world)
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:

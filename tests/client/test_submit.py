@@ -48,7 +48,7 @@ def test_every_option_reaches_the_master(ebb, master):
     options = (
         "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
         " --weight 2.5 --group vision --suspend none --launch single --retries 3 --exit0 completed --signal usr1"
-        " --signal-target all"
+        " --signal-target all --resume-args=--resume={checkpoint}"
         " --workdir /tmp/../srv --hold"
     )
     assert ebb("submit", *options.split(), "--", "true").code == 0
@@ -63,6 +63,14 @@ def test_every_option_reaches_the_master(ebb, master):
     assert (spec.grace_s, spec.time_limit_s, spec.retries) == (90, 7200, 3)
     assert (spec.suspend, spec.exit_zero) == (job_pb2.SUSPEND_MODE_NONE, job_pb2.EXIT_ZERO_COMPLETED)
     assert spec.signal_target == job_pb2.SIGNAL_TARGET_ALL
+    assert list(spec.resume_args) == ["--resume={checkpoint}"]
+
+
+def test_resume_arguments_are_split_as_a_shell_would_and_keep_braces_that_are_the_scripts_own(ebb, master):
+    text = "--from '{checkpoint}/last one' +a={b:1} ${seed} ${now:%Y} {output}"
+    assert ebb("submit", "--resume-args", text, "--", "true").code == 0
+    words = ["--from", "{checkpoint}/last one", "+a={b:1}", "${seed}", "${now:%Y}", "{output}"]
+    assert list(sent_spec(master).resume_args) == words
 
 
 def test_a_ddp_job_may_begin_on_a_share_of_a_gpu(ebb, master):
@@ -165,6 +173,11 @@ BAD_INPUTS = [
     (["--signal", "KILL", "--", "true"], "--signal"),
     (["--signal-target", "some", "--", "true"], "--signal-target"),
     (["--signal", "s" * 1_000_000, "--", "true"], "--signal"),
+    (["--resume-args", "--from {chekpoint}", "--", "true"], "--resume-args: {chekpoint} is not known: there are"),
+    (["--resume-args", "{}", "--", "true"], "--resume-args: {} is not known"),
+    (["--resume-args", "--from 'a", "--", "true"], "--resume-args: no closing quotation"),
+    (["--resume-args", "a\0b", "--", "true"], "--resume-args: contains a NUL"),
+    (["--resume-args", "x" * 200_000, "--", "true"], "--resume-args: 200000 bytes are over the limit of 131071"),
     (["--env", "1A=x", "--", "true"], "--env"),
     (["--env", "=x", "--", "true"], "--env"),
     (["--env", "NOT_SET_ANYWHERE", "--", "true"], "NOT_SET_ANYWHERE"),

@@ -62,6 +62,35 @@ def test_a_suspended_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, 
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+FRAMEWORKS = {
+    "hf_trainer.py": (["--steps", 60, "--log-every", 5, "--checkpoint-every", 25, "--folder"], r"\{'loss'"),
+    "lightning_fit.py": (["--steps", 400, "--log-every", 5, "--checkpoint-every", 150], r"step 20/"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", FRAMEWORKS)
+def test_an_example_of_a_framework_is_suspended_and_ends_with_the_same_weights(tmp_path: Path, script: str) -> None:
+    options, going = FRAMEWORKS[script]
+
+    def command(run: str) -> list[object]:
+        return [*options, *([tmp_path / run] if "--folder" in options else []), "--out", tmp_path / f"{run}.pt"]
+
+    with started(script, *command("peace"), HOME=str(tmp_path)) as peace:
+        assert finish(peace)[0] == 0
+    with started(script, *command("first"), HOME=str(tmp_path), **contract(tmp_path, 1)) as first:
+        read_until(first, going)
+        first.send_signal(signal.SIGTERM)
+        code, text = finish(first)
+    assert code == SUSPENDED, text
+    saved = newest(tmp_path).path
+    with started(script, *command("second"), HOME=str(tmp_path), **contract(tmp_path, 2, saved)) as second:
+        assert finish(second)[0] == 0
+    ours, theirs = (torch.load(tmp_path / f"{run}.pt", weights_only=True) for run in ("second", "peace"))
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def start_ranks(stack: ExitStack, size: int, options: list[object], **variables: str) -> list[subprocess.Popen[str]]:
     """The processes that `--launch ddp` would start for `size` GPUs, rank 0 first."""
     with socket.socket() as probe:

@@ -75,6 +75,7 @@ CASES = [
         YES,
         options={"signal": "SIGUSR1"},
     ),
+    Case("`written_for_slurm.py`, `--signal USR2`", python("written_for_slurm.py"), YES, options={"signal": "SIGUSR2"}),
     Case("`dies_by_the_signal.py`", python("dies_by_the_signal.py"), YES),
     Case("`has_no_handler.py`", python("has_no_handler.py"), NO, LAST_CHECKPOINT, ready="saved"),
     Case(

@@ -76,12 +76,13 @@ def test_the_environment_is_typed(tmp_path: Path) -> None:
         "EBB_ARRAY_INDEX": "0",
         "RANK": "3",
         "EBB_STOP_SIGNAL": "SIGUSR1",
+        "EBB_OUTPUT_DIR": "/o",
     }
     given = Environment.read(variables)
     assert (given.id, given.attempt, given.array_index, given.rank) == ("7", 3, 0, 3)
     assert (given.gpu_count, given.gpu_share, given.gpu_mem_bytes, given.grace_s) == (2, 0.25, 10 * 2**30, 90.0)
     assert (given.node_rank, given.num_nodes, given.stop_signal) == (1, 2, signal.SIGUSR1)
-    assert given.resume_dir is None
+    assert (given.resume_dir, given.output_dir) == (None, Path("/o"))
     unset = Environment.read(environment(tmp_path, 1) | {"EBB_ARRAY_INDEX": "", "EBB_GPU_MEM_BYTES": ""})
     assert (unset.array_index, unset.gpu_mem_bytes, unset.grace_s) == (None, None, 180.0)
 
@@ -90,6 +91,14 @@ def test_the_environment_is_typed(tmp_path: Path) -> None:
 def test_a_malformed_variable_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must .* 'three'"):
         Environment.read(environment(tmp_path, 1) | {name: "three"})
+
+
+def test_a_job_takes_its_signal_back_from_a_library_that_has_put_its_own_handler_there(make_job: MakeJob) -> None:
+    job = make_job()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    job.catch_signal_again()
+    signal.raise_signal(signal.SIGTERM)
+    assert job.should_suspend() is True
 
 
 def test_progress_is_sent_at_first_at_last_and_five_times_a_second_between(

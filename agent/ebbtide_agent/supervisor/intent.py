@@ -55,6 +55,7 @@ class Intent:
     fake_gpu_dir: str  # empty: the GPUs are real
     master_port: int = 0  # where the ranks meet; 0: this node chooses
     network: Network = network.ANY
+    resume_args: tuple[str, ...] = ()  # appended to the command when the attempt resumes
 
     @property
     def processes(self) -> int:
@@ -71,6 +72,11 @@ class Intent:
         """The attempt's own checkpoint directory."""
         return Path(self.job_checkpoint_dir, f"attempt-{self.attempt}")
 
+    @property
+    def output_dir(self) -> Path:
+        """Where the job keeps what it goes on writing from attempt to attempt."""
+        return Path(self.job_checkpoint_dir, "output")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -81,4 +87,6 @@ class Intent:
         gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
         command = tuple(content["command"])
-        return cls(**{**content, "command": command, "gpus": gpus, "signal_target": target, "network": reached})
+        resume_args = tuple(content.get("resume_args", ()))
+        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached}
+        return cls(**{**content, **read, "resume_args": resume_args})

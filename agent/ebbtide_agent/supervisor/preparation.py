@@ -1,5 +1,6 @@
 """What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
+_PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Everything that the start of the processes and their end depend on."""
 
+    command: tuple[str, ...]
     signal: int  # number of the stop signal
     resumed_step: int | None
     environments: tuple[dict[str, str], ...]  # one per process
@@ -28,11 +32,14 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
     with refusing("cannot use the checkpoint directory"):
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        intent.output_dir.mkdir(exist_ok=True)
     port = rendezvous_port(intent) if intent.ddp or intent.num_nodes > 1 else 0
+    resume_dir = "" if checkpoint is None else str(checkpoint.path)
     return Prepared(
+        command=intent.command + _resume_args(intent, resume_dir),
         signal=signum,
         resumed_step=None if checkpoint is None else checkpoint.step,
-        environments=_environments(intent, place, "" if checkpoint is None else str(checkpoint.path), port),
+        environments=_environments(intent, place, resume_dir, port),
         port=port,
     )
 
@@ -45,6 +52,18 @@ def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
         reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
         raise Refused(reason, RefusalCause.NO_CHECKPOINT)
     return found
+
+
+def _resume_args(intent: Intent, resume_dir: str) -> tuple[str, ...]:
+    """What tells the script to go on: from the second attempt on, and where it names a checkpoint only if there is one.
+
+    Without `{checkpoint}` in it the script looks for itself, where nobody else knows whether anything is there.
+    """
+    paths = {"checkpoint": resume_dir, "output": str(intent.output_dir)}
+    named = {name for argument in intent.resume_args for name in _PLACEHOLDER.findall(argument)}
+    if intent.attempt == 1 or ("checkpoint" in named and not resume_dir):
+        return ()
+    return tuple(_PLACEHOLDER.sub(lambda match: paths[match[1]], argument) for argument in intent.resume_args)
 
 
 def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int) -> tuple[dict[str, str], ...]:

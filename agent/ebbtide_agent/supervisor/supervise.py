@@ -136,7 +136,7 @@ def _start(
         with refusing("cannot start the attempt"):
             output = _open_output(place)
             for local_rank, environment in enumerate(prepared.environments):
-                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held, group))
+                ranks.append(start(local_rank, prepared.command, intent.workdir, environment, output, held, group))
                 fake_gpus.register(intent, local_rank, ranks[-1].identity)
             os.close(output)
             lock.make_durable(held, fence)

@@ -78,6 +78,7 @@ def _state(job: client_pb2.Job) -> Fields:
 
 def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
+    yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""

@@ -16,7 +16,15 @@ from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.submission import check, default_name, job_environment, stop_signal, user_name, working_directory
+from ebbtide_cli.submission import (
+    check,
+    default_name,
+    job_environment,
+    resume_arguments,
+    stop_signal,
+    user_name,
+    working_directory,
+)
 from ebbtide_cli.values import GpuRange, parse_duration
 from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, argument_type, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
@@ -38,6 +46,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
+        "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
@@ -96,6 +105,13 @@ NO_GPU: Final = GpuRange.exactly(0)
     default="auto",
     help="Who gets it: the topmost processes that handle it (default), what was launched, or every process.",
 )
+@click.option(
+    "--resume-args",
+    metavar="ARGS",
+    default="",
+    help="Appended to the command when it starts again; {checkpoint} and {output} stand for its checkpoint, "
+    "without which it starts afresh, and for EBB_OUTPUT_DIR.",
+)
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
 @click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
@@ -124,6 +140,7 @@ def command(
     exit0: str,
     signal: str,
     signal_target: str,
+    resume_args: str,
     hold: bool,
     wait: bool,
     dry_run: bool,
@@ -159,6 +176,7 @@ def command(
             exit_zero=ExitZero(exit0),
             signal=stop_signal(signal),
             signal_target=SignalTarget(signal_target),
+            resume_args=resume_arguments(resume_args),
         )
     )
     request = client_pb2.SubmitRequest(

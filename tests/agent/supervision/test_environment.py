@@ -53,6 +53,7 @@ def test_a_job_without_gpus_has_the_users_environment_and_the_contracts():
         "EBB_ARRAY_INDEX": "",
         "EBB_CHECKPOINT_DIR": "/c/attempt-2",
         "EBB_RESUME_DIR": "/c/attempt-1",
+        "EBB_OUTPUT_DIR": "/checkpoints/c1/17/output",
         "EBB_SOCKET": "/s",
         "EBB_GRACE_S": "180",
         "EBB_STOP_SIGNAL": "SIGTERM",
@@ -62,7 +63,17 @@ def test_a_job_without_gpus_has_the_users_environment_and_the_contracts():
         "EBB_NODE_RANK": "0",
         "EBB_NUM_NODES": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "175",
+        "WANDB_RUN_ID": "c1-17",
+        "WANDB_RESUME": "allow",
     }
+
+
+def test_all_attempts_are_one_run_for_wandb_unless_the_user_says_otherwise():
+    first, second = (environment(attempt=number) for number in (1, 2))
+    assert (first["WANDB_RUN_ID"], first["WANDB_RESUME"]) == (second["WANDB_RUN_ID"], second["WANDB_RESUME"])
+    assert environment(job_id="18")["WANDB_RUN_ID"] != first["WANDB_RUN_ID"]
+    given = environment(env={"WANDB_RUN_ID": "mine", "WANDB_RESUME": "must"})
+    assert (given["WANDB_RUN_ID"], given["WANDB_RESUME"]) == ("mine", "must")
 
 
 @pytest.mark.parametrize(
@@ -124,5 +135,5 @@ def test_torchrun_gives_up_a_little_before_the_grace_period_ends(grace_s, timeou
 
 
 def test_an_intent_survives_its_way_through_json():
-    intent = replace(PLAIN, gpus=gpus(2, 1, 4), command=("a", "b"))
+    intent = replace(PLAIN, gpus=gpus(2, 1, 4), command=("a", "b"), resume_args=("--resume",))
     assert Intent.from_json(intent.to_json()) == intent

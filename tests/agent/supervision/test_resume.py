@@ -93,3 +93,34 @@ async def test_a_script_that_wrote_nothing_leaves_nothing_to_resume(agent):
     async with agent() as node:
         assert not (await node.run(python("pass"))).HasField("checkpoint")
         assert not checkpoints.any_published(node.checkpoints / "1")
+
+
+async def test_resume_arguments_are_appended_once_there_is_a_checkpoint_that_they_can_name(agent):
+    tell = ["sh", "-c", 'printf "%s\\n" "$#" "$@"', "sh", "--lr", "1"]
+    arguments = ["--from={checkpoint}/state", "{output}", "${checkpoint}", "{a:1}"]
+    async with agent() as node:
+        await node.run(tell, resume_args=arguments)
+        await node.run(tell, attempt=2, resume_args=arguments)
+        assert node.log() == node.log(attempt=2) == "2\n--lr\n1\n"
+        newest = publish(node, 2, 100)
+        await node.run(tell, attempt=3, resume_args=arguments)
+        output = node.checkpoints.resolve() / "1" / "output"
+        assert node.log(attempt=3).splitlines()[3:] == [f"--from={newest}/state", str(output), "${checkpoint}", "{a:1}"]
+
+
+async def test_resume_arguments_that_name_no_checkpoint_are_appended_from_the_second_attempt_on(agent):
+    async with agent() as node:
+        for attempt in (1, 2):
+            await node.run(["echo", "go"], attempt=attempt, resume_args=["--resume", "{output}"])
+        assert node.log() == "go\n"
+        assert node.log(attempt=2) == f"go --resume {node.checkpoints.resolve() / '1' / 'output'}\n"
+
+
+async def test_the_output_directory_stays_from_attempt_to_attempt(agent):
+    async with agent() as node:
+        for attempt in (1, 2):
+            await node.run(
+                ["sh", "-c", 'echo >> "$EBB_OUTPUT_DIR/log"; wc -l < "$EBB_OUTPUT_DIR/log"'], attempt=attempt
+            )
+        assert (node.log(), node.log(attempt=2)) == ("1\n", "2\n")
+        assert not node.status(attempt=2).HasField("resumed_step")  # what lies there is no checkpoint

@@ -1,0 +1,41 @@
+"""TensorBoard logs that all attempts of a job write together, without a step that appears twice.
+
+An attempt that was killed has logged steps which the next one takes again from the checkpoint before. TensorBoard drops
+what lies at or above a writer's `purge_step` in the same directory.
+
+from ebbtide.integrations.tensorboard import summary_writer
+
+writer = summary_writer()
+writer.add_scalar("loss", loss, step)
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ebbtide.jobs import job
+
+
+def log_dir() -> Path:
+    """The job's directory for TensorBoard, the same at every attempt; `runs` outside Ebbtide."""
+    output_dir = job().output_dir
+    return Path("runs") if output_dir is None else output_dir / "tensorboard"
+
+
+def purge_step(first: int = 1) -> int | None:
+    """The step that this attempt logs next, for a SummaryWriter or whatever makes one; None outside Ebbtide.
+
+    `first` is the number under which the run's first step is logged: 1 if that is the steps done, as in a Hugging Face
+    Trainer, 0 in Lightning. Raises InvalidCheckpoint if the checkpoint is damaged.
+    """
+    own = job()
+    if own.output_dir is None:
+        return None
+    state = own.load_checkpoint()
+    return first + (state.step if state else 0)
+
+
+def summary_writer(first: int = 1, **options: Any) -> Any:
+    """A SummaryWriter on `log_dir`, or `options["log_dir"]`, that goes on with `purge_step(first)`."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(**{"log_dir": str(log_dir()), "purge_step": purge_step(first), **options})

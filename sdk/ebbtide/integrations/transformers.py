@@ -1,0 +1,100 @@
+"""A Hugging Face Trainer that suspends at the end of a step and goes on with the next one.
+
+from ebbtide.integrations.transformers import SuspendCallback, resume_path
+
+trainer = Trainer(model=model, args=args, train_dataset=dataset, callbacks=[SuspendCallback()])
+trainer.train(resume_from_checkpoint=resume_path())
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ebbtide import distributed
+from ebbtide.jobs import job
+
+
+def resume_path() -> str | None:
+    """What `Trainer.train(resume_from_checkpoint=)` takes: the newest valid checkpoint, None at a fresh start.
+
+    Raises InvalidCheckpoint if it is damaged.
+    """
+    state = job().load_checkpoint()
+    return None if state is None else str(state.path)
+
+
+class SuspendCallback(TrainerCallback):
+    """Saves, publishes and leaves when the job is asked to; publishes whatever else the Trainer saves.
+
+    Raises ValueError for arguments with which nothing could be resumed. Outside Ebbtide it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._job = job()
+        self._loss: float | None = None
+        self._leaving = False
+        self._extra = False  # the save is ours: the Trainer's own schedule has none at this step
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if args.save_only_model:
+            raise ValueError("save_only_model: a checkpoint without optimizer and random state cannot be resumed")
+        if getattr(args, "enable_jit_checkpoint", False):
+            raise ValueError("enable_jit_checkpoint: takes the stop signal away from this callback, which does as much")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: object,
+    ) -> None:
+        self._loss = (logs or {}).get("loss", self._loss)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._job.report(step=state.global_step, total=state.max_steps, loss=self._loss)
+        asked = self._job.should_suspend()
+        # What is due at the end of an epoch would be lost with it, and after the last step nothing is left to resume.
+        if asked and not float(state.epoch or 0).is_integer() and state.global_step < state.max_steps:
+            self._leave(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if self._job.should_suspend() and state.global_step < state.max_steps:
+            self._leave(control)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+        folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        group = distributed.current()
+        if group is not None:
+            group.wait()  # every rank has written its random state
+        self._job.checkpoint(lambda draft: _take(folder, draft, self._extra), state.global_step)
+        if self._leaving:
+            if self._extra and args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)
+            self._job.suspend(step=state.global_step)
+
+    def _leave(self, control: TrainerControl) -> None:
+        self._leaving, self._extra = True, not control.should_save
+        control.should_save = control.should_training_stop = True
+
+
+def _take(folder: Path, draft: Path, extra: bool) -> None:
+    """Copy what the Trainer saved; link what nobody else needs, because time is short when the job has to leave."""
+    shutil.copytree(folder, draft, copy_function=_link if extra else shutil.copy2, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)

@@ -1,0 +1,49 @@
+"""The real Hugging Face Trainer, suspended and resumed: the final weights are those of an undisturbed run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.frameworks.running import logged, run
+
+MODULES = ("transformers.trainer", "transformers.models.bert.modeling_bert", "ebbtide.integrations.transformers")
+
+
+def test_a_trainer_that_is_suspended_ends_with_the_weights_of_one_that_is_not(tmp_path: Path):
+    undisturbed, suspended = run("hugging_face.py", tmp_path, [], ["TERM=2", "TERM=8", "TERM=12"], modules=MODULES)
+    assert undisturbed.codes == [0], undisturbed.log
+    assert (suspended.codes, suspended.steps) == ([85, 85, 0], [None, 2, 8]), suspended.log
+    assert suspended.said("digest") == undisturbed.said("digest") != []
+    assert suspended.said("evaluations") == ["2"]
+    assert logged(tmp_path / "job-1", "train/loss") == list(range(1, 13))
+    checkpoints = [f"checkpoint-{step}" for step in (2, 4, 8, 12)]
+    kept = [name for name in checkpoints if (tmp_path / "job-1" / "output" / name).exists()]
+    assert kept == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]  # what the Trainer's own schedule says
+
+
+@pytest.mark.slow
+def test_a_trainer_leaves_an_epochs_evaluation_done_and_goes_on_from_its_own_saves_when_killed(tmp_path: Path):
+    undisturbed, at_epochs_end, killed = run("hugging_face.py", tmp_path, [], ["TERM=6"], ["KILL=7"], modules=MODULES)
+    assert (at_epochs_end.codes, at_epochs_end.steps) == ([85, 0], [None, 6]), at_epochs_end.log
+    assert (killed.codes, killed.steps) == ([-9, 0], [None, 4]), killed.log
+    for job in (at_epochs_end, killed):
+        assert job.said("digest") == undisturbed.said("digest") != []
+        assert job.said("evaluations") == ["2"]
+    for number in range(3):
+        assert logged(tmp_path / f"job-{number}", "train/loss") == list(range(1, 13))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["save_only_model", "enable_jit_checkpoint"])
+def test_arguments_with_which_nothing_could_be_resumed_are_refused_by_name(tmp_path: Path, option: str):
+    program = f"""
+from ebbtide.integrations.transformers import SuspendCallback
+from torch.nn import Linear
+from transformers import Trainer, TrainingArguments
+Trainer(Linear(1, 1), TrainingArguments("out", use_cpu=True, {option}=True), callbacks=[SuspendCallback()])
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert f"ValueError: {option}: " in result.stderr
