@@ -55,6 +55,7 @@ class Intent:
     fake_gpu_dir: str  # empty: the GPUs are real
     master_port: int = 0  # where the ranks meet; 0: this node chooses
     network: Network = network.ANY
+    warm: bool = True  # its processes may be held ready before the attempt begins
 
     @property
     def processes(self) -> int:

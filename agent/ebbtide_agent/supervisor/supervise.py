@@ -13,12 +13,14 @@ from typing import Any
 
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import fake_gpus, linux, lock, processes
+from ebbtide_agent.supervisor import fake_gpus, linux, lock, processes, standby
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
+from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
 from ebbtide_agent.supervisor.watch import Watch
 
@@ -28,17 +30,29 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def supervise(channel: socket.socket) -> None:
-    """Carry out the order that is the channel's first line, and serve the channel as a control connection."""
+    """Carry out the order that is the channel's first line, and serve the channel as a control connection.
+
+    Before the order may come the request to hold processes ready for it, at any distance.
+    """
     line, received = _read_line(channel)
     if not line:
         return  # the agent ended before it had said what to do
     content = json.loads(line)
+    standbys: list[Standby] = []
+    if content.get("do") == standby.ORDER:
+        linux.set_process_name("ebb:standby")
+        standbys = standby.stand_by(content)
+        line, received = _read_line(channel, received)
+        if not line:
+            _dismiss(standbys)
+            return  # or it needs them no more
+        content = json.loads(line)
     intent = Intent.from_json(content)
     place = AttemptDir.of(Path(intent.node_dir), intent.job_id, intent.attempt)
     linux.set_process_name(f"ebb:{intent.job_id}.{intent.attempt}")
     linux.adopt_orphans()
     try:
-        _supervise(channel, received, content, intent, place)
+        _supervise(channel, received, content, intent, place, standbys)
     except Exception:
         # The agent finds this process gone, kills what it left, and says that the exit status is lost.
         (place.path / "supervisor.log").write_text(traceback.format_exc())
@@ -46,7 +60,12 @@ def supervise(channel: socket.socket) -> None:
 
 
 def _supervise(
-    channel: socket.socket, received: bytes, content: dict[str, Any], intent: Intent, place: AttemptDir
+    channel: socket.socket,
+    received: bytes,
+    content: dict[str, Any],
+    intent: Intent,
+    place: AttemptDir,
+    standbys: list[Standby],
 ) -> None:
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
     try:
@@ -59,7 +78,7 @@ def _supervise(
         with lock.hold(fence, intent.attempt) as held:
             prepared = prepare(intent, place)
             started_at = time.time()
-            ranks = _start(intent, place, prepared, held, fence)
+            ranks = _start(intent, place, prepared, held, fence, standbys)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, leader_rank=intent.first_rank)
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener)
@@ -72,17 +91,23 @@ def _supervise(
         # Not before the lock is free: whoever hears of the end may start the next attempt at once.
         watch.control.publish(status.to_json())
         watch.control.close()
+    finally:
+        _dismiss(standbys)
 
 
-def _read_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """The first line, empty if there is no whole one, and what came after it."""
-    received = bytearray()
+def _dismiss(standbys: list[Standby]) -> None:
+    while standbys:
+        standbys.pop().end()
+
+
+def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, bytes]:
+    """The first line from what was received on, empty if there is no whole one, and what came after it."""
     while b"\n" not in received:
         data = channel.recv(64 * 1024)
         if not data:
             return b"", b""
         received += data
-    line, _, rest = bytes(received).partition(b"\n")
+    line, _, rest = received.partition(b"\n")
     return line, rest
 
 
@@ -106,16 +131,22 @@ def _claim(
     return (listener, job_socket) if place.claim(supervisor.to_json()) else None
 
 
-def _start(intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path) -> list[Rank]:
-    """Start all processes, or none. Raises Refused."""
+def _start(
+    intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path, standbys: list[Standby]
+) -> list[Rank]:
+    """Start all processes, or none; those that are held ready first. Raises Refused."""
     ranks: list[Rank] = []
+    if standbys and standbys[0].recipe != Recipe.of(intent):
+        _dismiss(standbys)
     try:
         with refusing("cannot start the attempt"):
             output = _open_output(place)
             for local_rank, environment in enumerate(prepared.environments):
-                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held))
+                ready = standbys.pop() if standbys else None
+                ranks.append(start(local_rank, intent.command, intent.workdir, environment, output, held, ready))
                 fake_gpus.register(intent, local_rank, ranks[-1].identity)
             os.close(output)
+            _dismiss(standbys)  # before anything counts or signals what is below this process
             lock.make_durable(held, fence)
     except Refused:
         _end_all(ranks)
