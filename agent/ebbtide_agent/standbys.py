@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -55,23 +56,27 @@ class Standbys:
         self._idle_s = idle_s
         self._available_bytes = available_bytes
         self._ready: list[_Ready] = []
-        self._preparing: set[asyncio.Task[None]] = set()
+        self._preparing: dict[Recipe, asyncio.Task[None]] = {}
 
     def prepare(self, place: AttemptDir, intent: Intent) -> None:
         """Hold processes ready for an attempt like this one, if it may be, and if there is room."""
         recipe = Recipe.of(intent) if self._size else None
-        if recipe is None or any(ready.recipe == recipe and _is_open(ready.channel) for ready in self._ready):
+        if recipe is None or recipe in self._preparing:
             return
-        task = asyncio.create_task(self._prepare(recipe, place, intent.processes))
-        self._preparing.add(task)
-        task.add_done_callback(self._preparing.discard)
+        if any(ready.recipe == recipe and _is_open(ready.channel) for ready in self._ready):
+            return
+        task = asyncio.create_task(self._prepare(recipe, place, intent.processes), name="standby")
+        self._preparing[recipe] = task
+        task.add_done_callback(lambda _: self._preparing.pop(recipe))
 
     async def take(self, intent: Intent) -> socket.socket | None:
         """A channel to a supervisor that has processes ready for this attempt; None if there is none."""
         recipe = Recipe.of(intent) if self._ready or self._preparing else None
         if recipe is None:
             return None
-        await asyncio.gather(*self._preparing, return_exceptions=True)  # no longer than it takes to start processes
+        await asyncio.gather(
+            *self._preparing.values(), return_exceptions=True
+        )  # no longer than it takes to start processes
         for ready in [ready for ready in self._ready if ready.recipe == recipe]:
             self._ready.remove(ready)
             ready.expiry.cancel()
@@ -83,33 +88,41 @@ class Standbys:
 
     async def close(self) -> None:
         """End all that are held ready."""
-        for task in self._preparing:
+        for task in self._preparing.values():
             task.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         for ready in list(self._ready):
             self._end(ready)
 
-    async def _prepare(self, recipe: Recipe, place: AttemptDir, wanted: int) -> None:
-        told = place.told()
-        if told is None or not told["modules"]:
-            return  # nobody knows what to import
+    async def _prepare(self, recipe: Recipe, place: AttemptDir, processes: int) -> None:
+        try:
+            told = place.told()
+            if told is not None and told["modules"]:  # else nobody knows what to import, or it is nothing
+                await self._start(recipe, told, min(processes, self._size))
+        except (OSError, ValueError, LookupError) as error:
+            log.warning("event=no-standby reason=%r", str(error))
+
+    async def _start(self, recipe: Recipe, told: dict[str, Any], wanted: int) -> None:
         if self._available_bytes() < _SPARE_BYTES:
             log.info("event=no-standby reason=memory")
             return
-        wanted = min(wanted, self._size)
         while self._ready and sum(ready.processes for ready in self._ready) + wanted > self._size:
             self._end(self._ready[0])  # the oldest makes room
         channel = await self._spawner.spawn()
         channel.setblocking(False)
         line = json.dumps(request(recipe, told, wanted)).encode() + b"\n"
         await asyncio.get_running_loop().sock_sendall(channel, line)
-        ready = _Ready(recipe, wanted, channel, asyncio.get_running_loop().call_later(self._idle_s, lambda: self._end(ready)))
-        self._ready.append(ready)
+        expiry = asyncio.get_running_loop().call_later(self._idle_s, self._expire, recipe)
+        self._ready.append(_Ready(recipe, wanted, channel, expiry))
         log.info("event=standby processes=%d command=%s", wanted, recipe.command[:3])
 
+    def _expire(self, recipe: Recipe) -> None:
+        for ready in [ready for ready in self._ready if ready.recipe == recipe]:
+            log.info("event=standby-expired command=%s", recipe.command[:3])
+            self._end(ready)
+
     def _end(self, ready: _Ready) -> None:
-        if ready in self._ready:
-            self._ready.remove(ready)
+        self._ready.remove(ready)
         ready.expiry.cancel()
         ready.channel.close()
 

@@ -59,6 +59,7 @@ class JobSpec:
     nodes: int = 1
     work_s: float | None = None
     time_auto: bool = False
+    warm: bool = True
 
     @property
     def elastic(self) -> bool:

@@ -66,7 +66,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
-            stop = agent_pb2.Stop(job_id=order.job, attempt=order.attempt, grace_s=order.grace_s)
+            stop = agent_pb2.Stop(job_id=order.job, attempt=order.attempt, grace_s=order.grace_s, goes_on=order.goes_on)
             if order.swaps is not None:
                 stop.swap, stop.swaps = True, order.swaps
             return agent_pb2.MasterMessage(stop=stop)

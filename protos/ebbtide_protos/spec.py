@@ -105,6 +105,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         weight=message.weight if message.HasField("weight") else 1.0,
         group=message.group,
         nodes=message.nodes or 1,
+        warm=not message.cold,
     )
 
 
@@ -134,6 +135,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         weight=spec.weight,
         group=spec.group,
         nodes=spec.nodes,
+        cold=not spec.warm,
     )
 
 
