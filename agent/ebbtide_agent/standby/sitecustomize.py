@@ -27,7 +27,7 @@ class Unfit(Exception):
 
 
 def _stand_by() -> None:
-    """Import, wait for the order, carry it out. Raises Unfit, OSError, ValueError or LookupError before the order."""
+    """Import, wait for the order, carry it out. Raises what it likes before the order, and if that never comes."""
     bare = set(sys.modules)
     import json
     import socket
@@ -36,29 +36,37 @@ def _stand_by() -> None:
     del os.environ["EBB_STANDBY_ROOM"], os.environ["PYTHONPATH"]
     recipe = json.loads(channel.recv(_LARGEST))
     os.environ.update(recipe["path"])
-    home, early = os.getcwd(), _leave_folder()
-    _import(recipe["modules"], early)
-    _require_own(recipe["changed"])
-    _require_no_gpu()
-    files = _signatures()
+    home, early, files, problem = os.getcwd(), _leave_folder(), {}, ""
+    try:
+        _import(recipe["modules"], early)
+        _require_own(recipe["changed"])
+        _require_no_gpu()
+        files = _signatures()
+    except BaseException as error:  # noqa: BLE001  an import may end like that, too, and the order is under way
+        problem = str(error) or repr(error)
     line, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, 2)
     if len(descriptors) != 2 or _is_closed(channel):
         raise Unfit("there was no order")
     order = json.loads(line)
     try:
+        _require(not problem, problem)
         os.chdir(order["workdir"])
-        if os.getcwd() != home:
-            raise Unfit("the working directory is another one by now")
+        _require(os.getcwd() == home, "the working directory is another one by now")
         _require_same(files)
         _require_no_shadow(set(sys.modules) - bare, [*early, _script_folder(order["command"])])
         _show(order["environment"])
-    except Exception as problem:  # noqa: BLE001  whatever it is, a new process does not have it
-        _answer(channel, str(problem))
+    except Exception as error:  # noqa: BLE001  whatever it is, a new process does not have it
+        _answer(channel, str(error))
         _take_over(order, descriptors)
         _execute(order)
     _answer(channel, "")
     _take_over(order, descriptors)
     os.environ.update(order["environment"])
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise Unfit(problem)
 
 
 def _leave_folder() -> list[str]:
@@ -88,14 +96,13 @@ def _require_own(changed: dict[str, str]) -> None:
     Else its script had, maybe before an import that reads it, as OMP_NUM_THREADS is read.
     """
     for name, value in changed.items():
-        if os.environ.get(name, "") != value:
-            raise Unfit(f"the script sets {name}")
+        _require(os.environ.get(name, "") == value, f"the script sets {name}")
 
 
 def _require_no_gpu() -> None:
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    if any(os.readlink(link).startswith("/dev/nvidia") for link in links if os.path.islink(link)):
-        raise Unfit("an import opened a GPU")
+    opened = [os.readlink(link) for link in links if os.path.islink(link)]
+    _require(not any(path.startswith("/dev/nvidia") for path in opened), "an import opened a GPU")
 
 
 def _signatures() -> dict[str, Any]:
@@ -114,8 +121,7 @@ def _signature(path: str) -> Any:
 
 def _require_same(files: dict[str, Any]) -> None:
     for path, signature in files.items():
-        if _signature(path) != signature:
-            raise Unfit(f"{path} has changed")
+        _require(_signature(path) == signature, f"{path} has changed")
 
 
 def _require_no_shadow(imported: Any, folders: list[str]) -> None:
@@ -123,8 +129,7 @@ def _require_no_shadow(imported: Any, folders: list[str]) -> None:
     taken = {name.partition(".")[0] for name in imported}
     for folder in folders:
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.partition(".")[0] in taken:
-                raise Unfit(f"{os.path.join(folder, name)} has the name of another module")
+            _require(name.partition(".")[0] not in taken, f"{folder}/{name} has the name of another module")
 
 
 def _script_folder(command: list[str]) -> str:
@@ -147,8 +152,7 @@ def _show(environment: dict[str, str]) -> None:
         same = set(kept.split(b"\0"))
         entries = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
         tail = b"".join(entry + b"\0" for entry in entries if entry not in same)
-        if len(kept) + len(tail) > len(block):
-            raise Unfit("the environment is too large")
+        _require(len(kept) + len(tail) <= len(block), "the environment is too large")
         os.pwrite(memory, tail.ljust(len(block) - len(kept), b"\0"), begin + len(kept))
     finally:
         os.close(memory)
