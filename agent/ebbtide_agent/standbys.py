@@ -63,7 +63,9 @@ class Standbys:
         recipe = Recipe.of(intent) if self._size else None
         if recipe is None or recipe in self._preparing:
             return
-        if any(ready.recipe == recipe and _is_open(ready.channel) for ready in self._ready):
+        for ready in [ready for ready in self._ready if not _is_open(ready.channel)]:
+            self._end(ready)
+        if any(ready.recipe == recipe for ready in self._ready):
             return
         task = asyncio.create_task(self._prepare(recipe, place, intent.processes), name="standby")
         self._preparing[recipe] = task

@@ -1,4 +1,4 @@
-"""Processes that are held ready for a job's next attempt: warm it is what it would be cold, and nothing is left over."""
+"""Processes held ready for a job's next attempt: warm it is what it would be cold, and nothing is left over."""
 
 import json
 import os
@@ -47,8 +47,8 @@ async def run(node, script, attempt, *arguments, cold=False, command=None, line=
     return node.status(attempt=attempt).start.warm
 
 
-async def suspend(node, attempt):
-    status = await node.stop(attempt=attempt, goes_on=True)
+async def suspend(node, attempt, goes_on=False):
+    status = await node.stop(attempt=attempt, goes_on=goes_on)
     assert status.exit.acknowledged, node.log(attempt=attempt)
 
 
@@ -152,7 +152,7 @@ async def test_every_rank_is_warm_that_a_process_was_ready_for(agent, script):
         await suspend(node, 1)
         assert await run(node, script, 2, "look", **ddp)
         await node.until(lambda: node.log(attempt=2).count("reported") == 2)
-        assert ready == set(node.attempts.pids()["1", 2])
+        assert ready <= set(node.attempts.pids()["1", 2])
         assert {rank["shown"]["RANK"] for rank in facts(node.log(attempt=2))} == {"0", "1"}
 
 
@@ -161,13 +161,23 @@ async def test_if_what_is_held_ready_is_killed_the_attempt_starts_cold(agent, sc
     async with agent(warm=1) as node:
         await run(node, script, 1)
         await told(node)
-        victims, both = getattr(node, whose)(), [*node.standbys(), *node.waiting()]
+        victims, standbys = getattr(node, whose)(), node.standbys()
         for victim in victims:
             victim.signal(signal.SIGKILL)
-        await node.until(lambda: not any(victim.is_alive() for victim in victims))
+        await node.until(lambda: not any(process.is_alive() for process in [*victims, *standbys]))
         await suspend(node, 1)
         assert not await run(node, script, 2)
-        await node.until(lambda: not any(process.is_alive() for process in both))
+
+
+async def test_who_is_asked_to_leave_and_goes_on_later_has_a_process_made_ready_meanwhile(agent, script):
+    async with agent(warm=1) as node:
+        await run(node, script, 1)
+        await told(node)
+        [waiting] = node.waiting()
+        waiting.signal(signal.SIGKILL)
+        await node.until(lambda: not waiting.is_alive())
+        await suspend(node, 1, goes_on=True)
+        assert await run(node, script, 2)
 
 
 async def test_without_its_supervisor_it_runs_no_line_of_the_script(agent, script):
