@@ -37,6 +37,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
+        "ebb submit --no-warm -- python train.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
@@ -96,6 +97,11 @@ NO_GPU: Final = GpuRange.exactly(0)
     default="auto",
     help="Who gets it: the topmost processes that handle it (default), what was launched, or every process.",
 )
+@click.option(
+    "--warm/--no-warm",
+    default=True,
+    help="Have its next process's imports done before it resumes, where that changes nothing else (default: yes).",
+)
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
 @click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
@@ -124,6 +130,7 @@ def command(
     exit0: str,
     signal: str,
     signal_target: str,
+    warm: bool,
     hold: bool,
     wait: bool,
     dry_run: bool,
@@ -159,6 +166,7 @@ def command(
             exit_zero=ExitZero(exit0),
             signal=stop_signal(signal),
             signal_target=SignalTarget(signal_target),
+            warm=warm,
         )
     )
     request = client_pb2.SubmitRequest(
