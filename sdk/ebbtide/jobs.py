@@ -152,7 +152,8 @@ class Job:
     def _tell_start(self) -> None:
         """Tell what the next attempt's process may import early; without it that starts as this one did."""
         with suppress(OSError, ValueError):
-            channel.send(self._socket, {"kind": "start", **start.facts()}, timeout_s=0)
+            if facts := start.facts():
+                channel.send(self._socket, {"kind": "start", **facts}, timeout_s=0)
 
     def _tell_asked(self) -> None:
         """Tell that this job would acknowledge a suspension, because it asks whether it should.

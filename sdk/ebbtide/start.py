@@ -16,13 +16,14 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 def facts() -> dict[str, object]:
     """The message that tells it, one object of JSON: see `modules` and `changed`.
 
-    The modules come compressed: zlib, base64, one name a line. None are told if they are too many.
+    The modules come compressed: zlib, base 85, one name a line. Empty if they are too many, in all local ranks but the
+    first, and where the command line keeps Python from what would make it ready.
     """
+    if os.environ.get("LOCAL_RANK", "0") != "0" or not _obeys_site():
+        return {}
     packed = base64.b85encode(zlib.compress("\n".join(modules()).encode())).decode()
     content = {"modules": packed, "changed": changed(_first_environment(), os.environ)}
-    if not _obeys_site() or len(str(content)) > _LARGEST:
-        return {}
-    return {"pid": os.getpid(), **content}
+    return {"pid": os.getpid(), **content} if len(str(content)) <= _LARGEST else {}
 
 
 def modules() -> list[str]:

@@ -94,7 +94,7 @@ def test_a_malformed_variable_is_named(tmp_path: Path, name: str) -> None:
 def test_progress_is_sent_at_first_at_last_and_five_times_a_second_between(
     make_job: MakeJob, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr(jobs, "time", clock)
     job = make_job()
     messages = []
