@@ -4,6 +4,7 @@ intent.json      what was ordered                          written by the superv
 supervisor.json  who supervises; created once, exclusively  nothing runs without it
 cgroup           the control group that it runs in, if any  written by the supervisor before the job starts
 exit.json        the attempt's last status                 written when no process is left
+told.json        what its script had imported by its first step  written by the supervisor, once
 freed.json       the proof that its GPUs are free          written by the agent
 forgotten        nobody wants to hear of it any more; only output.log stays beside it
 """
@@ -62,6 +63,9 @@ class AttemptDir:
         content = read_json(self.path / "freed.json")
         return None if content is None else [str(uuid) for uuid in content.get("dirty_gpus", [])]
 
+    def told(self) -> dict[str, Any] | None:
+        return read_json(self.path / "told.json")
+
     def is_forgotten(self) -> bool:
         return (self.path / "forgotten").exists()
 
@@ -88,6 +92,9 @@ class AttemptDir:
 
     def record_freed(self, dirty_gpus: list[str]) -> None:
         self._draft("freed.json", {"dirty_gpus": dirty_gpus}).rename(self.path / "freed.json")
+
+    def record_told(self, content: dict[str, Any]) -> None:
+        self._draft("told.json", content).rename(self.path / "told.json")
 
     def forget(self) -> None:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""

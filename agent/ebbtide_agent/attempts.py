@@ -13,6 +13,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.spawner import Spawner
+from ebbtide_agent.standbys import Standbys
 from ebbtide_agent.supervised import Supervised
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.processes import descendants
@@ -34,7 +35,7 @@ class Attempts:
     """Every attempt on this node, each under a supervisor of its own that outlives this object and its process.
 
     `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
-    checkpoints' paths and must be set before the first launch.
+    checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Attempts:
         on_change: Callable[[agent_pb2.AttemptStatus], None] = _ignore,
         fake_gpu_dir: Path | None = None,
         network: Network = ANY,
+        warm: int = 0,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
@@ -54,6 +56,7 @@ class Attempts:
         self.cluster_id = cluster_id
         self._on_change = on_change
         self._spawner = Spawner()
+        self._standbys = Standbys(self._spawner, warm)
         self._attempts: dict[AttemptKey, Supervised] = {}
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
 
@@ -74,6 +77,7 @@ class Attempts:
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+        await self._standbys.close()
         await self._spawner.close()
 
     async def launch(self, order: agent_pb2.Launch) -> None:
@@ -93,10 +97,15 @@ class Attempts:
         else:
             await self._launch_new(place, intent)
 
-    async def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        """Ask the attempt to end within the grace period; a second request can only shorten it."""
+    async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None:
+        """Ask the attempt to end within the grace period; a second request can only shorten it.
+
+        If the job `goes_on` later, its next process may do its imports while this one saves.
+        """
         known = self._attempts.get((job_id, attempt))
         if known is not None:
+            if goes_on and not known.is_over:
+                self._standbys.prepare(known.place, known.intent)
             log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
             known.stop(grace_s)
 
@@ -183,7 +192,7 @@ class Attempts:
             attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
             return
         try:
-            channel = await self._spawner.spawn()
+            channel = await self._standbys.take(intent) or await self._spawner.spawn()
         except OSError as error:
             attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
             return
@@ -204,9 +213,16 @@ class Attempts:
         self._on_change(refusal(order, reason))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._on_change)
+        attempt = Supervised(place, intent, self._changed)
         self._attempts[attempt.key] = attempt
         return attempt
+
+    def _changed(self, status: agent_pb2.AttemptStatus) -> None:
+        attempt = self._attempts.get((status.job_id, status.attempt))
+        if attempt is not None and attempt.told and not attempt.was_prepared_for and not attempt.is_over:
+            attempt.was_prepared_for = True
+            self._standbys.prepare(attempt.place, attempt.intent)
+        self._on_change(status)
 
     def _adopt(self, place: AttemptDir, intent: Intent) -> None:
         attempt = self._add(place, intent)

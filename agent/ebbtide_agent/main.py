@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import gpu, logs, membership
+from ebbtide_agent import gpu, logs, membership, standbys
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
@@ -53,6 +53,7 @@ class AgentOptions:
     cpus: float | None = None  # None: those this process may run on
     mem_bytes: int | None = None  # None: the machine's
     interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
+    warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
 
 
@@ -151,6 +152,7 @@ async def _serve_for_ever(
         on_change=changed,
         fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
         network=network,
+        warm=options.warm,
     )
     async with AsyncExitStack() as closing:
         await attempts.start()

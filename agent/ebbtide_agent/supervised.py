@@ -35,6 +35,8 @@ class Supervised:
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
+        self.told = False  # what its script had imported by its first step is known
+        self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -104,6 +106,7 @@ class Supervised:
         try:
             status = status_of(content)
             self._identity = Identity.from_json(content["supervisor"])
+            self.told = content.get("told") is True
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return

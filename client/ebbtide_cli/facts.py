@@ -7,6 +7,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
+from ebbtide_core.parts import PARTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 Facts = dict[str, Any]
@@ -157,6 +158,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "exit0": EXIT_ZEROS[spec.exit_zero],
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
+        "warm": not spec.cold,
     }
 
 
@@ -189,6 +191,7 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "checkpoint_bytes": _optional(suspension, "checkpoint_bytes"),
         "reason": suspension.reason,
         "note": suspension.note or None,
+        "parts_s": {part: suspension.parts_s[part] for part in PARTS if part in suspension.parts_s},
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),
     }
@@ -205,6 +208,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "outcome": attempt.outcome or None,
         "resumed_step": _optional(attempt, "resumed_step"),
         "pid": attempt.pid or None,
+        "warm": _optional(attempt, "warm"),
     }
 
 

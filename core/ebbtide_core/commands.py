@@ -36,6 +36,7 @@ class Stop:
     """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL.
 
     With ``swaps``, how often it has left its GPU so far, move it to host memory instead, and end it if that fails.
+    If the job ``goes_on`` afterwards, its next process may be held ready.
     """
 
     nodes: tuple[NodeId, ...]
@@ -43,6 +44,7 @@ class Stop:
     attempt: int
     grace_s: float
     swaps: int | None = None
+    goes_on: bool = False
 
 
 @frozen

@@ -20,6 +20,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    StartFacts,
     StopCause,
 )
 from ebbtide_core.spec import JobSpec
@@ -207,6 +208,15 @@ class AttemptStarted(Event):
 
 
 @frozen
+class FirstStepMade(Event):
+    """The attempt has made its first step; ``start`` is how it came there."""
+
+    job: JobId
+    attempt: int
+    start: StartFacts
+
+
+@frozen
 class ProgressReported(Event):
     """The job said how far it is."""
 
@@ -351,6 +361,7 @@ JobEvent = (
     | ReleaseRequested
     | JobRetired
     | AttemptStarted
+    | FirstStepMade
     | ProgressReported
     | CheckpointPublished
     | AttemptExited

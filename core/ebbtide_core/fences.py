@@ -58,6 +58,11 @@ def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> boo
     return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
 
 
+def _is_first_step(state: ClusterState, event: e.FirstStepMade) -> bool:
+    attempt = _current(state, event)
+    return attempt is not None and attempt.start is None
+
+
 def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
     return _current(state, event) is not None
 
@@ -83,6 +88,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.AttemptRefused: _may_end,
     e.AttemptFreed: _may_be_freed,
     e.CheckpointPublished: _is_new_checkpoint,
+    e.FirstStepMade: _is_first_step,
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,

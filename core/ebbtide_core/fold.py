@@ -182,8 +182,13 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
 def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
+    suspension.resumed_by = attempt.number
     saving = suspension.checkpoint_s or 0.0
     job.restart_cost_s = saving + (now - placed)
+
+
+def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
+    job.attempts[-1].start = event.start
 
 
 def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
@@ -446,6 +451,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
+    e.FirstStepMade: _first_step_made,
     e.ProgressReported: _progress_reported,
     e.CheckpointPublished: _checkpoint_published,
     e.AttemptSwapped: swaps.swapped,

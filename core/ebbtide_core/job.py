@@ -18,6 +18,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
     Progress,
+    StartFacts,
     StopCause,
     SuspendMode,
 )
@@ -85,6 +86,7 @@ class Attempt:
     off_gpu: bool = False
     first_started: float | None = None
     members: dict[NodeId, Member] = field(default_factory=dict)
+    start: StartFacts | None = None
     broken_by: NodeId | None = None
     port: int = 0
 
@@ -101,6 +103,7 @@ class Suspension:
     """One time that a job stepped aside. Times are Unix seconds, None if not yet.
 
     ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved.
+    ``resumed_by`` is the number of the attempt that went on, 0 if none has.
     """
 
     requested: float
@@ -114,6 +117,7 @@ class Suspension:
     checkpoint_s: float | None = None
     checkpoint_bytes: int | None = None
     note: str = ""
+    resumed_by: int = 0
 
 
 @dataclass(slots=True)

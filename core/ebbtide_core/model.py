@@ -117,6 +117,19 @@ class StopCause(Enum):
         return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT)
 
 
+@frozen
+class StartFacts:
+    """How an attempt's first process came to its first step, in seconds: imports, checkpoint (None: it had none), step.
+
+    ``warm``: it was held ready before the attempt began, with its imports done.
+    """
+
+    warm: bool
+    import_s: float
+    load_s: float | None
+    step_s: float
+
+
 class RefusalCause(Enum):
     """Why a node did not start an attempt."""
 

@@ -78,6 +78,10 @@ def _about_attempt(event: Event) -> str:
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
             return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
+        case e.FirstStepMade(start=start):
+            warm = ", held ready before" if start.warm else ""
+            seconds = start.import_s + (start.load_s or 0.0) + start.step_s
+            return f"attempt {event.attempt} made its first step after {seconds:.1f} s{warm}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.CheckpointPublished():

@@ -117,7 +117,10 @@ def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
 
 
 def _stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
-    return Stop(nodes, job.id, attempt.number, grace_s, attempt.swaps if is_swapped_for(job, cause) else None)
+    swaps = attempt.swaps if is_swapped_for(job, cause) else None
+    return Stop(
+        nodes, job.id, attempt.number, grace_s, swaps, goes_on=not cause.final and cause is not StopCause.QUIESCED
+    )
 
 
 def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:

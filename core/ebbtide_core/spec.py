@@ -64,6 +64,7 @@ class JobSpec:
     work_s: float | None = None
     time_auto: bool = False
     resume_args: tuple[str, ...] = ()
+    warm: bool = True
 
     @property
     def elastic(self) -> bool:

@@ -20,6 +20,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    StartFacts,
 )
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -66,7 +67,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
-            stop = agent_pb2.Stop(job_id=order.job, attempt=order.attempt, grace_s=order.grace_s)
+            stop = agent_pb2.Stop(job_id=order.job, attempt=order.attempt, grace_s=order.grace_s, goes_on=order.goes_on)
             if order.swaps is not None:
                 stop.swap, stop.swaps = True, order.swaps
             return agent_pb2.MasterMessage(stop=stop)
@@ -134,6 +135,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         resumed = status.resumed_step if status.HasField("resumed_step") else None
         swaps = max(0, status.swaps - is_swapped)
         yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port)
+    if status.start.stepped_at and leads:
+        yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
     if status.HasField("checkpoint") and leads:
         yield e.CheckpointPublished(job, attempt, checkpoint_from_message(status.checkpoint))
@@ -167,6 +170,15 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         ended_at=_seconds(record.ended_at),
         swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
     )
+
+
+def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
+    """How it came to its first step; all its times are of one clock, which may have been set meanwhile."""
+    told = status.start
+    loaded_at = told.loaded_at or told.job_at
+    load_s = _seconds(max(0.0, loaded_at - told.job_at)) if told.loaded_at else None
+    import_s, step_s = max(0.0, told.job_at - status.started_at), max(0.0, told.stepped_at - loaded_at)
+    return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s))
 
 
 def progress_from_message(message: job_pb2.Progress) -> Progress:

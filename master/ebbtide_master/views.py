@@ -11,6 +11,7 @@ from ebbtide_core.explain import Explanation
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobState
 from ebbtide_core.narrate import narrate
+from ebbtide_core.parts import parts_of
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -48,7 +49,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         running_s=job.running_s(now),
         exit_code=job.exit_code if job.state.finished else None,
         checkpoint=_checkpoint_message(job),
-        suspensions=[_suspension_message(suspension) for suspension in job.suspensions],
+        suspensions=[_suspension_message(job, suspension) for suspension in job.suspensions],
         attempts=[_attempt_message(attempt) for attempt in job.attempts],
         pid=live.pid if live is not None else 0,
     )
@@ -86,7 +87,7 @@ def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
     return job_pb2.Checkpoint(step=found.step, bytes=found.bytes, path=found.path, verified=found.verified)
 
 
-def _suspension_message(suspension: Suspension) -> client_pb2.Suspension:
+def _suspension_message(job: Job, suspension: Suspension) -> client_pb2.Suspension:
     return client_pb2.Suspension(
         requested=suspension.requested,
         exited=suspension.exited,
@@ -99,6 +100,7 @@ def _suspension_message(suspension: Suspension) -> client_pb2.Suspension:
         checkpoint_s=suspension.checkpoint_s,
         checkpoint_bytes=suspension.checkpoint_bytes,
         note=suspension.note,
+        parts_s=parts_of(job, suspension),
     )
 
 
@@ -107,6 +109,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         attempt=attempt.number,
         placed_time=attempt.placed,
         start_time=attempt.first_started,
+        warm=None if attempt.start is None else attempt.start.warm,
         end_time=attempt.exited,
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,

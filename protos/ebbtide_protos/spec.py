@@ -106,6 +106,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         group=message.group,
         nodes=message.nodes or 1,
         resume_args=tuple(message.resume_args),
+        warm=not message.cold,
     )
 
 
@@ -136,6 +137,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         group=spec.group,
         nodes=spec.nodes,
         resume_args=spec.resume_args,
+        cold=not spec.warm,
     )
 
 

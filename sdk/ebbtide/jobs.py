@@ -6,11 +6,12 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat
 
-from ebbtide import channel, checkpoints, distributed
+from ebbtide import channel, checkpoints, distributed, start
 from ebbtide.checkpoints import Checkpoint
 from ebbtide.distributed import Save
 from ebbtide.environment import Environment
@@ -54,6 +55,7 @@ class Job:
         self._stop = StopRequest()
         self._stop_signal = environment.stop_signal
         self._asked = False
+        self._begun = False
         self._step = 0
         self._next_report_at = -math.inf
         self._saved_step = -1
@@ -61,6 +63,7 @@ class Job:
         self._trusted: set[Path] = set()
         if self.id is not None:
             self._stop.listen(environment.stop_signal)
+            self._tell_time("job")
 
     def load_checkpoint(self) -> State | None:
         """The newest valid checkpoint, None at a fresh start; raises InvalidCheckpoint if it is damaged.
@@ -72,6 +75,7 @@ class Job:
             return None
         self._remember(found)
         self._step = found.step or 0
+        self._tell_time("loaded")
         return State(found.path, self._step, found.attempt)
 
     def checkpoint(self, save: Save, step: int, *, all_ranks: bool = False) -> None:
@@ -93,6 +97,10 @@ class Job:
         if self.id is None or os.getpid() != self._pid:
             return
         self._step = int(step)
+        if not self._begun:
+            self._begun = True
+            self._tell_time("stepped")
+            self._tell_start()
         now = time.monotonic()
         if now < self._next_report_at and step != total:
             return
@@ -139,6 +147,17 @@ class Job:
         if group is not None:
             group.wait()
         raise Leave(self.id)
+
+    def _tell_time(self, what: str) -> None:
+        """Tell that this rank has just come so far on its way to its first step."""
+        if self._rank() == 0:
+            channel.send(self._socket, {"kind": "time", "rank": 0, "what": what, "at": time.time()}, timeout_s=0)
+
+    def _tell_start(self) -> None:
+        """Tell what the next attempt's process may import early; without it that starts as this one did."""
+        with suppress(OSError, ValueError):
+            if facts := start.facts():
+                channel.send(self._socket, {"kind": "start", **facts}, timeout_s=0)
 
     def _tell_asked(self) -> None:
         """Tell that this job would acknowledge a suspension, because it asks whether it should.

@@ -17,7 +17,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES, Event
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model import JobId, NodeId, StartFacts
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master import store as stores
 from ebbtide_master.store import Store, StoreError, StoreInUseError
@@ -269,10 +269,18 @@ class TestGoldenJournal:
         assert (job.state.value, job.held_by.value, attempt.swaps, attempt.off_gpu) == ("SUSPENDED", "user", 2, True)
         assert (node.held.share("a0"), node.held.cpus, node.held.mem_bytes) == (0, 2.0, 38 << 30)
 
+    def test_one_with_first_steps_gives_their_parts(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-starts", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        [attempt] = cluster.state.jobs["1"].attempts
+        assert attempt.start == StartFacts(warm=True, import_s=0.5, load_s=None, step_s=2.0)
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
-        for name in ("journal-1-changes", "journal-1-swaps"):
+        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts"):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}

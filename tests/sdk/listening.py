@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 DEADLINE_S = 30.0
+_LARGEST = 64 * 1024
 
 
 class Listener:
@@ -34,11 +35,15 @@ class Listener:
         self._socket.close()
 
     def arrived(self) -> list[dict[str, Any]]:
+        """Everything that lies there, oldest first, but for what is told of the way to the first step."""
+        return [message for message in self.all_arrived() if message["kind"] not in ("time", "start")]
+
+    def all_arrived(self) -> list[dict[str, Any]]:
         """Everything that lies there, oldest first."""
         messages = []
         while True:
             try:
-                messages.append(json.loads(self._socket.recv(8192)))
+                messages.append(json.loads(self._socket.recv(_LARGEST)))
             except BlockingIOError:
                 return messages
 
@@ -46,7 +51,7 @@ class Listener:
         """The next message of this kind; those before it are dropped."""
         end = time.monotonic() + DEADLINE_S
         while select.select([self._socket], [], [], max(0.0, end - time.monotonic()))[0]:
-            message: dict[str, Any] = json.loads(self._socket.recv(8192))
+            message: dict[str, Any] = json.loads(self._socket.recv(_LARGEST))
             if message["kind"] == kind:
                 return message
         raise TimeoutError(f"no {kind} message within {DEADLINE_S} s")

@@ -104,7 +104,7 @@ def test_a_job_takes_its_signal_back_from_a_library_that_has_put_its_own_handler
 def test_progress_is_sent_at_first_at_last_and_five_times_a_second_between(
     make_job: MakeJob, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr(jobs, "time", clock)
     job = make_job()
     messages = []

@@ -61,6 +61,11 @@ class Group:
         with suppress(OSError):
             (self.path / "cgroup.procs").write_text("0")
 
+    def take(self, pid: int) -> None:
+        """Move a child of this process, which has not been reaped, into the group; or it stays where it is."""
+        with suppress(OSError):
+            (self.path / "cgroup.procs").write_text(str(pid))
+
     def kill(self) -> None:
         """Send SIGKILL to every process in the group, and to those that are just being forked."""
         with suppress(FileNotFoundError):

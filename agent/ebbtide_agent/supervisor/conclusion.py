@@ -21,6 +21,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
     ended_at, ended_monotonic = time.time(), time.monotonic()
     reports.drain()
     watch.note_checkpoint()
+    watch.note_start()
     sealed = _seal(intent, watch)
     status.phase = Phase.EXITED
     status.progress, status.checkpoint = reports.progress, reports.checkpoint

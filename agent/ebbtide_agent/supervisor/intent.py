@@ -56,6 +56,7 @@ class Intent:
     master_port: int = 0  # where the ranks meet; 0: this node chooses
     network: Network = network.ANY
     resume_args: tuple[str, ...] = ()  # appended to the command when the attempt resumes
+    warm: bool = True  # its processes may be held ready before the attempt begins
 
     @property
     def processes(self) -> int:

@@ -14,6 +14,7 @@ from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity, boot_id
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 
 # Of exec: they say that this program, or these arguments, cannot be executed anywhere.
@@ -35,6 +36,12 @@ class Rank:
     local_rank: int
     identity: Identity
     _process: "subprocess.Popen[bytes]"
+    _standby: Standby | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it was held ready and went on with what it had imported."""
+        return self._standby is not None and self._standby.is_warm()
 
     def ended(self, returncode: int) -> None:
         """To be told how the process ended by whoever reaped it."""
@@ -43,16 +50,22 @@ class Rank:
 
 def start(
     local_rank: int,
-    command: Sequence[str],
+    command: tuple[str, ...],
     workdir: str,
     environment: Mapping[str, str],
     output: int,
     lock: int,
     cgroup: Group | None = None,
+    standby: Standby | None = None,
 ) -> Rank:
-    """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused."""
+    """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused.
+
+    `standby` is one that is held ready for it, and takes its place if it can.
+    """
     if not command:
         raise Refused("the command is empty", RefusalCause.BAD_JOB)
+    if standby is not None and standby.give(command, workdir, environment, output, lock, cgroup):
+        return _rank(local_rank, standby.process, standby)
     try:
         # When this returns the program runs, or the reason why it does not is known.
         process = subprocess.Popen(
@@ -68,10 +81,14 @@ def start(
         )
     except (OSError, ValueError) as error:
         raise _refusal(command, workdir, error) from error
+    return _rank(local_rank, process)
+
+
+def _rank(local_rank: int, process: "subprocess.Popen[bytes]", standby: Standby | None = None) -> Rank:
     # Nobody has reaped it, so it is still there even if it has ended.
     stat = procfs.read_stat(process.pid)
     assert stat is not None
-    return Rank(local_rank, Identity(boot_id(), process.pid, stat.starttime), process)
+    return Rank(local_rank, Identity(boot_id(), process.pid, stat.starttime), process, standby)
 
 
 def stop_signal(name: str) -> int:

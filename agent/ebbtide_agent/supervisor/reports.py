@@ -1,17 +1,21 @@
 """What the job says through the SDK: datagrams of one JSON object each, from code that nobody here trusts."""
 
+import base64
 import json
 import math
 import socket
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint
+from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Start
 
 _LARGEST_DATAGRAM = 64 * 1024
 _INT64 = range(-(2**63), 2**63)
 # So many datagrams are read before anything else has its turn.
 _BATCH = 256
+# So much of names of modules is believed; torch with scikit-learn has 70 kB of them.
+_MOST_NAMES_BYTES = 512 * 1024
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class Reports:
     progress: Progress | None = None
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
+    start: Start | None = None
+    told: dict[str, Any] | None = None  # what the process with this `pid` had imported, see the SDK's start.py
 
     def read(self) -> bool:
         """Take in what has arrived; False if nothing had. What is malformed is ignored."""
@@ -55,10 +61,27 @@ class Reports:
                 self.progress = _progress(report) or self.progress
             case "checkpoint":
                 self._take_checkpoint(report)
+            case "time" if report.get("rank") == self.leader_rank:
+                self._take_time(report)
+            case "start":
+                self.told = _told(report) or self.told
             case "asked":
                 self.asked = True
             case "acknowledge" if report.get("rank") == self.leader_rank:
                 self.acknowledged = True
+
+    def _take_time(self, report: dict[str, Any]) -> None:
+        at = _finite(report.get("at"))
+        if at is None or at < 0:
+            return
+        start = self.start or Start()
+        match report.get("what"):
+            case "job":
+                self.start = replace(start, job_at=start.job_at or at)
+            case "loaded":
+                self.start = replace(start, loaded_at=start.loaded_at or at)
+            case "stepped":
+                self.start = replace(start, stepped_at=start.stepped_at or at)
 
     def _take_checkpoint(self, report: dict[str, Any]) -> None:
         step, size, path = _int64(report.get("step")), _int64(report.get("bytes")), report.get("path")
@@ -73,6 +96,19 @@ class Reports:
 def _progress(report: dict[str, Any]) -> Progress | None:
     step = _int64(report.get("step"))
     return None if step is None else Progress(step, _int64(report.get("total")), _finite(report.get("loss")))
+
+
+def _told(report: dict[str, Any]) -> dict[str, Any] | None:
+    """The report with its modules as a list; None if it is not one."""
+    pid, changed = report.get("pid"), report.get("changed")
+    if type(pid) is not int or not isinstance(changed, dict):
+        return None
+    try:
+        unpacked = zlib.decompressobj().decompress(base64.b85decode(report["modules"]), _MOST_NAMES_BYTES)
+        names = unpacked.decode().split()
+    except (ValueError, LookupError, TypeError, zlib.error):
+        return None
+    return {"pid": pid, "modules": names, "changed": {str(name): str(value) for name, value in changed.items()}}
 
 
 def _int64(value: object) -> int | None:

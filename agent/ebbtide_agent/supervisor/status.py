@@ -96,8 +96,18 @@ class PublishedCheckpoint:
 
 
 @dataclass(slots=True)
+class Start:
+    """The fields of the wire's StartRecord."""
+
+    warm: bool = False
+    job_at: float = 0.0
+    loaded_at: float = 0.0
+    stepped_at: float = 0.0
+
+
+@dataclass(slots=True)
 class Status:
-    """The fields of the wire's AttemptStatus, and one more for the agent."""
+    """The fields of the wire's AttemptStatus, and two more for the agent."""
 
     job_id: str
     attempt: int
@@ -117,6 +127,8 @@ class Status:
     swap_s: float = 0.0
     swap_note: str = ""
     master_port: int = 0
+    start: Start | None = None
+    told: bool = False  # what its script had imported by its first step
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

@@ -16,13 +16,15 @@ from typing import Any
 
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import cgroup, fake_gpus, linux, lock, processes
+from ebbtide_agent.supervisor import cgroup, fake_gpus, linux, lock, processes, standby
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
+from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
 from ebbtide_agent.supervisor.watch import Watch
 
@@ -32,17 +34,29 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def supervise(channel: socket.socket) -> None:
-    """Carry out the order that is the channel's first line, and serve the channel as a control connection."""
+    """Carry out the order that is the channel's first line, and serve the channel as a control connection.
+
+    Before the order may come the request to hold processes ready for it, at any distance.
+    """
     line, received = _read_line(channel)
     if not line:
         return  # the agent ended before it had said what to do
     content = json.loads(line)
+    standbys: list[Standby] = []
+    if content.get("do") == standby.ORDER:
+        linux.set_process_name("ebb:standby")
+        standbys = standby.stand_by(content)
+        line, received = _read_line(channel, received)
+        if not line:
+            _dismiss(standbys)
+            return  # or it needs them no more
+        content = json.loads(line)
     intent = Intent.from_json(content)
     place = AttemptDir.of(Path(intent.node_dir), intent.job_id, intent.attempt)
     linux.set_process_name(f"ebb:{intent.job_id}.{intent.attempt}")
     linux.adopt_orphans()
     try:
-        _supervise(channel, received, content, intent, place)
+        _supervise(channel, received, content, intent, place, standbys)
     except Exception:
         # The agent finds this process gone, kills what it left, and says that the exit status is lost.
         (place.path / "supervisor.log").write_text(traceback.format_exc())
@@ -50,7 +64,12 @@ def supervise(channel: socket.socket) -> None:
 
 
 def _supervise(
-    channel: socket.socket, received: bytes, content: dict[str, Any], intent: Intent, place: AttemptDir
+    channel: socket.socket,
+    received: bytes,
+    content: dict[str, Any],
+    intent: Intent,
+    place: AttemptDir,
+    standbys: list[Standby],
 ) -> None:
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
     try:
@@ -63,7 +82,7 @@ def _supervise(
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
             started_at = time.time()
-            ranks = _start(intent, place, prepared, held, fence, group)
+            ranks = _start(intent, place, prepared, held, fence, group, standbys)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, leader_rank=intent.first_rank)
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
@@ -76,17 +95,23 @@ def _supervise(
         # Not before the lock is free: whoever hears of the end may start the next attempt at once.
         watch.control.publish(status.to_json())
         watch.control.close()
+    finally:
+        _dismiss(standbys)
 
 
-def _read_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """The first line, empty if there is no whole one, and what came after it."""
-    received = bytearray()
+def _dismiss(standbys: list[Standby]) -> None:
+    while standbys:
+        standbys.pop().end()
+
+
+def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, bytes]:
+    """The first line from what was received on, empty if there is no whole one, and what came after it."""
     while b"\n" not in received:
         data = channel.recv(64 * 1024)
         if not data:
             return b"", b""
         received += data
-    line, _, rest = bytes(received).partition(b"\n")
+    line, _, rest = received.partition(b"\n")
     return line, rest
 
 
@@ -128,17 +153,28 @@ def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
 
 
 def _start(
-    intent: Intent, place: AttemptDir, prepared: Prepared, held: int, fence: Path, group: Group | None
+    intent: Intent,
+    place: AttemptDir,
+    prepared: Prepared,
+    held: int,
+    fence: Path,
+    group: Group | None,
+    standbys: list[Standby],
 ) -> list[Rank]:
-    """Start all processes, or none. Raises Refused."""
+    """Start all processes, or none; those that are held ready first. Raises Refused."""
     ranks: list[Rank] = []
+    if standbys and standbys[0].recipe != Recipe.of(intent):
+        _dismiss(standbys)
     try:
         with refusing("cannot start the attempt"):
             output = _open_output(place)
             for local_rank, environment in enumerate(prepared.environments):
-                ranks.append(start(local_rank, prepared.command, intent.workdir, environment, output, held, group))
-                fake_gpus.register(intent, local_rank, ranks[-1].identity)
+                ready = standbys.pop() if standbys else None
+                rank = start(local_rank, prepared.command, intent.workdir, environment, output, held, group, ready)
+                ranks.append(rank)
+                fake_gpus.register(intent, local_rank, rank.identity)
             os.close(output)
+            _dismiss(standbys)  # before anything counts or signals what is below this process
             lock.make_durable(held, fence)
     except Refused:
         _end_all(ranks)

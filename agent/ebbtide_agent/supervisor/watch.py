@@ -7,9 +7,13 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ebbtide_agent import procfs
+from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
 from ebbtide_agent.supervisor.cgroup import Group
@@ -48,6 +52,7 @@ class Watch:
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
+        self._leader = ranks[0]
         self._reports = reports
         self._status = status
         self._group = group
@@ -244,7 +249,24 @@ class Watch:
     def _hear(self) -> None:
         if self._reports.read():
             self.note_checkpoint()
+            self._note_told()
             self._untold = True
+
+    def _note_told(self) -> None:
+        """Keep for the next attempt what a launched process, and no other of the job's, has said of its start."""
+        told, status = self._reports.told, self._status
+        rank = None if told is None else self._ranks.get(told["pid"])
+        if told is None or rank is None or status.told:
+            return
+        place = AttemptDir.of(Path(self._intent.node_dir), status.job_id, status.attempt)
+        with suppress(OSError):  # e.g. the disk is full: the next attempt will start cold
+            place.record_told(told)
+            status.told = True
+
+    def note_start(self) -> None:
+        """Take over what the first rank has said of the way to its first step."""
+        if self._reports.start is not None:
+            self._status.start = replace(self._reports.start, warm=self._leader.is_warm)
 
     def note_checkpoint(self) -> None:
         """Remember when the first checkpoint after the stop request was reported."""
@@ -258,6 +280,7 @@ class Watch:
             return
         self._untold, self._told_at = False, now
         self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
+        self.note_start()
         self.control.publish(self._status.to_json())
 
     def _timeout_s(self) -> float | None:

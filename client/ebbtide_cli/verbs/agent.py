@@ -13,6 +13,7 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     epilog=examples(
         "ebb agent",
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
+        "ebb agent --warm 4",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     )
 )
@@ -28,6 +29,14 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     "--interface", metavar="NAME", default="", help="Network that jobs on several nodes use (default: the master's)."
 )
 @click.option("--ports", metavar="N-M", default="", help="Where their ranks may meet (default: 20000-31999).")
+@click.option(
+    "--warm",
+    metavar="N",
+    type=click.IntRange(0, 64),
+    default=2,
+    show_default=True,
+    help="Interpreters to hold ready for jobs that will go on here (0: none).",
+)
 def command(
     name: str,
     gpus: str,
@@ -37,6 +46,7 @@ def command(
     mem: int | None,
     interface: str,
     ports: str,
+    warm: int,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
@@ -52,5 +62,6 @@ def command(
             mem_bytes=mem,
             interface=interface,
             ports=ports,
+            warm=warm,
         )
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import click
+from ebbtide_core.parts import PARTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask, connected
@@ -23,6 +24,7 @@ from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
 ATTEMPT_TITLES = ("ATTEMPT", "PLACED", "STARTED", "ENDED", "FROM STEP", "NODE", "GPUS", "OUTCOME")
+PARTS_TITLES = ("REQUESTED", *(part.replace("_", " ").upper() for part in PARTS))
 SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "CHECKPOINTED", "REASON")
 
 Fields = Iterator[tuple[str, str]]
@@ -55,6 +57,8 @@ def _print_job(job: client_pb2.Job) -> None:
     if job.suspensions:
         print("\nSuspensions")
         print_table(SUSPENSION_TITLES, map(_suspension_row, job.suspensions))
+        print("\nWithout a step")
+        print_table(PARTS_TITLES, map(_parts_row, job.suspensions))
 
 
 def _state(job: client_pb2.Job) -> Fields:
@@ -90,7 +94,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     to = "" if target == "auto" else f" to {target}"
     grace = format_duration(spec.grace_s)
     yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}{to}, grace period {grace}"
-    yield "launch", LAUNCH_MODES[spec.launch]
+    yield "launch", LAUNCH_MODES[spec.launch] + (", never held ready" if spec.cold else "")
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
@@ -125,6 +129,12 @@ def _saved(suspension: client_pb2.Suspension) -> str:
     known = [format_size(suspension.checkpoint_bytes)] if suspension.HasField("checkpoint_bytes") else []
     known += [format_duration(suspension.checkpoint_s)] if suspension.HasField("checkpoint_s") else []
     return ", ".join([CHECKPOINTED[suspension.checkpointed], *known])
+
+
+def _parts_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:
+    known = suspension.parts_s
+    words = [f"{known[part]:.2f}s" if part in known else "-" for part in PARTS]
+    return (format_time(suspension.requested or None), *words)
 
 
 def _suspension_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
+        "ebb submit --no-warm -- python train.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
@@ -112,6 +113,11 @@ NO_GPU: Final = GpuRange.exactly(0)
     help="Appended to the command when it starts again; {checkpoint} and {output} stand for its checkpoint, "
     "without which it starts afresh, and for EBB_OUTPUT_DIR.",
 )
+@click.option(
+    "--warm/--no-warm",
+    default=True,
+    help="Have its next process's imports done before it resumes, where that changes nothing else (default: yes).",
+)
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
 @click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
@@ -141,6 +147,7 @@ def command(
     signal: str,
     signal_target: str,
     resume_args: str,
+    warm: bool,
     hold: bool,
     wait: bool,
     dry_run: bool,
@@ -177,6 +184,7 @@ def command(
             signal=stop_signal(signal),
             signal_target=SignalTarget(signal_target),
             resume_args=resume_arguments(resume_args),
+            warm=warm,
         )
     )
     request = client_pb2.SubmitRequest(

@@ -478,11 +478,14 @@ class Stop(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     GRACE_S_FIELD_NUMBER: _builtins.int
+    GOES_ON_FIELD_NUMBER: _builtins.int
     SWAP_FIELD_NUMBER: _builtins.int
     SWAPS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     grace_s: _builtins.float
+    goes_on: _builtins.bool
+    """the job is to go on later: its next process may be held ready"""
     swap: _builtins.bool
     """move it to host memory instead; if that fails, end it as said"""
     swaps: _builtins.int
@@ -493,12 +496,13 @@ class Stop(_message.Message):
         job_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
         grace_s: _builtins.float = ...,
+        goes_on: _builtins.bool = ...,
         swap: _builtins.bool = ...,
         swaps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "grace_s", b"grace_s", "job_id", b"job_id", "swap", b"swap", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "goes_on", b"goes_on", "grace_s", b"grace_s", "job_id", b"job_id", "swap", b"swap", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -577,6 +581,7 @@ class AttemptStatus(_message.Message):
     SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
     SWAP_S_FIELD_NUMBER: _builtins.int
     SWAP_NOTE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
@@ -613,6 +618,10 @@ class AttemptStatus(_message.Message):
     def dirty_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """with FREED: GPUs whose memory was not released in time (quarantined)"""
 
+    @_builtins.property
+    def start(self) -> Global___StartRecord:
+        """how the first rank came to its first step"""
+
     def __init__(
         self,
         *,
@@ -633,17 +642,52 @@ class AttemptStatus(_message.Message):
         swapped_bytes: _builtins.int = ...,
         swap_s: _builtins.float = ...,
         swap_note: _builtins.str = ...,
+        start: Global___StartRecord | None = ...,
         master_port: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
 
 Global___AttemptStatus: _TypeAlias = AttemptStatus  # noqa: Y015
+
+@_typing.final
+class StartRecord(_message.Message):
+    """What the SDK said of the way to the first step, in Unix seconds; 0: nothing yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WARM_FIELD_NUMBER: _builtins.int
+    JOB_AT_FIELD_NUMBER: _builtins.int
+    LOADED_AT_FIELD_NUMBER: _builtins.int
+    STEPPED_AT_FIELD_NUMBER: _builtins.int
+    warm: _builtins.bool
+    """the process was held ready, and had done its imports before the attempt began"""
+    job_at: _builtins.float
+    """the script called ebbtide.job()"""
+    loaded_at: _builtins.float
+    """it had its checkpoint from load_checkpoint()"""
+    stepped_at: _builtins.float
+    """it reported its first step"""
+    def __init__(
+        self,
+        *,
+        warm: _builtins.bool = ...,
+        job_at: _builtins.float = ...,
+        loaded_at: _builtins.float = ...,
+        stepped_at: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_at", b"job_at", "loaded_at", b"loaded_at", "stepped_at", b"stepped_at", "warm", b"warm"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRecord: _TypeAlias = StartRecord  # noqa: Y015
 
 @_typing.final
 class ExitRecord(_message.Message):

@@ -233,6 +233,26 @@ Global___ListJobsReply: _TypeAlias = ListJobsReply  # noqa: Y015
 class Suspension(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUESTED_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
     GPU_FREE_FIELD_NUMBER: _builtins.int
@@ -243,6 +263,7 @@ class Suspension(_message.Message):
     GPU_UUIDS_AFTER_FIELD_NUMBER: _builtins.int
     CHECKPOINT_S_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    PARTS_S_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     requested: _builtins.float
     """Unix seconds; unset: not yet"""
@@ -259,6 +280,10 @@ class Suspension(_message.Message):
     def gpu_uuids_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def gpu_uuids_after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def parts_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of the time without a step: save, exit, free, queue, start, import, load, …"""
+
     def __init__(
         self,
         *,
@@ -272,11 +297,12 @@ class Suspension(_message.Message):
         gpu_uuids_after: _abc.Iterable[_builtins.str] | None = ...,
         checkpoint_s: _builtins.float | None = ...,
         checkpoint_bytes: _builtins.int | None = ...,
+        parts_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "resumed", b"resumed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "note", b"note", "reason", b"reason", "requested", b"requested", "resumed", b"resumed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "note", b"note", "parts_s", b"parts_s", "reason", b"reason", "requested", b"requested", "resumed", b"resumed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015
@@ -335,6 +361,7 @@ class AttemptSummary(_message.Message):
     ALLOCATION_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     RESUMED_STEP_FIELD_NUMBER: _builtins.int
+    WARM_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
@@ -343,6 +370,8 @@ class AttemptSummary(_message.Message):
     outcome: _builtins.str
     """empty while it lives"""
     resumed_step: _builtins.int
+    warm: _builtins.bool
+    """its process was held ready before it began; unset: not known"""
     pid: _builtins.int
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
@@ -356,11 +385,12 @@ class AttemptSummary(_message.Message):
         allocation: _abc.Iterable[Global___NodeAllocation] | None = ...,
         outcome: _builtins.str = ...,
         resumed_step: _builtins.int | None = ...,
+        warm: _builtins.bool | None = ...,
         pid: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "end_time", b"end_time", "resumed_step", b"resumed_step", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -368,12 +398,16 @@ class AttemptSummary(_message.Message):
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
     _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
     _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    _WhichOneofReturnType__warm: _TypeAlias = _typing.Literal["warm"]  # noqa: Y015
+    _WhichOneofArgType__warm: _TypeAlias = _typing.Literal["_warm", b"_warm"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warm) -> _WhichOneofReturnType__warm | None: ...
 
 Global___AttemptSummary: _TypeAlias = AttemptSummary  # noqa: Y015
 

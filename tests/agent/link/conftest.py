@@ -45,7 +45,7 @@ class Attempts:
         await self.hold.wait()
         self.orders.append(("launch", order.job_id, order.attempt))
 
-    async def stop(self, job_id, attempt, grace_s):
+    async def stop(self, job_id, attempt, grace_s, goes_on=False):
         if job_id == "broken":
             raise RuntimeError("no such attempt")
         self.orders.append(("stop", job_id, attempt, grace_s))

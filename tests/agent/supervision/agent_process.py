@@ -16,7 +16,7 @@ def report(status: agent_pb2.AttemptStatus) -> None:
 
 
 async def main(disk: Path, orders: list[str]) -> None:
-    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report)
+    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report, warm=1)
     await attempts.start()
     for order in orders:
         await attempts.launch(agent_pb2.Launch.FromString(bytes.fromhex(order)))

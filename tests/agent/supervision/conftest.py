@@ -31,8 +31,8 @@ def agent(disk: Path) -> MakeNode:
     """An agent's attempts on that disk, for the length of a `with`; with `leave`, what runs then goes on."""
 
     @asynccontextmanager
-    async def make(leave: bool = False, fake_gpus: bool = False):
-        node = Node(disk, fake_gpus)
+    async def make(leave: bool = False, fake_gpus: bool = False, warm: int = 0):
+        node = Node(disk, fake_gpus, warm)
         try:
             await node.attempts.start()
             yield node

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ebbtide_agent import recovery, survivors
+from ebbtide_agent import procfs, recovery, survivors
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.identity import Identity
@@ -55,7 +55,7 @@ def gpus(count: int, share: tuple[int, int] = (1, 1), mem_bytes: int = 4 * GIB) 
 class Node:
     """One node's attempts, and everything they reported."""
 
-    def __init__(self, disk: Path, fake_gpus: bool = False) -> None:
+    def __init__(self, disk: Path, fake_gpus: bool = False, warm: int = 0) -> None:
         self.dir = disk / "node"
         self.checkpoints = disk / "checkpoints" / "c1"
         self.changes: list[agent_pb2.AttemptStatus] = []
@@ -66,6 +66,7 @@ class Node:
             cluster_id="c1",
             on_change=self._note,
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
+            warm=warm,
         )
 
     def _note(self, status: agent_pb2.AttemptStatus) -> None:
@@ -120,9 +121,11 @@ class Node:
         await self.until(lambda: self.status(job_id, attempt).phase in OVER)
         return self.status(job_id, attempt)
 
-    async def stop(self, grace_s: float = 30.0, job_id: str = "1", attempt: int = 1) -> agent_pb2.AttemptStatus:
+    async def stop(
+        self, grace_s: float = 30.0, job_id: str = "1", attempt: int = 1, goes_on: bool = False
+    ) -> agent_pb2.AttemptStatus:
         """Stop the attempt and wait for its end; returns its status."""
-        await self.attempts.stop(job_id, attempt, grace_s)
+        await self.attempts.stop(job_id, attempt, grace_s, goes_on)
         return await self.end(job_id, attempt)
 
     async def end_all(self) -> None:
@@ -132,6 +135,15 @@ class Node:
 
     def supervisor(self, job_id: str = "1", attempt: int = 1) -> Identity:
         return Identity.from_json(self.place(job_id, attempt).supervisor())
+
+    def waiting(self) -> list[Identity]:
+        """The supervisors that hold processes ready and have no order yet."""
+        mine = [pid for pid in procfs.children(os.getpid()) for pid in procfs.children(pid)]
+        return [Identity.of(pid) for pid in mine if (stat := procfs.read_stat(pid)) and stat.command == "ebb:standby"]
+
+    def standbys(self) -> list[Identity]:
+        """The processes that are held ready."""
+        return [Identity.of(pid) for supervisor in self.waiting() for pid in procfs.children(supervisor.pid)]
 
     def jobs(self) -> list[Identity]:
         """Every process that was launched on this node and lives."""

@@ -1,0 +1,136 @@
+"""Processes that are held ready: the job's own command line, started early, with its imports done and nothing else.
+
+Such a process is a child of the supervisor of the attempt that it will be part of, from the beginning. Until then it
+runs no line of the script, holds no GPU and no lock, and ends when its supervisor does. What it does by itself is in
+`standby/sitecustomize.py`.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ebbtide_agent import standby
+from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.supervisor.recipe import Recipe
+
+ORDER = "stand by"
+# For what the kernel is to show of an attempt's own environment; who needs more starts cold.
+_ROOM_BYTES = 16 * 1024
+_LARGEST_ANSWER = 4096
+
+
+@dataclass(slots=True)
+class Standby:
+    """One process that is held ready, or was."""
+
+    recipe: Recipe
+    process: "subprocess.Popen[bytes]"
+    _program: str
+    _channel: socket.socket
+    _answer: str | None = field(default=None)
+
+    def give(
+        self,
+        command: tuple[str, ...],
+        workdir: str,
+        environment: Mapping[str, str],
+        output: int,
+        lock: int,
+        cgroup: Group | None,
+    ) -> bool:
+        """Have it go on as this process of an attempt; False if it cannot, and then it is gone."""
+        if command == self.recipe.command and os.path.isdir(workdir) and self.process.poll() is None:
+            order = {
+                "program": self._program,
+                "command": command,
+                "workdir": workdir,
+                "environment": dict(environment),
+                "lock": lock,
+            }
+            if cgroup is not None:
+                cgroup.take(self.process.pid)
+            with suppress(OSError):
+                socket.send_fds(self._channel, [json.dumps(order).encode()], [output, lock])
+                return True
+        self.end()
+        return False
+
+    def is_warm(self) -> bool:
+        """Whether it went on with what it had imported, as far as it has said; else it began anew by itself."""
+        if self._answer is None:
+            with suppress(OSError):
+                self._answer = self._channel.recv(_LARGEST_ANSWER, socket.MSG_DONTWAIT).decode(errors="replace")
+        return self._answer == "\0"
+
+    def end(self) -> None:
+        """End the process, which runs nothing of the job's."""
+        self.process.kill()
+        self.process.wait()
+        self._channel.close()
+
+
+def request(recipe: Recipe, told: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """What a new supervisor is asked for before it has its order; `told` is what the SDK said of the last attempt."""
+    return {"do": ORDER, "recipe": recipe.to_json(), "told": dict(told), "processes": processes}
+
+
+def stand_by(content: Mapping[str, Any]) -> list[Standby]:
+    """Start the processes that were asked for; fewer, or none, if that fails."""
+    recipe = Recipe.from_json(content["recipe"])
+    started: list[Standby] = []
+    with suppress(OSError, ValueError):
+        for _ in range(content["processes"]):
+            started.append(_start(recipe, content["told"]))  # noqa: PERF401 - those before one that fails are kept
+    return started
+
+
+def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
+    environment = dict(recipe.environment)
+    program = _find(recipe, environment)
+    path = {"PYTHONPATH": environment.pop("PYTHONPATH")} if environment.get("PYTHONPATH") else {}
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # What its imports print comes into the job's log when it begins.
+    output = os.memfd_create("standby")
+    try:
+        with theirs:
+            # Those that are not the job's come last: they are overwritten, where the kernel shows them to others.
+            environment |= {
+                "PYTHONPATH": os.pathsep.join([str(standby.FOLDER), *path.values()]),
+                "CUDA_VISIBLE_DEVICES": "",
+                "EBB_STANDBY": str(theirs.fileno()),
+                "EBB_STANDBY_ROOM": "-" * _ROOM_BYTES,
+            }
+            process = subprocess.Popen(
+                recipe.command,
+                cwd=recipe.workdir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+            )
+    finally:
+        os.close(output)
+    found = Standby(recipe, process, program, ours)
+    with suppress(OSError):
+        ours.send(json.dumps({"path": path, "modules": told["modules"], "changed": told["changed"]}).encode())
+    return found
+
+
+def _find(recipe: Recipe, environment: Mapping[str, str]) -> str:
+    """The interpreter that the command names. Raises ValueError for a script around one: it might start others."""
+    program = shutil.which(recipe.command[0], path=environment.get("PATH"))
+    if program is None or not os.path.isabs(program):
+        raise ValueError(f"{recipe.command[0]!r} is not found by an absolute path")
+    with Path(program).open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise ValueError(f"{program} is not an interpreter itself")
+    return program
