@@ -114,6 +114,13 @@ class JobChanged(Event):
 
 
 @frozen
+class DrillRequested(Event):
+    """A user wants the running job to step aside and to come back at once, to see whether it can."""
+
+    job: JobId
+
+
+@frozen
 class CancelRequested(Event):
     """A user gives the job up; ``now`` leaves out the grace period."""
 
@@ -315,6 +322,15 @@ class StopRequested(Event):
 
 
 @frozen
+class WorkResumed(Event):
+    """The job got to work again after a suspension: ``step`` is the first that it reported since."""
+
+    job: JobId
+    attempt: int
+    step: int
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -346,6 +362,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | DrillRequested
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
@@ -360,6 +377,7 @@ JobEvent = (
     | AttemptPlaced
     | ReturnRequested
     | StopRequested
+    | WorkResumed
     | RoomClaimed
     | ClaimDropped
     | JobHeld

@@ -103,7 +103,9 @@ class Attempt:
 class Suspension:
     """One time that a job stepped aside. Times are Unix seconds, None if not yet.
 
-    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved.
+    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
+    ``placed`` again, ``resumed``, and ``working`` once it reported its first step after that, ``working_step``.
+    ``save_s`` and ``restart_s`` are what `ebbtide_core.costs` makes of all this.
     """
 
     requested: float
@@ -117,6 +119,11 @@ class Suspension:
     checkpoint_s: float | None = None
     checkpoint_bytes: int | None = None
     note: str = ""
+    placed: float | None = None
+    working: float | None = None
+    working_step: int | None = None
+    save_s: float | None = None
+    restart_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +134,8 @@ class Job:
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
+    ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
+    ``proved`` says that it has saved when it was asked to step aside, once at least.
     """
 
     id: JobId
@@ -165,6 +174,8 @@ class Job:
     ran_s: float = 0.0
     work_s: float = 0.0
     restart_cost_s: float | None = None
+    save_s: float | None = None
+    proved: bool = False
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property
