@@ -189,6 +189,8 @@ def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: floa
     suspension = job.suspensions[-1]
     suspension.working, suspension.working_step = now, event.step
     costs.note_return(job, now)
+    if suspension.left_step:  # what it does shows more than what it saved
+        job.proved = event.step >= suspension.left_step
 
 
 def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
@@ -259,6 +261,7 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, exit.checkpointed
     suspension.checkpoint_s = exit.checkpoint_s or None
+    suspension.left_step = job.progress.step if job.progress is not None else None
     costs.note_save(job, attempt, exit)
     if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
         suspension.checkpoint_bytes = job.checkpoint.bytes

@@ -105,7 +105,8 @@ class Suspension:
 
     ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
     ``placed`` again, ``resumed``, and ``working`` once it reported its first step after that, ``working_step``.
-    ``save_s`` and ``restart_s`` are what `ebbtide_core.costs` makes of all this.
+    ``left_step`` is the last step that it had reported when it ended. ``save_s`` and ``restart_s`` are what
+    `ebbtide_core.costs` makes of all this.
     """
 
     requested: float
@@ -122,6 +123,7 @@ class Suspension:
     placed: float | None = None
     working: float | None = None
     working_step: int | None = None
+    left_step: int | None = None
     save_s: float | None = None
     restart_s: float | None = None
 
@@ -135,7 +137,7 @@ class Job:
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
-    ``proved`` says that it has saved when it was asked to step aside, once at least.
+    ``proved`` says that it has saved when it was asked to step aside, or went on after the last step before.
     """
 
     id: JobId
