@@ -65,6 +65,9 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "reason": job.reason,
         "held_by": job.held_by or None,
         "preemptible": job.preemptible,
+        "proved": job.proved if job.preemptible else None,
+        "save_s": _optional(job, "save_s"),
+        "restart_cost_s": _optional(job, "restart_cost_s"),
         "pool": "default",
         **_spec_facts(job.spec),
         "gpus": {
@@ -188,6 +191,10 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "checkpoint_bytes": _optional(suspension, "checkpoint_bytes"),
         "reason": suspension.reason,
         "note": suspension.note or None,
+        "placed": _optional(suspension, "placed"),
+        "working": _optional(suspension, "working"),
+        "left_step": _optional(suspension, "left_step"),
+        "working_step": _optional(suspension, "working_step"),
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),
     }
