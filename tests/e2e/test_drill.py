@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.cluster import EXAMPLES, Cluster, wait_for
 
 LIES = """
@@ -73,6 +75,7 @@ def test_a_drill_tells_who_can_be_trusted_from_who_lies(cluster: Cluster) -> Non
     assert 0 < shown["save_s"] < shown["restart_cost_s"]
 
 
+@pytest.mark.slow
 def test_a_measured_job_grows_only_while_that_is_worth_a_restart(idle_cluster: Cluster, tmp_path: Path) -> None:
     cluster = idle_cluster
     cluster.up("2xA100-40GB", "--policy", "fifo", "--policy-option", "resize_after_s=0")
