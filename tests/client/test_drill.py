@@ -61,7 +61,7 @@ def test_a_drill_says_how_long_each_part_took_and_where_the_job_went_on(ebb, mas
     script(master, drilled(WORKS))
     shown = ebb("drill", "17")
     assert (shown.code, shown.err) == (0, "")
-    assert "first step after    6s" in shown.out
+    assert "at work again after  6s" in shown.out
     assert shown.out.endswith("Job 17: trustworthy: it went on at step 122; it had left off at step 121.\n")
 
 

@@ -52,6 +52,14 @@ def test_a_drilled_job_comes_back_by_itself_on_its_own_gpus_though_others_wait(l
     assert (job.preemptions, job.resizes, job.held_by) == (0, 0, None)
 
 
+def test_a_sticky_job_is_still_sticky_after_a_drill():
+    lab = Lab("hybrid", gpus=2, sticky="1")
+    job = lab.running()
+    assert job.attempts[0].sticky
+    drill(lab, job)
+    assert job.attempts[1].sticky
+
+
 def test_who_suspends_a_job_in_its_drill_has_the_last_word(lab):
     job = lab.running()
     lab.tell(e.DrillRequested(job.id))

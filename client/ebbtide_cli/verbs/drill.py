@@ -35,7 +35,7 @@ PARTS: Final = {
     "free": "GPU free after",
     "queue": "waited for room",
     "start": "started in",
-    "first_progress": "first step after",
+    "first_progress": "at work again after",
     "total": "away in all",
 }
 
