@@ -66,6 +66,9 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "reason": job.reason,
         "held_by": job.held_by or None,
         "preemptible": job.preemptible,
+        "proved": job.proved if job.preemptible else None,
+        "save_s": _optional(job, "save_s"),
+        "restart_cost_s": _optional(job, "restart_cost_s"),
         "pool": "default",
         **_spec_facts(job.spec),
         "gpus": {
@@ -192,6 +195,10 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "reason": suspension.reason,
         "note": suspension.note or None,
         "parts_s": {part: suspension.parts_s[part] for part in PARTS if part in suspension.parts_s},
+        "placed": _optional(suspension, "placed"),
+        "working": _optional(suspension, "working"),
+        "left_step": _optional(suspension, "left_step"),
+        "working_step": _optional(suspension, "working_step"),
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),
     }

@@ -39,6 +39,7 @@ VERBS: Final = {
     "Changes": {
         "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
         "resume": "Let suspended jobs go on",
+        "drill": "Suspend and resume a job on purpose, to see whether it can be trusted to",
         "resize": "Give jobs another number of GPUs",
         "set": "Give jobs another priority or weight",
         "cancel": "End jobs for good",

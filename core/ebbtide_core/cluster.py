@@ -56,11 +56,11 @@ class Refusal:
 
 
 class Cluster:
-    """Jobs, nodes and a policy; see the module."""
+    """Jobs, nodes and a policy; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`."""
 
-    def __init__(self, policy: Policy, speedup: Speedup = LINEAR) -> None:
+    def __init__(self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
         self.policy = policy
-        self.state = ClusterState(policy.queue(), speedup)
+        self.state = ClusterState(policy.queue(), speedup, trusting=trusting)
         self.state.ranking = policy.ranking(self.state)
         self._wake_at: float | None = None
 
@@ -94,6 +94,7 @@ class Cluster:
             | e.ResumeRequested
             | e.ResizeRequested
             | e.JobChanged
+            | e.DrillRequested
             | e.CancelRequested
             | e.HoldRequested
             | e.ReleaseRequested,
@@ -106,6 +107,12 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
+        if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
+            return Refusal(
+                RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
+            )
+        if isinstance(event, e.DrillRequested) and not job.preemptible:
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
         if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
         if isinstance(event, e.ResizeRequested):

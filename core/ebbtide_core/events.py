@@ -115,6 +115,13 @@ class JobChanged(Event):
 
 
 @frozen
+class DrillRequested(Event):
+    """A user wants the running job to step aside and to come back at once, to see whether it can."""
+
+    job: JobId
+
+
+@frozen
 class CancelRequested(Event):
     """A user gives the job up; ``now`` leaves out the grace period."""
 
@@ -325,6 +332,15 @@ class StopRequested(Event):
 
 
 @frozen
+class WorkResumed(Event):
+    """The job got to work again after a suspension: ``step`` is the first that it reported since."""
+
+    job: JobId
+    attempt: int
+    step: int
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -356,6 +372,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | DrillRequested
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
@@ -371,6 +388,7 @@ JobEvent = (
     | AttemptPlaced
     | ReturnRequested
     | StopRequested
+    | WorkResumed
     | RoomClaimed
     | ClaimDropped
     | JobHeld

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from ebbtide_core import costs, gang, limits, swaps
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits, swaps
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
@@ -49,6 +49,7 @@ def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
 def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
+    job.proved = state.trusting
     job.priority, job.weight = spec.priority, spec.weight
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
@@ -83,6 +84,10 @@ def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float)
 
 def _change(state: ClusterState, job: Job, event: e.JobChanged, now: float) -> None:
     job.priority, job.weight = event.priority, event.weight
+
+
+def _drill(state: ClusterState, job: Job, event: e.DrillRequested, now: float) -> None:
+    """Nothing but its story; what follows are facts of their own."""
 
 
 def _job_held(state: ClusterState, job: Job, event: e.JobHeld, now: float) -> None:
@@ -138,7 +143,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED:
             job.returns = True
         case _:
             pass
@@ -183,8 +188,16 @@ def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     suspension.resumed_by = attempt.number
-    saving = suspension.checkpoint_s or 0.0
-    job.restart_cost_s = saving + (now - placed)
+    suspension.placed = placed
+    costs.note_return(job, now)
+
+
+def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: float) -> None:
+    suspension = job.suspensions[-1]
+    suspension.working, suspension.working_step = now, event.step
+    costs.note_return(job, now)
+    if suspension.left_step:  # what it does shows more than what it saved
+        job.proved = event.step >= suspension.left_step
 
 
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
@@ -260,6 +273,8 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, exit.checkpointed
     suspension.checkpoint_s = exit.checkpoint_s or None
+    suspension.left_step = job.progress.step if job.progress is not None else None
+    costs.note_save(job, attempt, exit)
     if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
         suspension.checkpoint_bytes = job.checkpoint.bytes
 
@@ -448,6 +463,8 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptPlaced: _attempt_placed,
     e.ReturnRequested: swaps.return_requested,
     e.StopRequested: _stop_requested,
+    e.WorkResumed: _work_resumed,
+    e.DrillRequested: _drill,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,

@@ -102,8 +102,10 @@ class Attempt:
 class Suspension:
     """One time that a job stepped aside. Times are Unix seconds, None if not yet.
 
-    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved.
-    ``resumed_by`` is the number of the attempt that went on, 0 if none has.
+    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
+    ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet), and ``working`` once it reported its first step after that, ``working_step``.
+    ``left_step`` is the last step that it had reported when it ended. ``save_s`` and ``restart_s`` are what
+    `ebbtide_core.costs` makes of all this.
     """
 
     requested: float
@@ -118,6 +120,12 @@ class Suspension:
     checkpoint_bytes: int | None = None
     note: str = ""
     resumed_by: int = 0
+    placed: float | None = None
+    working: float | None = None
+    working_step: int | None = None
+    left_step: int | None = None
+    save_s: float | None = None
+    restart_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -130,6 +138,8 @@ class Job:
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
+    ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
+    ``proved`` says that it has saved when it was asked to step aside, or went on after the last step before.
     """
 
     id: JobId
@@ -169,6 +179,8 @@ class Job:
     ran_s: float = 0.0
     work_s: float = 0.0
     restart_cost_s: float | None = None
+    save_s: float | None = None
+    proved: bool = False
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

@@ -110,6 +110,7 @@ class StopCause(Enum):
     TIME_LIMIT = "time limit"
     RESERVATION = "reservation over"
     BROKEN = "broken up"
+    DRILLED = "drill"
 
     @property
     def final(self) -> bool:

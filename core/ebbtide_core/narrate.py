@@ -46,6 +46,8 @@ def _about_job(event: e.JobEvent) -> str:
             return "user asked to resume it"
         case e.ResizeRequested():
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
+        case e.DrillRequested():
+            return "user asked for a drill: to step aside and come back at once"
         case e.JobChanged():
             return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
         case e.CancelRequested():
@@ -87,6 +89,8 @@ def _about_attempt(event: Event) -> str:
         case e.CheckpointPublished():
             step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
             return f"checkpoint{step} published ({event.checkpoint.bytes} bytes)"
+        case e.WorkResumed():
+            return f"attempt {event.attempt} is at work again: step {event.step}"
         case e.ProgressReported():
             return f"at step {event.progress.step}"
         case e.AttemptExited():

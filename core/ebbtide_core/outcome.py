@@ -99,4 +99,5 @@ def _read_suspension(exit: ExitFacts, spec: JobSpec) -> Outcome:
         return Outcome(Ending.SUSPENDED, f"ended with {describe_exit(exit)} in its grace period", clean=saved)
     if not exit.caught or exit.asked or spec.exit_zero is ExitZero.COMPLETED:
         return Outcome(Ending.COMPLETED, "completed while it was asked to step aside")
-    return Outcome(Ending.SUSPENDED, "saved and stepped aside (exit code 0)")
+    what = "saved and stepped aside" if exit.checkpointed is Checkpointed.YES else "stepped aside"
+    return Outcome(Ending.SUSPENDED, f"{what} (exit code 0)")

@@ -22,6 +22,24 @@ def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
         yield stop(job, StopCause.SUSPENDED, "suspended by user")
 
 
+def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
+    """Whoever is drilled keeps its room, and comes back by itself."""
+    if (job := state.jobs[event.job]).running:
+        allocation = job.attempts[-1].allocation
+        yield stop(job, StopCause.DRILLED, "drill: stepping aside, to come back at once")
+        yield e.RoomClaimed(job.id, allocation, "drill: stepping aside, to come back at once")
+
+
+def _work_resumed(state: ClusterState, event: e.ProgressReported) -> Iterable[Event]:
+    job = state.jobs[event.job]
+    if not job.suspensions or not job.running:
+        return ()
+    last = job.suspensions[-1]
+    if last.resumed is None or last.working is not None:
+        return ()
+    return (e.WorkResumed(job.id, event.attempt, event.progress.step),)
+
+
 def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
     for job in list(state.unfinished.values()):
         if job.running or job.off_gpu or (event.kill and job.live is not None):
@@ -73,6 +91,8 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
 
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
+    e.DrillRequested: _drill,
+    e.ProgressReported: _work_resumed,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,

@@ -32,7 +32,7 @@ def settle_claims(state: ClusterState) -> Iterator[Event]:
         if planned is None or not _exists(state, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
-            yield _start(state, job, room)
+            yield _start(state, job, room, _stays_sticky(job))
 
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
@@ -115,6 +115,12 @@ def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
         (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised, own.get(piece.node))
         for piece in wanted.nodes
     )
+
+
+def _stays_sticky(job: Job) -> bool:
+    """Whether a sticky attempt went for a drill only."""
+    last = job.attempt
+    return last is not None and last.sticky and last.stop is not None and last.stop.cause is StopCause.DRILLED
 
 
 def _exists(state: ClusterState, planned: Allocation) -> bool:

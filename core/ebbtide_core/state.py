@@ -19,9 +19,13 @@ class Ranking(Protocol):
 
 
 class ClusterState:
-    """Jobs, nodes and the queue; changed only by `ebbtide_core.fold`."""
+    """Jobs, nodes and the queue; changed only by `ebbtide_core.fold`.
 
-    def __init__(self, queue: Queue, speedup: Speedup = LINEAR) -> None:
+    With ``trusting``, every job counts as one that has proved that it can suspend.
+    """
+
+    def __init__(self, queue: Queue, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+        self.trusting = trusting
         self.jobs: dict[JobId, Job] = {}
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0

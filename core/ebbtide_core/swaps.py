@@ -8,13 +8,13 @@ memory, too. So there is only one place where it can go on: on that GPU.
 from dataclasses import replace
 from typing import Final
 
+from ebbtide_core import costs, limits
 from ebbtide_core import events as e
-from ebbtide_core import limits
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMode
 from ebbtide_core.state import ClusterState
 
-SWAPPED_FOR: Final = frozenset({StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION})
+SWAPPED_FOR: Final = frozenset({StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION, StopCause.DRILLED})
 """Why a job is swapped; for any other reason it is ended."""
 
 
@@ -70,6 +70,9 @@ def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> Non
         add_note(suspension, f"could not come back: {event.note}")
         return
     suspension.exited = suspension.gpu_free = now
+    order = job.attempts[-1].stop
+    assert order is not None
+    costs.note_took(job, order)
     add_note(suspension, f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s")
 
 
@@ -92,6 +95,7 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """What was in host memory is on the GPU again."""
     _keep(state, job, attempt, -attempt.swapped_bytes)
     attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
+    job.proved = True
     job.requeues_in_row = 0
 
 

@@ -93,6 +93,10 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
         return await self._wish(request.job_id, e.ResizeRequested(JobId(request.job_id), low, high))
 
+    async def Drill(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Have a running job step aside and come back at once."""
+        return await self._wish(request.job_id, e.DrillRequested(JobId(request.job_id)))
+
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
         """Give a job another priority or weight. One that has them already is what was wished for."""
         _check_user(request.user)

@@ -52,6 +52,9 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         suspensions=[_suspension_message(job, suspension) for suspension in job.suspensions],
         attempts=[_attempt_message(attempt) for attempt in job.attempts],
         pid=live.pid if live is not None else 0,
+        proved=job.proved,
+        save_s=job.save_s,
+        restart_cost_s=job.restart_cost_s,
     )
 
 
@@ -101,6 +104,10 @@ def _suspension_message(job: Job, suspension: Suspension) -> client_pb2.Suspensi
         checkpoint_bytes=suspension.checkpoint_bytes,
         note=suspension.note,
         parts_s=parts_of(job, suspension),
+        placed=suspension.placed,
+        working=suspension.working,
+        working_step=suspension.working_step,
+        left_step=suspension.left_step,
     )
 
 

@@ -111,7 +111,8 @@ class Simulation:
         keep_jobs: bool = False,
     ) -> None:
         self.world = world or World()
-        self.cluster = Cluster(policy, self.world.speedup)
+        # What the papers know nothing of: whether a job can suspend.
+        self.cluster = Cluster(policy, self.world.speedup, trusting=True)
         self.now = 0.0
         self.events = 0
         self._source = source

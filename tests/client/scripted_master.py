@@ -96,6 +96,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def Resize(self, request: client_pb2.ResizeRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Resize", request, context)
 
+    def Drill(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        return self._one("Drill", request, context)
+
     def Change(self, request: client_pb2.ChangeRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Change", request, context)
 

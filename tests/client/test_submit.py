@@ -22,7 +22,7 @@ def sent_spec(master) -> job_pb2.JobSpec:
 def test_submit_prints_the_id_and_nothing_else(ebb, master):
     result = ebb("submit", "--", "python", "train.py")
     assert (result.code, result.out, result.err) == (0, "17\n", "")
-    assert ebb("submit", "--json", "--", "true").json == {"id": "17", "warnings": []}
+    assert ebb("submit", "--json", "--", "true").json == {"id": "17", "warnings": [], "class": "be"}
 
 
 def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):

@@ -208,6 +208,7 @@ class World(RuleBasedStateMachine):
             e.HoldRequested(job),
             e.ReleaseRequested(job),
             e.ResizeRequested(job, size * WHOLE, size * WHOLE),
+            e.DrillRequested(job),
         ]
         self.tell(self._some(data, wishes))
 

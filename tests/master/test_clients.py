@@ -172,6 +172,24 @@ class TestWishes:
             assert suspension.checkpointed == job_pb2.CHECKPOINTED_YES
             assert suspension.requested <= suspension.exited <= suspension.gpu_free
 
+    async def test_a_drill_starts_the_next_attempt_by_itself_and_tells_what_it_measured(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await master.running(agent)
+            await agent.report(job, 1, RUNNING, progress=job_pb2.Progress(step=5))
+            assert (await wish(master, "Drill", job)).state == job_pb2.JOB_STATE_SUSPENDING
+            await agent.receive("stop")
+            await agent.report(job, 1, FREED, exit=STEPPED_ASIDE, progress=job_pb2.Progress(step=6))
+            assert (await agent.receive("launch")).attempt == 2
+            await agent.report(job, 2, RUNNING)
+            await agent.report(job, 2, RUNNING, progress=job_pb2.Progress(step=7))
+            shown = await master.becomes(job, "RUNNING")
+            while not (suspension := shown.suspensions[0]).HasField("working"):
+                shown = await master.show(job)
+            assert (suspension.left_step, suspension.working_step) == (6, 7)
+            assert suspension.placed <= suspension.resumed <= suspension.working
+            assert (shown.proved, shown.HasField("save_s"), shown.HasField("restart_cost_s")) == (True, True, True)
+
     async def test_cancel_now_leaves_out_the_grace_period(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:
             agent = await master.agent("n1")

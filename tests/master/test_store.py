@@ -277,10 +277,19 @@ class TestGoldenJournal:
         [attempt] = cluster.state.jobs["1"].attempts
         assert attempt.start == StartFacts(warm=True, import_s=0.5, load_s=None, step_s=2.0)
 
+    def test_what_a_drill_measured_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-drills", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
+        assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
-        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts"):
+        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts", "journal-1-drills"):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}

@@ -17,7 +17,7 @@ from ebbtide_cli.facts import (
     share_of,
     state_of,
 )
-from ebbtide_cli.jobs import gpus_words, progress_words, times_words
+from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
@@ -77,6 +77,10 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "exit code", str(job.exit_code) if job.HasField("exit_code") else ""
     counts = f"preempted {job.preemptions}, resized {job.resizes}, restarted {job.restarts} times"
     yield "history", f"attempt {job.attempt}, {counts}" if job.attempt else ""
+    if job.preemptible and not finished(job):
+        untried = f"no: 'ebb drill {job.job_id}' tells whether it can suspend"
+        yield "proved", "yes: it can suspend" if job.proved else untried
+    yield "measured", _measured(job)
     yield "checkpoint", _checkpoint(job.checkpoint) if job.HasField("checkpoint") else ""
 
 
@@ -109,6 +113,13 @@ def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
     step = f"step {checkpoint.step}" if checkpoint.HasField("step") else "no step known"
     verified = "verified" if checkpoint.verified else "not verified"
     return f"{step}, {format_size(checkpoint.bytes)}, {verified}: {checkpoint.path}"
+
+
+def _measured(job: client_pb2.Job) -> str:
+    """How long it took to step aside and to come back, as measured."""
+    known = [f"{format_duration(job.save_s)} to step aside"] if job.HasField("save_s") else []
+    known += [f"{format_duration(job.restart_cost_s)} until it is back"] if job.HasField("restart_cost_s") else []
+    return ", ".join(known)
 
 
 def _attempt_row(attempt: client_pb2.AttemptSummary) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """``ebb submit``: queue a job."""
 
 import os
+import sys
 import time
 from typing import Final
 
@@ -13,7 +14,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
-from ebbtide_cli.facts import job_facts
+from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.submission import (
@@ -206,10 +207,15 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     reply = _send(master, request)
     for warning in reply.warnings:
         complain(f"warning: {warning}")
+    job_class = CLASSES[request.spec.job_class]
     if as_json:
-        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings)})
-    else:
-        print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
+        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class})
+        return reply.job_id
+    print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
+    preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
+    if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
+        untried = "not proved yet that it can" + (f": ebb drill {reply.job_id}, once it runs" if reply.job_id else "")
+        complain(f"best-effort: may have to save and step aside for others, and comes back by itself; {untried}")
     return reply.job_id
 
 

@@ -93,15 +93,15 @@ class Ends:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._known: dict[JobId, tuple[float, int, Job]] = {}
-        self._sorted: list[tuple[float, int, Job]] = []
+        self._known: dict[JobId, tuple[float, bool, int, Job]] = {}
+        self._sorted: list[tuple[float, bool, int, Job]] = []
 
     def update(self, job: Job) -> None:
         """Take ``job`` in, or out."""
         entry = None
         if job.planned is not None and best_effort(job):
             end = expected_end(job, self._state.history, self._state.speedup)
-            entry = (-end if end is not None else 0.0, job.sequence, job)
+            entry = (-end if end is not None else 0.0, not job.proved, job.sequence, job)
         known = self._known.get(job.id)
         if known == entry:
             return
@@ -114,7 +114,7 @@ class Ends:
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs, the one that would end last first."""
-        return (job for _, _, job in self._sorted)
+        return (entry[3] for entry in self._sorted)
 
 
 def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_run_s: float) -> bool:

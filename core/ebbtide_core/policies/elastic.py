@@ -2,14 +2,20 @@
 
 Elastic jobs are admitted at their smallest size; what is left is shared out among them; their surplus is taken back
 before anybody is preempted. A resize costs a restart, so an attempt is resized only once it has run for
-``resize_after_s``, or ten times what a restart of the job has cost.
+``resize_after_s``, or ten times what a restart of the job has cost; and it grows only if even the first step of that
+ends it sooner by more than a restart costs, once that was measured.
 """
 
 from collections.abc import Collection
+from typing import Final
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
+from ebbtide_core.work import Source
+
+HORIZON_S: Final = 3600.0
+"""How long a job of which nothing is known is taken to run on."""
 
 _Shrink = tuple[Job, Allocation, Allocation]
 """Who shrinks, what it has, and what it would have then."""
@@ -150,7 +156,20 @@ def _resize(draft: Draft, job: Job, size: int, why: str) -> bool:
 def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
     if job.id in draft.placements:  # it is (re)started anyway: a bigger size costs nothing more
         return True
-    return job.running and job.preemptible and _may_resize(draft, job, resize_after_s)
+    return job.running and job.preemptible and _may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
+
+
+def _is_worth_it(draft: Draft, job: Job) -> bool:
+    """Whether the next size up ends the job sooner by more than a restart costs; of unknown work, in an hour."""
+    if not job.restart_cost_s:
+        return True
+    share, speedup = _share(draft, job), draft.snapshot.speedup
+    bigger = next((size for size in job.sizes() if size > share), share)
+    left = draft.snapshot.remaining(job)
+    # One that has run for longer than its earlier runs shows that these tell nothing of it.
+    known = left is not None and (left.work_s > 0 or left.source is not Source.EARLIER_RUNS)
+    left_s = left.work_s / speedup(share) if left is not None and known else HORIZON_S
+    return left_s * (1 - speedup(share) / speedup(bigger)) > job.restart_cost_s
 
 
 def _may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:

@@ -1,12 +1,14 @@
 """FitGpp: preempt the best-effort job that costs least (Yabuuchi, Taniwaki and Omura, 2019; seed 000).
 
 Score(j) = |D_j| / max |D| + s · GP_j / max GP over the running best-effort jobs (Eq. 1), where D is the demand for
-CPUs, memory and GPUs relative to the node, in the L2 norm, and GP the grace period. The victim is the job with the
-smallest score that alone makes enough room on its node and was preempted fewer than P times (Eq. 2).
+CPUs, memory and GPUs relative to the node, in the L2 norm, and GP the grace period, or what a job was measured to need
+of it. The victim is the job with the smallest score that alone makes enough room on its node and was preempted fewer
+than P times (Eq. 2).
 
 Where the paper is silent: room is checked per GPU, not by node sums. If no single job makes room, ``fallback`` says
 whether to wait (Eq. 2 as written) or to preempt the cheapest set on one node of which every member is needed.
-Best-effort jobs that only wait for room are displaced before any running one.
+Best-effort jobs that only wait for room are displaced before any running one. Of equal scores, those that never proved
+that they can suspend come last.
 """
 
 import math
@@ -28,6 +30,9 @@ from ebbtide_core.state import ClusterState, Ranking
 
 Choice = tuple[list[Job], list[NodeId] | None]
 """Who has to go, and where there is room then; on any nodes if None."""
+_Known = tuple[Job, Allocation, float, float, bool]
+"""A job, its room, the size of that, its grace period, and whether it has proved that it can suspend."""
+_Entry = tuple[float, bool, int, Job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +140,10 @@ class Scores:
     def __init__(self, s: float, books: Books) -> None:
         self._s = s
         self._books = books
-        self._known: dict[JobId, tuple[Job, Allocation, float, float]] = {}
+        self._known: dict[JobId, _Known] = {}
         self._sizes: list[float] = []
         self._graces: list[float] = []
-        self._sorted: list[tuple[float, int, Job]] = []
+        self._sorted: list[_Entry] = []
         self._scale = (1.0, 1.0)
 
     def update(self, job: Job) -> None:
@@ -148,13 +153,15 @@ class Scores:
         if known is None and planned is None:
             return
         # One that has not started has no grace period to wait for.
-        grace = job.spec.grace_s if planned is not None and job.running else 0.0
+        grace = 0.0
+        if planned is not None and job.running:
+            grace = job.spec.grace_s if job.save_s is None else job.save_s
         if known is not None:
-            if known[1] is planned and known[3] == grace:
+            if known[1] is planned and known[3] == grace and known[4] is job.proved:
                 return
             self._remove(known)
         if planned is not None:
-            self._add((job, planned, size(planned, self._books), grace))
+            self._add((job, planned, size(planned, self._books), grace, job.proved))
 
     def __iter__(self) -> Iterator[tuple[float, Job]]:
         """Scores and jobs, the cheapest first."""
@@ -162,22 +169,22 @@ class Scores:
         if scale != self._scale:
             self._scale = scale
             self._sorted = sorted(self._entry(known) for known in self._known.values())
-        return ((score, job) for score, _, job in self._sorted)
+        return ((entry[0], entry[3]) for entry in self._sorted)
 
     def _scale_now(self) -> tuple[float, float]:
         return (self._sizes[-1] if self._sizes else 0.0) or 1.0, (self._graces[-1] if self._graces else 0.0) or 1.0
 
-    def _entry(self, known: tuple[Job, Allocation, float, float]) -> tuple[float, int, Job]:
-        job, _, length, grace = known
-        return length / self._scale[0] + self._s * grace / self._scale[1], job.sequence, job
+    def _entry(self, known: _Known) -> _Entry:
+        job, _, length, grace, proved = known
+        return length / self._scale[0] + self._s * grace / self._scale[1], not proved, job.sequence, job
 
-    def _add(self, known: tuple[Job, Allocation, float, float]) -> None:
+    def _add(self, known: _Known) -> None:
         self._known[known[0].id] = known
         insort(self._sizes, known[2])
         insort(self._graces, known[3])
         insort(self._sorted, self._entry(known))
 
-    def _remove(self, known: tuple[Job, Allocation, float, float]) -> None:
+    def _remove(self, known: _Known) -> None:
         del self._known[known[0].id]
         del self._sizes[bisect_left(self._sizes, known[2])]
         del self._graces[bisect_left(self._graces, known[3])]

@@ -311,13 +311,21 @@ class _Pass:
         return True
 
     def _victims(self, job: Job) -> Iterator[Job]:
-        """Less urgent jobs on regular slots, the least urgent class first; of one class as the paper says."""
+        """Less urgent jobs on regular slots, the least urgent class first; of one class as the paper says.
+
+        Of one class, those that never proved that they can suspend come last.
+        """
         powerful = job.priority <= PRODUCTION
         for priority in sorted(self.slots.regular, reverse=True):
             if priority <= job.priority:
                 return
-            newest_first = (other for _, _, other in reversed(self.slots.regular[priority]))
-            line = (other for other in newest_first if self._may_be_preempted(other))
+            newest_first = self.slots.regular[priority][::-1]
+            line = (
+                other
+                for proved in (True, False)
+                for _, _, other in newest_first
+                if other.proved is proved and self._may_be_preempted(other)
+            )
             if powerful:
                 nodes = self.draft.snapshot.nodes
                 yield from sorted(line, key=lambda other: -max(power(nodes[id]) for id in self._node_of(other)))

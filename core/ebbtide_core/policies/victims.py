@@ -54,8 +54,10 @@ def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) ->
     """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all cannot help.
 
     Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
-    the first that will do, then the fewest on one node, or on all for a gang; each of them is needed.
+    the first that will do, then the fewest on one node, or on all for a gang; each of them is needed. Jobs that
+    never proved that they can suspend are the last of their level.
     """
+    levels = (sorted(level, key=_unproved) for level in levels)
     victims, nodes = _gang_victims(draft, job, levels) if draft.trial.is_gang(job) else _victims(draft, job, levels)
     if not victims:
         return False
@@ -94,6 +96,10 @@ def _gang_victims(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> tuple[
         if makes_room(draft, job, candidates, None):
             return minimal_set(draft, job, candidates, None), None
     return [], None
+
+
+def _unproved(job: Job) -> bool:
+    return not job.proved
 
 
 def _would_do(draft: Draft, job: Job, victims: list[Job], node: NodeId) -> bool:

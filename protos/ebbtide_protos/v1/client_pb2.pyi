@@ -265,6 +265,10 @@ class Suspension(_message.Message):
     CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     PARTS_S_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    PLACED_FIELD_NUMBER: _builtins.int
+    WORKING_FIELD_NUMBER: _builtins.int
+    WORKING_STEP_FIELD_NUMBER: _builtins.int
+    LEFT_STEP_FIELD_NUMBER: _builtins.int
     requested: _builtins.float
     """Unix seconds; unset: not yet"""
     exited: _builtins.float
@@ -276,6 +280,13 @@ class Suspension(_message.Message):
     checkpoint_bytes: _builtins.int
     note: _builtins.str
     """of a swap: what it moved, or why it failed"""
+    placed: _builtins.float
+    """Unix seconds, as all times here"""
+    working: _builtins.float
+    """of the first step that it reported since it was resumed"""
+    working_step: _builtins.int
+    left_step: _builtins.int
+    """the last that it reported before it ended"""
     @_builtins.property
     def gpu_uuids_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -299,10 +310,14 @@ class Suspension(_message.Message):
         checkpoint_bytes: _builtins.int | None = ...,
         parts_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         note: _builtins.str = ...,
+        placed: _builtins.float | None = ...,
+        working: _builtins.float | None = ...,
+        working_step: _builtins.int | None = ...,
+        left_step: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "resumed", b"resumed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "left_step", b"left_step", "placed", b"placed", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_resumed", b"_resumed", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "note", b"note", "parts_s", b"parts_s", "reason", b"reason", "requested", b"requested", "resumed", b"resumed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "left_step", b"left_step", "note", b"note", "parts_s", b"parts_s", "placed", b"placed", "reason", b"reason", "requested", b"requested", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015
@@ -312,8 +327,16 @@ class Suspension(_message.Message):
     _WhichOneofArgType__exited: _TypeAlias = _typing.Literal["_exited", b"_exited"]  # noqa: Y015
     _WhichOneofReturnType__gpu_free: _TypeAlias = _typing.Literal["gpu_free"]  # noqa: Y015
     _WhichOneofArgType__gpu_free: _TypeAlias = _typing.Literal["_gpu_free", b"_gpu_free"]  # noqa: Y015
+    _WhichOneofReturnType__left_step: _TypeAlias = _typing.Literal["left_step"]  # noqa: Y015
+    _WhichOneofArgType__left_step: _TypeAlias = _typing.Literal["_left_step", b"_left_step"]  # noqa: Y015
+    _WhichOneofReturnType__placed: _TypeAlias = _typing.Literal["placed"]  # noqa: Y015
+    _WhichOneofArgType__placed: _TypeAlias = _typing.Literal["_placed", b"_placed"]  # noqa: Y015
     _WhichOneofReturnType__resumed: _TypeAlias = _typing.Literal["resumed"]  # noqa: Y015
     _WhichOneofArgType__resumed: _TypeAlias = _typing.Literal["_resumed", b"_resumed"]  # noqa: Y015
+    _WhichOneofReturnType__working: _TypeAlias = _typing.Literal["working"]  # noqa: Y015
+    _WhichOneofArgType__working: _TypeAlias = _typing.Literal["_working", b"_working"]  # noqa: Y015
+    _WhichOneofReturnType__working_step: _TypeAlias = _typing.Literal["working_step"]  # noqa: Y015
+    _WhichOneofArgType__working_step: _TypeAlias = _typing.Literal["_working_step", b"_working_step"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_bytes) -> _WhichOneofReturnType__checkpoint_bytes | None: ...
     @_typing.overload
@@ -323,7 +346,15 @@ class Suspension(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_free) -> _WhichOneofReturnType__gpu_free | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__left_step) -> _WhichOneofReturnType__left_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__placed) -> _WhichOneofReturnType__placed | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed) -> _WhichOneofReturnType__resumed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__working) -> _WhichOneofReturnType__working | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__working_step) -> _WhichOneofReturnType__working_step | None: ...
 
 Global___Suspension: _TypeAlias = Suspension  # noqa: Y015
 
@@ -439,6 +470,9 @@ class Job(_message.Message):
     SUSPENSIONS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    PROVED_FIELD_NUMBER: _builtins.int
+    SAVE_S_FIELD_NUMBER: _builtins.int
+    RESTART_COST_S_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -457,6 +491,12 @@ class Job(_message.Message):
     running_s: _builtins.float
     exit_code: _builtins.int
     pid: _builtins.int
+    proved: _builtins.bool
+    """that it can suspend"""
+    save_s: _builtins.float
+    """how long stepping aside takes, as measured; unset: not yet"""
+    restart_cost_s: _builtins.float
+    """that, and how long coming back takes"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -498,21 +538,32 @@ class Job(_message.Message):
         suspensions: _abc.Iterable[Global___Suspension] | None = ...,
         attempts: _abc.Iterable[Global___AttemptSummary] | None = ...,
         pid: _builtins.int = ...,
+        proved: _builtins.bool = ...,
+        save_s: _builtins.float | None = ...,
+        restart_cost_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_start_time", b"_start_time", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_start_time", b"_start_time", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "pid", b"pid", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "reason", b"reason", "resizes", b"resizes", "restarts", b"restarts", "running_s", b"running_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "pid", b"pid", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__restart_cost_s: _TypeAlias = _typing.Literal["restart_cost_s"]  # noqa: Y015
+    _WhichOneofArgType__restart_cost_s: _TypeAlias = _typing.Literal["_restart_cost_s", b"_restart_cost_s"]  # noqa: Y015
+    _WhichOneofReturnType__save_s: _TypeAlias = _typing.Literal["save_s"]  # noqa: Y015
+    _WhichOneofArgType__save_s: _TypeAlias = _typing.Literal["_save_s", b"_save_s"]  # noqa: Y015
     _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
     _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_cost_s) -> _WhichOneofReturnType__restart_cost_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__save_s) -> _WhichOneofReturnType__save_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
 

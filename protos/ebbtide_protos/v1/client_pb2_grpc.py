@@ -89,6 +89,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Drill = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Drill',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
         self.Change = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Change',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ChangeRequest.SerializeToString,
@@ -199,6 +204,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drill(self, request, context):
+        """Has a running job step aside and come back at once, in the room that it has. It comes back whoever goes away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Change(self, request, context):
         """Gives it another priority or weight; it counts from the next decision on.
         """
@@ -300,6 +312,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
             'Resize': grpc.unary_unary_rpc_method_handler(
                     servicer.Resize,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'Drill': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drill,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
             'Change': grpc.unary_unary_rpc_method_handler(
@@ -634,6 +651,33 @@ class ClientService:
             target,
             '/ebbtide.v1.ClientService/Resize',
             ebbtide__protos_dot_v1_dot_client__pb2.ResizeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Drill',
+            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
             options,
             channel_credentials,

@@ -50,6 +50,8 @@ class ClientServiceStub:
     """Each replies with the job once the wish is on disk; a wish that is already true succeeds."""
     Resume: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Resize: _grpc.UnaryUnaryMultiCallable[_client_pb2.ResizeRequest, _client_pb2.Job]
+    Drill: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    """Has a running job step aside and come back at once, in the room that it has. It comes back whoever goes away."""
     Change: _grpc.UnaryUnaryMultiCallable[_client_pb2.ChangeRequest, _client_pb2.Job]
     """Gives it another priority or weight; it counts from the next decision on."""
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
@@ -80,6 +82,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Each replies with the job once the wish is on disk; a wish that is already true succeeds."""
     Resume: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Resize: _aio.UnaryUnaryMultiCallable[_client_pb2.ResizeRequest, _client_pb2.Job]  # type: ignore[assignment]
+    Drill: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    """Has a running job step aside and come back at once, in the room that it has. It comes back whoever goes away."""
     Change: _aio.UnaryUnaryMultiCallable[_client_pb2.ChangeRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Gives it another priority or weight; it counts from the next decision on."""
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
@@ -173,6 +177,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.ResizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def Drill(
+        self,
+        request: _client_pb2.JobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]:
+        """Has a running job step aside and come back at once, in the room that it has. It comes back whoever goes away."""
 
     @_abc_1.abstractmethod
     def Change(

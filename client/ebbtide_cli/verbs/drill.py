@@ -1,0 +1,136 @@
+"""``ebb drill``: suspend and resume a job on purpose, and say whether it can be trusted to."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import click
+import grpc
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import ask, connected, follow
+from ebbtide_cli.drilling import Findings, Verdict, came_back, find, is_over, reports_steps, same_attempt
+from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, Failure
+from ebbtide_cli.facts import state_of
+from ebbtide_cli.jobs import done as share_done
+from ebbtide_cli.jobs import progress_words
+from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.text import printable
+from ebbtide_cli.values import format_duration
+from ebbtide_cli.verb import DURATION, examples, id_argument, json_option, master_option
+
+Reply = TypeVar("Reply")
+
+PATIENCE_S: Final = 300.0
+"""How long a job may take to come back and report its first step, unless ``--timeout`` says otherwise."""
+LOG_S: Final = 10.0
+"""How long a job that reports no steps may take to print its first line."""
+LINES: Final = 3
+"""Lines of log that are shown from before and after."""
+TAIL_BYTES: Final = 4096
+PARTS: Final = {
+    "save": "saved after",
+    "exit": "ended after",
+    "free": "GPU free after",
+    "queue": "waited for room",
+    "start": "started in",
+    "first_progress": "at work again after",
+    "total": "away in all",
+}
+
+
+@click.command(epilog=examples("ebb drill 17", "ebb drill --timeout 20m 17", "ebb drill --json 17 | jq .verdict"))
+@id_argument
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up then (default: its grace period and 5m).")
+@json_option
+@master_option
+def command(job_id: str, timeout: float | None, as_json: bool, master: str | None) -> int:
+    """Suspend a running job and resume it at once, on purpose: does it really save, and go on where it was?
+
+    Nobody else gets its GPUs meanwhile unless a policy has them taken from it. It comes back by itself, also after
+    Ctrl-C. Exit code 0 if it can be trusted, 1 if not, or if nothing shows that it can.
+    """
+    began = time.monotonic()
+    with connected(master) as stub:
+        asked = ask(stub.Drill, client_pb2.JobRequest(job_id=job_id))
+    deadline = began + (asked.spec.grace_s + PATIENCE_S if timeout is None else timeout)
+    try:
+        job = _watch(master, asked, deadline, drawn=not as_json)
+        findings = find(job, asked, _log(master, job, asked, deadline))
+    except KeyboardInterrupt:
+        raise Failure(f"drill left; job {job_id} comes back by itself", INTERRUPTED) from None
+    if as_json:
+        print_json(findings.facts(job))
+    else:
+        _print(job, findings)
+    return OK if findings.verdict is Verdict.TRUSTWORTHY else FAILED
+
+
+def _watch(master: str | None, asked: client_pb2.Job, deadline: float, *, drawn: bool) -> client_pb2.Job:
+    """Follow the job until it has shown what it can, or time is up."""
+    request, job = client_pb2.WatchJobsRequest(job_ids=[asked.job_id]), asked
+    with StatusLine(wanted=drawn) as line:
+        for job in _until(master, deadline, lambda stub, left: stub.WatchJobs(request, timeout=left)):
+            if is_over(job, asked):
+                break
+            progress = f"step {progress_words(job)}" if job.HasField("progress") else ""
+            words = (f"job {job.job_id}", state_of(job), progress, f"({job.reason})")
+            line.show(*filter(None, words), done=share_done(job))
+    return job
+
+
+def _until(
+    master: str | None, deadline: float, open_stream: Callable[[ClientServiceStub, float], Iterator[Reply]]
+) -> Iterator[Reply]:
+    """Yield from a stream until ``deadline``; a restart of the master is bridged."""
+
+    def read(stub: ClientServiceStub) -> Iterator[Reply]:
+        try:
+            yield from open_stream(stub, max(0.1, deadline - time.monotonic()))
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+
+    return follow(master, read)
+
+
+def _log(master: str | None, job: client_pb2.Job, asked: client_pb2.Job, deadline: float) -> dict[str, str]:
+    """For a job that reports no steps: the last lines from before, and the first from after."""
+    if reports_steps(job, asked) or not came_back(job, asked) or same_attempt(job, asked):
+        return {}
+    until = min(deadline, time.monotonic() + LOG_S)
+    tail, head = b"", b""
+    for data in _attempt_log(master, job.job_id, asked.attempt, until, follows=False):
+        tail = (tail + data)[-TAIL_BYTES:]
+    for data in _attempt_log(master, job.job_id, asked.attempt + 1, until, follows=True):
+        head = (head + data)[:TAIL_BYTES]
+        if b"\n" in head:
+            break
+    before = tail.decode(errors="replace").splitlines()[-LINES:]
+    after = head.decode(errors="replace").splitlines()[:LINES]
+    return {"before": "\n".join(before), "after": "\n".join(after)}
+
+
+def _attempt_log(master: str | None, job_id: str, attempt: int, until: float, *, follows: bool) -> Iterator[bytes]:
+    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt, follow=follows)
+    for chunk in _until(master, until, lambda stub, left: stub.ReadLogs(request, timeout=left)):
+        yield chunk.data
+
+
+def _print(job: client_pb2.Job, findings: Findings) -> None:
+    from ebbtide_cli.drawing import print_columns
+
+    steps = findings.steps
+    rows = [("checkpointed", f"{findings.checkpointed}: {findings.why}")]
+    rows += [(PARTS[name], format_duration(seconds)) for name, seconds in findings.parts_s.items()]
+    named = (
+        ("left off at step", steps.before),
+        ("checkpoint of step", steps.checkpoint),
+        ("went on at step", steps.after),
+    )
+    rows += [(title, str(step)) for title, step in named if step is not None]
+    for when, text in findings.log.items():
+        rows += [(f"log {when}", printable(line)) for line in text.splitlines() or ["(nothing printed)"]]
+    print_columns(rows)
+    print(printable(f"Job {job.job_id}: {findings.verdict.value}: {findings.because}."))
