@@ -56,6 +56,8 @@ def intent_of(
         node_rank=order.node_rank,
         num_nodes=max(1, order.num_nodes),
         world_size=order.world_size,
+        ranks_before=order.first_rank,
+        meets=order.num_nodes > 1 or spec.max_nodes > 1,
         master_addr=order.master_addr,
         master_port=order.master_port,
         network=network,

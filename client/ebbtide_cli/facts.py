@@ -144,6 +144,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "weight": spec.weight,
         "group": spec.group or None,
         "num_nodes": max(1, spec.nodes),
+        "max_nodes": max(1, spec.nodes, spec.max_nodes),
         "gpu_mem_bytes": spec.gpu_mem_bytes,
         "cpus": spec.cpus,
         "mem_bytes": spec.mem_bytes,

@@ -39,6 +39,7 @@ def _about_job(event: e.JobEvent) -> str:
         case e.JobSubmitted():
             kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
             nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+            nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
             return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
         case e.SuspendRequested():
             return "user asked to suspend it"

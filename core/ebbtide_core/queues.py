@@ -165,6 +165,7 @@ def shape_of(job: Job) -> Hashable:
         spec.mem_bytes,
         spec.max_nodes,
         spec.nodes,
+        spec.spread,
         job.checkpoint_root_id,
         job.own_room,
     )

@@ -61,6 +61,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 node_rank=rank,
                 num_nodes=len(allocation.nodes),
                 world_size=len(allocation.gpu_ids),
+                first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
             )

@@ -105,6 +105,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         weight=message.weight if message.HasField("weight") else 1.0,
         group=message.group,
         nodes=message.nodes or 1,
+        max_nodes=message.max_nodes or 1,
+        spread=message.max_nodes > 1,
     )
 
 
@@ -134,6 +136,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         weight=spec.weight,
         group=spec.group,
         nodes=spec.nodes,
+        max_nodes=spec.max_nodes if spec.spread else 0,
     )
 
 

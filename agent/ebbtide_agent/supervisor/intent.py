@@ -55,6 +55,8 @@ class Intent:
     fake_gpu_dir: str  # empty: the GPUs are real
     master_port: int = 0  # where the ranks meet; 0: this node chooses
     network: Network = network.ANY
+    ranks_before: int = 0  # of the nodes before this one; 0: each of them launches as many processes as this one
+    meets: bool = False  # it is, or another time may be, on several nodes
 
     @property
     def processes(self) -> int:
@@ -63,8 +65,8 @@ class Intent:
 
     @property
     def first_rank(self) -> int:
-        """Rank of this node's first process; all nodes of an attempt launch equally many."""
-        return self.node_rank * self.processes
+        """Rank of this node's first process."""
+        return self.ranks_before if self.ddp and self.ranks_before else self.node_rank * self.processes
 
     @property
     def checkpoint_dir(self) -> Path:

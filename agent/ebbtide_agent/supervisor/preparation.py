@@ -28,7 +28,7 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
     with refusing("cannot use the checkpoint directory"):
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    port = rendezvous_port(intent) if intent.ddp or intent.num_nodes > 1 else 0
+    port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
     return Prepared(
         signal=signum,
         resumed_step=None if checkpoint is None else checkpoint.step,
@@ -54,7 +54,7 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
         resume_dir=resume_dir,
         socket=str(place.job_socket),
     )
-    if intent.num_nodes > 1:
+    if intent.meets:
         common |= gang_environment(intent, port)
     if not intent.ddp:
         return (common,)

@@ -2,7 +2,7 @@
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.placing import Trial, could_spread, reads_checkpoint
+from ebbtide_core.placing import Trial, could_combine, could_spread, reads_checkpoint
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -138,6 +138,8 @@ class Draft:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and books.roots != {job.checkpoint_root_id}:
             return self._pinned(job)
+        if job.spec.spread and not could_combine(job, books):
+            return ": the connected nodes that share a checkpoint root do not have so many"
         if job.spec.nodes > 1 and not could_spread(job, books):
             return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
         return ""
@@ -153,8 +155,10 @@ class Draft:
 
 def need_text(job: Job, share: int) -> str:
     """What ``job`` needs to have ``share`` parts of GPUs, in words: ``2 GPUs on 2 nodes``."""
-    nodes = job.spec.nodes
-    return count_text(share) if nodes == 1 else f"{count_text(share)} on {nodes} nodes"
+    spec = job.spec
+    if spec.spread and share > WHOLE:
+        return f"{count_text(share)} on {spec.max_nodes} nodes or fewer"
+    return count_text(share) if spec.nodes == 1 else f"{count_text(share)} on {spec.nodes} nodes"
 
 
 def count_text(share: int) -> str:
