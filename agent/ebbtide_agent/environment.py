@@ -33,7 +33,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
 
 
 def gang_environment(intent: Intent, port: int) -> dict[str, str]:
-    """What every process of a job that may be on several nodes has: where the first is, and the interface to go there."""
+    """What every process of a job that may be on several nodes has: where the first is, and the way there."""
     interface = intent.network.interface
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
     return {
