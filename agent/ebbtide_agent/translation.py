@@ -79,10 +79,16 @@ def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
     )
 
 
-def refusal(order: agent_pb2.Launch, reason: str) -> agent_pb2.AttemptStatus:
+def refusal(
+    order: agent_pb2.Launch, reason: str, cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+) -> agent_pb2.AttemptStatus:
     """The status of an attempt that is not started on this node."""
     return agent_pb2.AttemptStatus(
-        job_id=order.job_id, attempt=order.attempt, phase=agent_pb2.ATTEMPT_PHASE_REFUSED, refusal=reason
+        job_id=order.job_id,
+        attempt=order.attempt,
+        phase=agent_pb2.ATTEMPT_PHASE_REFUSED,
+        refusal=reason,
+        refusal_cause=cause,
     )
 
 

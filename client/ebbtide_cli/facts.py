@@ -152,6 +152,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "time_limit_s": _optional(spec, "time_limit_s"),
         "time_auto": spec.time_auto,
         "suspend": SUSPEND_MODES[spec.suspend],
+        "move_checkpoints": spec.move_checkpoints,
         "launch": LAUNCH_MODES[spec.launch],
         "retries": spec.retries,
         "exit0": EXIT_ZEROS[spec.exit_zero],

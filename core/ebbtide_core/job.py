@@ -126,6 +126,7 @@ class Job:
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
+    ``move_failure`` is why its checkpoint could not be copied to another node since it last ran, if it could not.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     """
 
@@ -153,6 +154,7 @@ class Job:
     progress_at: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoint_root_id: str = ""
+    move_failure: str = ""
     preemptions: int = 0
     resizes: int = 0
     restarts: int = 0

@@ -6,6 +6,7 @@ from itertools import chain, filterfalse, islice
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.moving import reads_checkpoint
 
 
 class Trial:
@@ -198,7 +199,7 @@ class Trial:
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
-            or (job.checkpoint_root_id and not reads_checkpoint(job, node))
+            or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
         slices = _pick(job, share, node, use)
@@ -356,7 +357,7 @@ def could_spread(job: Job, books: Books) -> bool:
     roots = [
         node.facts.checkpoint_root_id
         for node in books.usable.values()
-        if len(node.slices) >= each and reads_checkpoint(job, node)
+        if len(node.slices) >= each and reads_checkpoint(job, node, books)
     ]
     return any(roots.count(root) >= job.spec.nodes for root in set(roots))
 
@@ -365,12 +366,7 @@ def could_combine(job: Job, books: Books) -> bool:
     """Whether as many nodes as ``job`` may have, with one checkpoint root, have enough if nobody else ran there."""
     counts: dict[str, list[int]] = {}
     for node in books.usable.values():
-        if reads_checkpoint(job, node):
+        if reads_checkpoint(job, node, books):
             counts.setdefault(node.facts.checkpoint_root_id, []).append(len(node.slices))
     largest = max((sum(sorted(group)[-job.spec.max_nodes :]) for group in counts.values()), default=0)
     return job.gpus_min <= largest * WHOLE
-
-
-def reads_checkpoint(job: Job, node: Node) -> bool:
-    """Whether ``node`` can read what earlier attempts of ``job`` saved."""
-    return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id

@@ -167,6 +167,7 @@ def shape_of(job: Job) -> Hashable:
         spec.nodes,
         spec.spread,
         job.checkpoint_root_id,
+        spec.move_checkpoints and not job.move_failure,
         job.own_room,
     )
 

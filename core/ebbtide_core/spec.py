@@ -32,6 +32,7 @@ class JobSpec:
     environment: nothing else is inherited.
     ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
+    With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -61,6 +62,7 @@ class JobSpec:
     work_s: float | None = None
     time_auto: bool = False
     spread: bool = False
+    move_checkpoints: bool = False
 
     @property
     def elastic(self) -> bool:

@@ -107,6 +107,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         nodes=message.nodes or 1,
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
+        move_checkpoints=message.move_checkpoints,
     )
 
 
@@ -137,6 +138,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         group=spec.group,
         nodes=spec.nodes,
         max_nodes=spec.max_nodes if spec.spread else 0,
+        move_checkpoints=spec.move_checkpoints,
     )
 
 

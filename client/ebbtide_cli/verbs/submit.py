@@ -37,6 +37,7 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
+        "ebb submit --move-checkpoints -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
@@ -83,6 +84,11 @@ NO_GPU: Final = GpuRange.exactly(0)
     default="single",
     help="One process (default), or one per GPU with torch.distributed's environment.",
 )
+@click.option(
+    "--move-checkpoints",
+    is_flag=True,
+    help="Where it cannot read its checkpoint, copy it there first (default: wait for a node that can).",
+)
 @click.option("--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="Starts again after failures.")
 @click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here.")
 @click.option("--workdir", metavar="DIR", help="Working directory (default: this one).")
@@ -121,6 +127,7 @@ def command(
     time_limit: float | str | None,
     suspend: str,
     launch: str,
+    move_checkpoints: bool,
     retries: int,
     variables: tuple[str, ...],
     workdir: str | None,
@@ -160,6 +167,7 @@ def command(
             time_auto=time_limit == AUTO,
             suspend=SuspendMode(suspend),
             launch=LaunchMode(launch),
+            move_checkpoints=move_checkpoints,
             retries=retries,
             exit_zero=ExitZero(exit0),
             signal=stop_signal(signal),
