@@ -11,6 +11,8 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from ebbtide_agent import log_window, recovery, survivors
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
+from ebbtide_agent.copying import Copy, NotCopied
+from ebbtide_agent.exchange import Exchange, read
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
@@ -22,6 +24,9 @@ from ebbtide_agent.translation import allocation_of, intent_of, is_job_id, refus
 log = logging.getLogger(__name__)
 
 AttemptKey = tuple[str, int]  # job id, attempt
+
+# How many attempts get their checkpoints from other nodes at once; others wait.
+_COPIES = 2
 
 # How long the start waits for what adopted supervisors have to say; one may be reading a large checkpoint just then.
 _ADOPTION_S = 5.0
@@ -58,6 +63,9 @@ class Attempts:
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm)
         self._attempts: dict[AttemptKey, Supervised] = {}
+        self.exchange = Exchange()
+        self._copying = asyncio.Semaphore(_COPIES)
+        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for their checkpoint
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
 
     async def start(self) -> None:
@@ -76,6 +84,10 @@ class Attempts:
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
+        copies = list(self._copies.values())
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
         await self._standbys.close()
         await self._spawner.close()
@@ -86,6 +98,9 @@ class Attempts:
         if known is not None:
             self._on_change(known.status)
             return
+        key = (order.job_id, order.attempt)
+        if key in self._copies:
+            return
         try:
             intent = self._intent_of(order)
         except ValueError as error:
@@ -94,6 +109,9 @@ class Attempts:
         place = AttemptDir.of(self._node_dir, order.job_id, order.attempt)
         if place.path.exists():
             self._launch_again(order, place)
+        elif order.move_checkpoint:
+            # Not within the order: the next one may be to stop.
+            self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
         else:
             await self._launch_new(place, intent)
 
@@ -108,6 +126,12 @@ class Attempts:
                 self._standbys.prepare(known.place, known.intent)
             log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
             known.stop(grace_s)
+        elif (copy := self._copies.get((job_id, attempt))) is not None:
+            del self._copies[job_id, attempt]
+            copy.cancel()
+            await asyncio.gather(copy, return_exceptions=True)
+            order = agent_pb2.Launch(job_id=job_id, attempt=attempt)
+            self._refuse(order, "it was asked to stop before its checkpoint was here")
 
     async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None:
         """Ask the attempt to leave its GPU for host memory, or else to end within the grace period.
@@ -118,6 +142,8 @@ class Attempts:
         if known is not None:
             log.info("event=swap job=%s attempt=%d grace_s=%g swaps=%d", job_id, attempt, grace_s, swaps)
             known.swap(grace_s, swaps)
+        else:
+            await self.stop(job_id, attempt, grace_s)
 
     async def resume(self, job_id: str, attempt: int, swaps: int) -> None:
         """Ask the attempt, which has left its GPU so often, to come back to it."""
@@ -145,7 +171,9 @@ class Attempts:
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
-        return [attempt.status for attempt in self._attempts.values()]
+        phase = agent_pb2.ATTEMPT_PHASE_LAUNCHING
+        waiting = [agent_pb2.AttemptStatus(job_id=job, attempt=number, phase=phase) for job, number in self._copies]
+        return [attempt.status for attempt in self._attempts.values()] + waiting
 
     def pids(self) -> dict[AttemptKey, tuple[int, ...]]:
         """The live processes of each live attempt, its supervisor excepted."""
@@ -171,6 +199,13 @@ class Attempts:
             place.output, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over
         )
 
+    async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+        """Answer another node's question about a job's checkpoints. Raises OSError."""
+        if not is_job_id(request.job_id) or not self.cluster_id:
+            return agent_pb2.CheckpointData(error=f"{request.job_id[:80]!r} is not a job id")
+        job_dir = self._checkpoint_root / self.cluster_id / request.job_id
+        return await apart(partial(read, job_dir, request))
+
     def _intent_of(self, order: agent_pb2.Launch) -> Intent:
         assert self.cluster_id, "the cluster must be known before the first launch"
         return intent_of(
@@ -181,6 +216,26 @@ class Attempts:
             fake_gpu_dir=self._fake_gpu_dir,
             network=self._network,
         )
+
+    async def _launch_with_copy(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
+        """Launch it once its newest checkpoint is here; refuse if that cannot be."""
+        key = (order.job_id, order.attempt)
+        self._on_change(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
+        try:
+            async with self._copying:
+                name = await Copy(self.exchange, Path(intent.job_checkpoint_dir), *key).bring()
+            if not name and intent.needs_checkpoint:
+                raise NotCopied("the node that had it has none that verifies")
+        except Exception as error:
+            if not isinstance(error, NotCopied):
+                log.exception("event=copy-failed job=%s attempt=%d", *key)
+            del self._copies[key]
+            reason = f"its checkpoint could not be copied: {error}"
+            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NOT_MOVED)
+        else:
+            # No await between the two: it is among the ones or the others at all times.
+            del self._copies[key]
+            await self._launch_new(place, intent)
 
     async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:
         # Before anything is awaited: the same order may come again at any time.
@@ -207,10 +262,15 @@ class Attempts:
         else:
             self._adopt(place, intent)
 
-    def _refuse(self, order: agent_pb2.Launch, reason: str) -> None:
+    def _refuse(
+        self,
+        order: agent_pb2.Launch,
+        reason: str,
+        cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED,
+    ) -> None:
         """Answer an order that leaves no trace here."""
         log.error("event=launch-refused job=%s attempt=%d reason=%r", order.job_id, order.attempt, reason)
-        self._on_change(refusal(order, reason))
+        self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
         attempt = Supervised(place, intent, self._changed)

@@ -36,7 +36,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
 
 
 def gang_environment(intent: Intent, port: int) -> dict[str, str]:
-    """What every process of a job on several nodes has: where the first node is, and by which interface to go there."""
+    """What every process of a job that may be on several nodes has: where the first is, and the way there."""
     interface = intent.network.interface
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
     return {
@@ -49,7 +49,9 @@ def gang_environment(intent: Intent, port: int) -> dict[str, str]:
 def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, str]:
     """What one process of a `ddp` job has besides: torch.distributed's rendezvous."""
     per_process = max(1, int(intent.cpus) // intent.processes)
+    node = str(intent.node_rank)
     return {
+        **({"GROUP_RANK": node, "NODE_RANK": node} if intent.num_nodes > 1 else {}),
         "OMP_NUM_THREADS": intent.env.get("OMP_NUM_THREADS", str(per_process)),
         "MASTER_ADDR": intent.master_addr or "127.0.0.1",
         "MASTER_PORT": str(port),

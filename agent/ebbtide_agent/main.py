@@ -163,7 +163,8 @@ async def _serve_for_ever(
         baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
         freeing = Freeing(attempts, reader, attribution, baselines)
         closing.push_async_callback(freeing.close)
-        link = Link(find_master, node, reader.kind, attempts, Telemetry(reader, attribution), cluster_file)
+        telemetry = Telemetry(reader, attribution)
+        link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():

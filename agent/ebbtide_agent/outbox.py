@@ -9,7 +9,7 @@ from ebbtide_agent.attribution import AttemptKey
 
 
 class Outbox:
-    """Holds the newest status of each attempt, the newest heartbeat, and answers to log requests.
+    """Holds the newest status of each attempt, the newest heartbeat, answers to requests, and questions to other nodes.
 
     Statuses are whole, so a newer one makes an older one worthless: the outbox is bounded by what the node runs,
     however slow the stream. It lives as long as its stream; what it still holds then is told by the next Hello.
@@ -19,6 +19,8 @@ class Outbox:
         self._statuses: dict[AttemptKey, agent_pb2.AttemptStatus] = {}
         self._heartbeat: agent_pb2.Heartbeat | None = None
         self._logs: deque[agent_pb2.LogData] = deque()
+        self._questions: deque[agent_pb2.ReadCheckpoint] = deque()
+        self._checkpoints: deque[agent_pb2.CheckpointData] = deque()
         self._filled = asyncio.Event()
 
     def put_status(self, status: agent_pb2.AttemptStatus) -> None:
@@ -35,6 +37,21 @@ class Outbox:
         """Send this answer after those already here."""
         self._logs.append(log)
         self._filled.set()
+
+    def put_question(self, question: agent_pb2.ReadCheckpoint) -> None:
+        """Ask another node after the questions already here."""
+        self._questions.append(question)
+        self._filled.set()
+
+    def put_checkpoint(self, data: agent_pb2.CheckpointData) -> None:
+        """Send this answer after those already here."""
+        self._checkpoints.append(data)
+        self._filled.set()
+
+    @property
+    def checkpoints(self) -> int:
+        """How many windows of checkpoints wait to be sent."""
+        return len(self._checkpoints)
 
     async def take(self) -> agent_pb2.AgentMessage:
         """The next message, most urgent kind first; waits until there is one."""
@@ -53,4 +70,8 @@ class Outbox:
             return agent_pb2.AgentMessage(heartbeat=heartbeat)
         if self._logs:
             return agent_pb2.AgentMessage(log=self._logs.popleft())
+        if self._questions:
+            return agent_pb2.AgentMessage(read_checkpoint=self._questions.popleft())
+        if self._checkpoints:
+            return agent_pb2.AgentMessage(checkpoint_data=self._checkpoints.popleft())
         return None

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.exchange import Exchange
 from ebbtide_agent.membership import Membership
 from ebbtide_agent.orders import Order, Orders
 from ebbtide_agent.outbox import Outbox
@@ -23,6 +24,9 @@ AttachCall = grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.MasterM
 LOG_WAIT_S = 5.0
 LOG_BYTES = 1024 * 1024
 LOG_READS = 64
+
+# How many windows of checkpoints may be read for other nodes at once: this bounds what waits to be sent.
+CHECKPOINT_READS = 16
 
 _SHORTEST_HEARTBEAT_S = 0.05
 _LONGEST_HEARTBEAT_S = 60.0
@@ -42,6 +46,7 @@ class AttemptControl(Protocol):
     async def read_log(
         self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
     ) -> agent_pb2.LogData: ...
+    async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
 
 class Stream:
@@ -55,6 +60,7 @@ class Stream:
         attempts: AttemptControl,
         telemetry: Telemetry,
         orders: Orders,
+        exchange: Exchange,
     ) -> None:
         self._call = call
         self._master = master
@@ -62,7 +68,9 @@ class Stream:
         self._attempts = attempts
         self._telemetry = telemetry
         self._orders = orders
+        self._exchange = exchange
         self._log_reads = set[asyncio.Task[None]]()
+        self._checkpoint_reads = set[asyncio.Task[None]]()
 
     async def run(self, heartbeat_s: float) -> None:
         """Talk until the stream ends. Raises what ended it: AioRpcError, or InvalidStateError if gRPC knows no more."""
@@ -71,12 +79,14 @@ class Stream:
             asyncio.create_task(self._send(), name="reports to the master"),
             asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
         ]
+        self._exchange.attach(self._outbox.put_question)
         try:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
         finally:
-            rest = [*parts, *self._log_reads]
+            self._exchange.detach()
+            rest = [*parts, *self._log_reads, *self._checkpoint_reads]
             for part in rest:
                 part.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
@@ -116,6 +126,10 @@ class Stream:
                 self._order("forget", *key, partial(self._attempts.forget, *key))
             case "read_log":
                 self._start_reading(message.read_log)
+            case "read_checkpoint":
+                self._start_checkpoint(message.read_checkpoint)
+            case "checkpoint_data":
+                self._exchange.answer(message.checkpoint_data)
             case other:
                 log.warning("event=message-ignored body=%s", other)
 
@@ -141,3 +155,22 @@ class Stream:
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id
         self._outbox.put_log(data)
+
+    def _start_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
+        if len(self._checkpoint_reads) + self._outbox.checkpoints >= CHECKPOINT_READS:
+            error = f"more than {CHECKPOINT_READS} requests for checkpoints at once"
+            answer = agent_pb2.CheckpointData(request_id=request.request_id, error=error, away=True)
+            self._outbox.put_checkpoint(answer)
+            return
+        reading = asyncio.create_task(self._read_checkpoint(request), name=f"checkpoint of {request.job_id}")
+        self._checkpoint_reads.add(reading)
+        reading.add_done_callback(self._checkpoint_reads.discard)
+
+    async def _read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
+        try:
+            data = await self._attempts.read_checkpoint(request)
+        except Exception as error:
+            log.exception("event=checkpoint-not-read job=%s checkpoint=%s", request.job_id, request.checkpoint)
+            data = agent_pb2.CheckpointData(error=str(error) or type(error).__name__)
+        data.request_id = request.request_id
+        self._outbox.put_checkpoint(data)

@@ -56,6 +56,8 @@ def intent_of(
         node_rank=order.node_rank,
         num_nodes=max(1, order.num_nodes),
         world_size=order.world_size,
+        ranks_before=order.first_rank,
+        meets=order.num_nodes > 1 or spec.max_nodes > 1,
         master_addr=order.master_addr,
         master_port=order.master_port,
         network=network,
@@ -79,10 +81,16 @@ def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
     )
 
 
-def refusal(order: agent_pb2.Launch, reason: str) -> agent_pb2.AttemptStatus:
+def refusal(
+    order: agent_pb2.Launch, reason: str, cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+) -> agent_pb2.AttemptStatus:
     """The status of an attempt that is not started on this node."""
     return agent_pb2.AttemptStatus(
-        job_id=order.job_id, attempt=order.attempt, phase=agent_pb2.ATTEMPT_PHASE_REFUSED, refusal=reason
+        job_id=order.job_id,
+        attempt=order.attempt,
+        phase=agent_pb2.ATTEMPT_PHASE_REFUSED,
+        refusal=reason,
+        refusal_cause=cause,
     )
 
 

@@ -31,13 +31,17 @@ class Settings:
     gpus: str
     policy: str = "fitgpp"
     policy_options: dict[str, str] = field(default_factory=dict)
+    interface: str = ""
+    ports: str = ""
 
     @classmethod
     def remembered(cls, home: Home) -> "Settings | None":
         """What the last successful ``ebb up`` used."""
-        match read_record(home.settings_record):
+        record = read_record(home.settings_record) or {}
+        match record:
             case {"node": str(node), "gpus": str(gpus), "policy": str(policy), "policy_options": dict(options)}:
-                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()})
+                network = {key: str(record.get(key, "")) for key in ("interface", "ports")}  # older ones left them out
+                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **network)
             case _:
                 return None
 
@@ -80,7 +84,8 @@ def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
     """See to it that the node is part of the cluster; whether its agent had to be started."""
     log, daemon = home.agent_log(settings.node), None
     if home.agent(settings.node) is None:
-        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}"]
+        network = [f"--interface={settings.interface}", f"--ports={settings.ports}"]
+        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *network]
         daemon = start_daemon("agent", arguments, home, log)
     wait_until_ready(f"node {settings.node}", lambda: _node_is_up(home, settings.node), daemon, log, line)
     return daemon is not None

@@ -8,7 +8,15 @@ from typing import Final, TypeVar
 import click
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.values import abbreviated, parse_cpus, parse_duration, parse_gpus, parse_setting, parse_size
+from ebbtide_cli.values import (
+    abbreviated,
+    parse_cpus,
+    parse_duration,
+    parse_gpus,
+    parse_nodes,
+    parse_setting,
+    parse_size,
+)
 
 Value = TypeVar("Value")
 
@@ -94,6 +102,7 @@ def _parse_job_id(text: str) -> str:
 DURATION: Final = argument_type("duration", parse_duration)
 SIZE: Final = argument_type("size", parse_size)
 GPUS: Final = argument_type("gpus", parse_gpus)
+NODES: Final = argument_type("nodes", parse_nodes)
 CPUS: Final = argument_type("cpus", parse_cpus)
 SETTING: Final = argument_type("key=value", parse_setting)
 JOB_ID: Final = argument_type("id", _parse_job_id)

@@ -18,6 +18,7 @@ class Launch:
     """Start an attempt: each of ``nodes`` its part of ``allocation``; asking again changes nothing.
 
     With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
+    With ``source``, the first of ``nodes`` copies the newest checkpoint from that node before, or refuses.
     The ranks of several nodes meet at ``address``, the first node's, and ``port``, which is 0 until it has chosen one.
     """
 
@@ -29,6 +30,7 @@ class Launch:
     needs_checkpoint: bool
     address: str = ""
     port: int = 0
+    source: NodeId | None = None
 
 
 @frozen

@@ -6,7 +6,8 @@ from itertools import takewhile
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
-from ebbtide_core.placing import Trial, reads_checkpoint
+from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, need_text
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Source, expected_end, remaining
@@ -78,7 +79,7 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
     use, spec = node.promised, job.spec
     obstacles = [
         ("not connected", not node.usable),
-        ("cannot read its checkpoint", not reads_checkpoint(job, node)),
+        ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
         ("GPUs too small", all(piece.mem_bytes < spec.gpu_mem_bytes for piece in node.slices.values())),

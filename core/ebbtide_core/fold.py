@@ -69,6 +69,8 @@ def _hold(state: ClusterState, job: Job, event: e.HoldRequested | e.SuspendReque
 
 
 def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
+    if job.held_by is not None:  # else it may be in the queue, which groups by this
+        job.move_failure = ""
     job.held_by = None
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
@@ -167,6 +169,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     placed = attempt.placed if attempt.returning is None else attempt.returning
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
+    job.move_failure = ""
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
@@ -381,6 +384,8 @@ def _end_refused(
             _end_job(state, job, JobState.FAILED, refusal.reason, now)
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
+        case RefusalCause.NOT_MOVED:
+            job.move_failure, job.returns = refusal.reason, True
         case RefusalCause.NODE:
             job.requeues_in_row += 1
             _back_off(job, job.requeues_in_row, now)

@@ -103,8 +103,9 @@ class Suspension:
     """One time that a job stepped aside. Times are Unix seconds, None if not yet.
 
     ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
-    ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet), and ``working`` once it reported its first step after that, ``working_step``.
-    ``left_step`` is the last step that it had reported when it ended. ``save_s`` and ``restart_s`` are what
+    ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet), and ``working`` once it
+    reported its first step after that, ``working_step``. ``left_step`` is the last step that it had reported when it
+    ended. ``save_s`` and ``restart_s`` are what
     `ebbtide_core.costs` makes of all this.
     """
 
@@ -137,6 +138,7 @@ class Job:
     for that, it holds up nobody: it is asked first as soon as it is free.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
+    ``move_failure`` is why its checkpoint could not be copied to another node since it last ran, if it could not.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
     ``proved`` says that it has saved when it was asked to step aside, or went on after the last step before.
@@ -167,6 +169,7 @@ class Job:
     progress_at: float = 0.0
     checkpoint: Checkpoint | None = None
     checkpoint_root_id: str = ""
+    move_failure: str = ""
     preemptions: int = 0
     resizes: int = 0
     restarts: int = 0

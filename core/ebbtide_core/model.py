@@ -137,6 +137,7 @@ class RefusalCause(Enum):
     NODE = "node"
     BAD_JOB = "bad job"
     NO_CHECKPOINT = "no checkpoint"
+    NOT_MOVED = "checkpoint not moved"
 
 
 class Checkpointed(Enum):

@@ -39,6 +39,7 @@ def _about_job(event: e.JobEvent) -> str:
         case e.JobSubmitted():
             kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
             nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+            nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
             return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
         case e.SuspendRequested():
             return "user asked to suspend it"
@@ -80,17 +81,13 @@ def _about_attempt(event: Event) -> str:
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
             return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
-        case e.FirstStepMade(start=start):
-            warm = ", held ready before" if start.warm else ""
-            seconds = start.import_s + (start.load_s or 0.0) + start.step_s
-            return f"attempt {event.attempt} made its first step after {seconds:.1f} s{warm}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
+        case e.FirstStepMade() | e.WorkResumed():
+            return _about_first_step(event)
         case e.CheckpointPublished():
             step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
             return f"checkpoint{step} published ({event.checkpoint.bytes} bytes)"
-        case e.WorkResumed():
-            return f"attempt {event.attempt} is at work again: step {event.step}"
         case e.ProgressReported():
             return f"at step {event.progress.step}"
         case e.AttemptExited():
@@ -107,6 +104,14 @@ def _about_attempt(event: Event) -> str:
             return f"gave up the room kept for it: {event.reason}"
         case _:
             return _about_swap(event)
+
+
+def _about_first_step(event: e.FirstStepMade | e.WorkResumed) -> str:
+    if isinstance(event, e.WorkResumed):
+        return f"attempt {event.attempt} is at work again: step {event.step}"
+    warm = ", held ready before" if event.start.warm else ""
+    seconds = event.start.import_s + (event.start.load_s or 0.0) + event.start.step_s
+    return f"attempt {event.attempt} made its first step after {seconds:.1f} s{warm}"
 
 
 def _about_swap(event: Event) -> str:

@@ -6,6 +6,7 @@ from itertools import chain, filterfalse, islice
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.moving import reads_checkpoint
 
 
 class Trial:
@@ -100,8 +101,8 @@ class Trial:
 
         Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
         fullest node (best fit), but those that can grow to the emptiest, unless the ``fullest`` is asked for. A gang,
-        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; one that wants
-        a number of nodes takes equally many from each.
+        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; so does a job
+        that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
         """
         self._enter()
         if (own := job.own_room) is not None:
@@ -109,7 +110,7 @@ class Trial:
         if job.spec.nodes > 1:
             return self._spread(job, share, nodes, free_now)
         if share > WHOLE and self.is_gang(job, share):
-            return self._gang(job, share // WHOLE, nodes, free_now)
+            return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
         for id in self._candidates(job, share, fullest) if nodes is None else nodes:
@@ -125,6 +126,10 @@ class Trial:
             if self._free_now(job, node, piece):
                 return Allocation((piece,))
             later = later or piece
+        if share > WHOLE and job.spec.spread:
+            several = self._combined(job, count, nodes, free_now or later is not None)
+            if several is not None:
+                return several
         return None if later is None or free_now else Allocation((later,))
 
     def _own(self, job: Job, own: Allocation, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
@@ -162,10 +167,13 @@ class Trial:
                 left -= more
             pieces.append(piece)
         own = allocation.node_ids
+        root = self.nodes[own[0]].facts.checkpoint_root_id if job.spec.spread else None
         for node, idle in self._emptiest_first(None) if left and self.is_gang(job, share) else ():
             if len(pieces) == job.spec.max_nodes or not left:
                 break
-            new = self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own else None
+            new = (
+                self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own and _sees(node, root) else None
+            )
             if new is not None:
                 pieces.append(new)
                 left -= len(new.gpus)
@@ -191,7 +199,7 @@ class Trial:
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
-            or (job.checkpoint_root_id and not reads_checkpoint(job, node))
+            or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
         slices = _pick(job, share, node, use)
@@ -232,6 +240,20 @@ class Trial:
                         break
             if left == 0:
                 return Allocation(tuple(pieces))
+        return None
+
+    def _combined(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``count`` whole GPUs of nodes that share a checkpoint root; if several do, of as few nodes as possible."""
+        if self._room.total < count:
+            return None
+        groups: dict[str, list[NodeId]] = {}
+        for id in self.nodes if nodes is None else nodes:
+            if (node := self.nodes.get(id)) is not None:
+                groups.setdefault(node.facts.checkpoint_root_id, []).append(id)
+        for now in (True,) if free_now else (True, False):
+            found = [room for group in groups.values() if (room := self._gang(job, count, group, now)) is not None]
+            if found:
+                return min(found, key=lambda room: len(room.nodes))
         return None
 
     def _spread(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
@@ -325,17 +347,26 @@ def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
     return node.fits(piece, node.held, own)
 
 
+def _sees(node: Node, root: str | None) -> bool:
+    return root is None or node.facts.checkpoint_root_id == root
+
+
 def could_spread(job: Job, books: Books) -> bool:
     """Whether ``job`` would fit on as many nodes as it wants, with one checkpoint root, if nobody else ran there."""
     each = job.gpus_min // job.spec.nodes // WHOLE
     roots = [
         node.facts.checkpoint_root_id
         for node in books.usable.values()
-        if len(node.slices) >= each and reads_checkpoint(job, node)
+        if len(node.slices) >= each and reads_checkpoint(job, node, books)
     ]
     return any(roots.count(root) >= job.spec.nodes for root in set(roots))
 
 
-def reads_checkpoint(job: Job, node: Node) -> bool:
-    """Whether ``node`` can read what earlier attempts of ``job`` saved."""
-    return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id
+def could_combine(job: Job, books: Books) -> bool:
+    """Whether as many nodes as ``job`` may have, with one checkpoint root, have enough if nobody else ran there."""
+    counts: dict[str, list[int]] = {}
+    for node in books.usable.values():
+        if reads_checkpoint(job, node, books):
+            counts.setdefault(node.facts.checkpoint_root_id, []).append(len(node.slices))
+    largest = max((sum(sorted(group)[-job.spec.max_nodes :]) for group in counts.values()), default=0)
+    return job.gpus_min <= largest * WHOLE

@@ -165,7 +165,9 @@ def shape_of(job: Job) -> Hashable:
         spec.mem_bytes,
         spec.max_nodes,
         spec.nodes,
+        spec.spread,
         job.checkpoint_root_id,
+        spec.move_checkpoints and not job.move_failure,
         job.own_room,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits
+from ebbtide_core import gang, limits, moving
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -127,7 +127,9 @@ def _launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Laun
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     address = state.books.nodes[attempt.allocation.node_ids[0]].facts.address if attempt.members else ""
     needed = job.checkpoint is not None
-    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port)
+    first = attempt.allocation.node_ids[0]
+    source = moving.source(job, first, state.books) if first in nodes else None
+    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port, source)
 
 
 def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:

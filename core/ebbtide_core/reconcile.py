@@ -6,6 +6,7 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 
 from collections.abc import Iterable, Iterator
 
+from ebbtide_core import moving
 from ebbtide_core.events import (
     AttemptPlaced,
     ClaimDropped,
@@ -98,6 +99,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
 def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
+    if (source := moving.source(job, allocation.node_ids[0], state.books)) is not None:
+        reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:
         reserved_s, known = next_reservation(state.history.run_times(job), job.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"

@@ -30,11 +30,13 @@ class JobSpec:
 
     ``gpus_min`` and ``gpus_max`` are in parts (`WHOLE` is one GPU), equal for a rigid job; ``gpu_mem_bytes`` is per
     GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. A job that is larger than
-    any node is spread over ``max_nodes`` at most; with ``nodes`` above 1 a job always has exactly so many, and equally
-    many GPUs of each. ``env`` is the job's whole environment: nothing else is inherited.
+    any node is put on ``max_nodes`` at most; with ``spread`` so is one for which no node has room at the time. With
+    ``nodes`` above 1 a job always has exactly so many, and equally many GPUs of each. ``env`` is the job's whole
+    environment: nothing else is inherited.
     ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
+    With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -65,6 +67,8 @@ class JobSpec:
     time_auto: bool = False
     resume_args: tuple[str, ...] = ()
     warm: bool = True
+    spread: bool = False
+    move_checkpoints: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -98,6 +102,8 @@ def validate(spec: JobSpec) -> None:
     _check_number("--retries", spec.retries, 0, limits.MAX_RETRIES)
     _check_text("--group", spec.group, limits.MAX_NAME_LENGTH)
     _check_number("--nodes", spec.max_nodes, 1, limits.MAX_NODES)
+    if spec.spread and spec.nodes > 1:
+        raise SpecError("--nodes", f"is either {spec.nodes} exactly or {spec.max_nodes} at most, not both")
     if spec.work_s is not None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
@@ -139,7 +145,10 @@ def check_gpu_range(low: int, high: int, nodes: int = 1) -> None:
     if high > limits.MAX_GPUS * WHOLE:
         raise SpecError("--gpus", f"{gpus(high)} is more than the limit of {limits.MAX_GPUS}")
     if nodes > 1 and low != high:
-        raise SpecError("--gpus", f"a job on {nodes} nodes needs one number of GPUs, not a range")
+        raise SpecError(
+            "--gpus",
+            f"a job on {nodes} nodes needs one number of GPUs, not a range; with --nodes 1-{nodes} it may have one",
+        )
     if high % (nodes * WHOLE) and nodes > 1:
         raise SpecError("--gpus", f"{gpus(high)} GPUs cannot be divided equally among {nodes} nodes")
 

@@ -12,12 +12,14 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.model import GpuId, NodeId
+from ebbtide_core.model import GpuId, JobId, NodeId
+from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_master.convert import facts_of_status, order_to_message, registration_from_hello
 from ebbtide_master.loop import MasterLoop
+from ebbtide_master.relay import Relay
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
@@ -46,6 +48,7 @@ class Session:
         self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.healthy = {GpuId(gpu.uuid): gpu.healthy for gpu in hello.gpus}
+        self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
@@ -68,6 +71,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._requests = itertools.count(1)
+        self._relay = Relay()
         self.loop: MasterLoop
 
     def perform(self, order: c.Command) -> None:
@@ -172,6 +176,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     def _open(self, node: NodeId, hello: agent_pb2.Hello) -> Session:
         if old := self._sessions.pop(node, None):
             old.close()
+            self._relay.closed(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
         session = self._sessions[node] = Session(hello)
@@ -180,6 +185,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def _closed(self, node: NodeId, session: Session) -> None:
         session.close()
+        self._relay.closed(session)
         if self._sessions.get(node) is not session:  # replaced by a newer one
             return
         del self._sessions[node]
@@ -222,8 +228,27 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 future = session.reads.get(message.log.request_id)
                 if future is not None and not future.done():
                     future.set_result(message.log)
+            case "read_checkpoint":
+                await self._pass_on(session, message.read_checkpoint)
+            case "checkpoint_data":
+                self._relay.answer(session, message.checkpoint_data)
             case other:
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
+
+    async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
+        """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
+        key = (JobId(request.job_id), request.attempt)
+        node = NodeId(session.hello.node)
+        if key not in session.sources:
+            source = await self.loop.ask(lambda cluster: source_of_launch(cluster.state, *key, node))
+            if source is not None:
+                session.sources[key] = source
+        source = session.sources.get(key)
+        connected = self._sessions.get(source) if source is not None else None
+        if connected is None:
+            session.sources.pop(key, None)
+        why_not = f"node {source} is not connected" if source is not None else "no attempt waits for it"
+        self._relay.ask(session, request, connected, why_not)
 
     async def _take_readings(self, session: Session, heartbeat: agent_pb2.Heartbeat) -> None:
         """Keep the readings; that a GPU became unusable, or usable again, is a fact."""

@@ -35,6 +35,7 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_UNSPECIFIED: RefusalCause.NODE,
     agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
+    agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
 }
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = 256
@@ -62,6 +63,8 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 node_rank=rank,
                 num_nodes=len(allocation.nodes),
                 world_size=len(allocation.gpu_ids),
+                move_checkpoint=order.source is not None and rank == 0,
+                first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
             )

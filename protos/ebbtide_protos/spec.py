@@ -107,6 +107,9 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         nodes=message.nodes or 1,
         resume_args=tuple(message.resume_args),
         warm=not message.cold,
+        max_nodes=message.max_nodes or 1,
+        spread=message.max_nodes > 1,
+        move_checkpoints=message.move_checkpoints,
     )
 
 
@@ -138,6 +141,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         nodes=spec.nodes,
         resume_args=spec.resume_args,
         cold=not spec.warm,
+        max_nodes=spec.max_nodes if spec.spread else 0,
+        move_checkpoints=spec.move_checkpoints,
     )
 
 

@@ -52,7 +52,9 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class File:
+    """One file that a manifest lists; ``path`` is below the checkpoint."""
+
     path: str
     bytes: int
     sha256: str
@@ -64,7 +66,7 @@ class _Manifest:
     attempt: int
     complete: bool
     cut_short: bool
-    files: tuple[_File, ...]
+    files: tuple[File, ...]
 
 
 def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
@@ -119,6 +121,36 @@ def verify(path: Path) -> Checkpoint:
         if digest != file.sha256:
             raise InvalidCheckpoint(f"{path / file.path}: its SHA-256 digest is not the one in {MANIFEST}")
     return checkpoint
+
+
+def listed(path: Path) -> tuple[File, ...]:
+    """What the manifest of the checkpoint, or of a part of a copy of it, lists. Raises InvalidCheckpoint."""
+    return _read_manifest(path).files
+
+
+def copy_of(path: Path) -> Path:
+    """Where a copy of the checkpoint that is to be at `path` is made: beside it, where nobody takes it for one."""
+    return path.with_name(f".{path.name}-copy")
+
+
+def publish_copy(path: Path) -> Checkpoint:
+    """Publish what was copied to `copy_of(path)` as `path`, whole and durable; what else was there is removed.
+
+    The caller has just computed the digests of all files; names and sizes are compared once more. Raises
+    InvalidCheckpoint if they differ, OSError if it cannot be made durable.
+    """
+    draft = copy_of(path)
+    inspect(draft)
+    for parent, _, names in os.walk(draft):
+        for name in names:
+            _sync_file(Path(parent, name))
+        _sync(Path(parent))
+    if path.exists():
+        _remove(path)
+    draft.rename(path)
+    _sync(path.parent)
+    _sync(path.parent.parent)
+    return inspect(path)
 
 
 def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
@@ -271,7 +303,7 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
 
 
 def _describe(
-    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[_File]
+    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[File]
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -290,7 +322,7 @@ def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
 
 
-def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[_File]:
+def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
     """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
     records = []
     for parent, directories, names in os.walk(root):
@@ -305,11 +337,11 @@ def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[_File]:
     return records
 
 
-def _record_file(root: Path, path: Path) -> _File:
+def _record_file(root: Path, path: Path) -> File:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return _File(path.relative_to(root).as_posix(), os.fstat(stream.fileno()).st_size, digest)
+        return File(path.relative_to(root).as_posix(), os.fstat(stream.fileno()).st_size, digest)
 
 
 def _read_manifest(path: Path) -> _Manifest:
@@ -320,7 +352,7 @@ def _read_manifest(path: Path) -> _Manifest:
         without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
         if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older ones have none
             raise ValueError("its own SHA-256 digest is another")
-        files = tuple(_File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
+        files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
         complete, cut_short = raw["complete"] is True, raw["complete"] is False
         manifest = _Manifest(step, int(raw["attempt"]), complete, cut_short, files)
@@ -391,6 +423,11 @@ def _write_durably(path: Path, content: dict[str, Any]) -> None:
     with path.open("w", encoding="ascii") as stream:
         json.dump(content, stream)
         stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
 

@@ -166,18 +166,31 @@ def test_two_ups_at_once_make_one_cluster(local):
 
 def test_the_settings_of_what_runs_cannot_be_changed(ebb_process, local):
     ebb_process("up", "--gpus", "1xT4")
-    for option, value in (("--gpus", "2xT4"), ("--policy", "fifo"), ("--node", "other")):
+    for option, value in (("--gpus", "2xT4"), ("--policy", "fifo"), ("--node", "other"), ("--ports", "20000-20009")):
         refused = ebb_process("up", option, value)
         assert refused.code == 1
         assert "'ebb down' first" in refused.complaint
 
 
-@pytest.mark.parametrize(("option", "value"), [("--gpus", "2xNONSENSE"), ("--gpus", "0xT4"), ("--node", "../x")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--gpus", "2xNONSENSE"), ("--gpus", "0xT4"), ("--node", "../x"), ("--ports", "9"), ("--interface", "none0")],
+)
 def test_settings_that_make_no_sense_start_nothing(ebb_process, home, option, value):
     refused = ebb_process("up", option, value)
     assert refused.code == 2
     assert refused.complaint.startswith("up: ")
     assert living(home) == []
+
+
+def test_a_restarted_agent_offers_the_same_ports(ebb_process, local):
+    ebb_process("up", "--gpus", "1xT4", "--node", "ws1", "--interface", "lo", "--ports", "20000-20009")
+    kill(local.agent("ws1"))
+    assert ebb_process("up").code == 0
+    restarted = local.agent("ws1")
+    assert restarted is not None
+    arguments = Path(f"/proc/{restarted.pid}/cmdline").read_bytes().split(b"\0")
+    assert {b"--interface=lo", b"--ports=20000-20009"} <= set(arguments)
 
 
 def test_a_daemon_that_does_not_start_shows_the_end_of_its_log(ebb_process, local):

@@ -126,7 +126,7 @@ def test_a_resume_is_pinned_to_the_nodes_that_have_its_checkpoints() -> None:
     [
         (3, None, "--gpus: 3 GPUs cannot be divided equally among 2 nodes"),
         ("1/2", None, "--gpus: 1/2 GPUs cannot be divided equally among 2 nodes"),
-        (2, 4, "--gpus: a job on 2 nodes needs one number of GPUs, not a range"),
+        (2, 4, "--gpus: a job on 2 nodes needs one number of GPUs, not a range; with --nodes 1-2 it may have one"),
         (6, None, "--nodes: 2 nodes with 3 GPUs each are more than the 0 there are"),
     ],
 )

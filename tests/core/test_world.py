@@ -161,6 +161,7 @@ class World(RuleBasedStateMachine):
         cpus=st.sampled_from([0.0, 10.0, 20.0]),
         priority=st.sampled_from([1, 42, 99]),
         nodes=st.sampled_from([1, 1, 2]),
+        spread=st.booleans(),
     )
     def submit(
         self,
@@ -173,6 +174,7 @@ class World(RuleBasedStateMachine):
         cpus: float,
         priority: int,
         nodes: int,
+        spread: bool,
     ) -> None:
         if len(self.accepted) > 12:
             return
@@ -183,8 +185,10 @@ class World(RuleBasedStateMachine):
             command=("x",),
             workdir="/",
             gpus_min=smallest,
-            gpus_max=max(smallest, min(3, more) * WHOLE) if nodes == 1 else smallest,
+            gpus_max=max(smallest, (more + 3 * spread) * WHOLE) if nodes == 1 else smallest,
             nodes=nodes,
+            max_nodes=2 if spread and nodes == 1 else 1,
+            spread=spread and nodes == 1,
             job_class=JobClass.TRIAL_AND_ERROR if te else JobClass.BEST_EFFORT,
             suspend=suspend,
             retries=retries,

@@ -63,14 +63,18 @@ class Cluster:
         self.ebb("up", "--gpus", gpus, *options)
 
     def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
-        """Start one more agent, as a second machine would."""
+        """Start one more agent, as a second machine would, and wait until it is there."""
+        self.start_workstation(name, gpus, checkpoint_root)
+        wait_for(f"node {name} is up", lambda: name in self.nodes_up())
+
+    def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+        """Start one more agent."""
         options = ["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:
             agent = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         self.agents.append(agent)
-        wait_for(f"node {name} is up", lambda: name in self.nodes_up())
 
     def nodes_up(self) -> set[str]:
         """Names of the connected nodes."""

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,20 @@ import pytest
 from tests.e2e.cluster import Cluster
 
 
-@pytest.fixture
-def idle_cluster() -> Iterator[Cluster]:
-    """A home without daemons."""
+@contextmanager
+def a_home() -> Iterator[Cluster]:
+    """A home without daemons, from which everything is gone in the end."""
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         cluster = Cluster(Path(folder))
         yield cluster
         cluster.close()
+
+
+@pytest.fixture
+def idle_cluster() -> Iterator[Cluster]:
+    """A home without daemons."""
+    with a_home() as cluster:
+        yield cluster
 
 
 @pytest.fixture

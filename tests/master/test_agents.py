@@ -243,7 +243,7 @@ async def test_a_quarantined_gpu_is_used_again_once_a_reading_shows_it_empty(tmp
         return agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n1-0", mem_used_bytes=used, healthy=True)])
 
     async with a_master(tmp_path) as master:
-        agent = await master.agent("n1")
+        agent = await master.agent("n1", 1)
         job = await master.running(agent)
         await agent.report(job, 1, FREED, dirty_gpus=["n1-0"])
         await agent.receive("forget")

@@ -57,6 +57,8 @@ class Intent:
     network: Network = network.ANY
     resume_args: tuple[str, ...] = ()  # appended to the command when the attempt resumes
     warm: bool = True  # its processes may be held ready before the attempt begins
+    ranks_before: int = 0  # of the nodes before this one; 0: each of them launches as many processes as this one
+    meets: bool = False  # it is, or another time may be, on several nodes
 
     @property
     def processes(self) -> int:
@@ -65,8 +67,8 @@ class Intent:
 
     @property
     def first_rank(self) -> int:
-        """Rank of this node's first process; all nodes of an attempt launch equally many."""
-        return self.node_rank * self.processes
+        """Rank of this node's first process."""
+        return self.ranks_before if self.ddp and self.ranks_before else self.node_rank * self.processes
 
     @property
     def checkpoint_dir(self) -> Path:

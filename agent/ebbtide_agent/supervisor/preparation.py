@@ -33,7 +33,7 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         intent.output_dir.mkdir(exist_ok=True)
-    port = rendezvous_port(intent) if intent.ddp or intent.num_nodes > 1 else 0
+    port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
     resume_dir = "" if checkpoint is None else str(checkpoint.path)
     return Prepared(
         command=intent.command + _resume_args(intent, resume_dir),
@@ -73,7 +73,7 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
         resume_dir=resume_dir,
         socket=str(place.job_socket),
     )
-    if intent.num_nodes > 1:
+    if intent.meets:
         common |= gang_environment(intent, port)
     if not intent.ddp:
         return (common,)

@@ -27,7 +27,7 @@ from ebbtide_cli.submission import (
     working_directory,
 )
 from ebbtide_cli.values import GpuRange, parse_duration
-from ebbtide_cli.verb import CPUS, DURATION, GPUS, SIZE, argument_type, examples, json_option, master_option
+from ebbtide_cli.verb import CPUS, DURATION, GPUS, NODES, SIZE, argument_type, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
 AUTO: Final = "auto"
@@ -45,6 +45,8 @@ NO_GPU: Final = GpuRange.exactly(0)
         "ebb submit -- python train.py",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
+        "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
+        "ebb submit --move-checkpoints -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
@@ -57,9 +59,11 @@ NO_GPU: Final = GpuRange.exactly(0)
 @click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1 per node).")
 @click.option(
     "--nodes",
-    type=click.IntRange(1, limits.MAX_NODES),
-    default=1,
-    help="Exactly so many nodes, each with the same number of the GPUs; all of them start, or none (default: 1).",
+    metavar="N|1-M",
+    type=NODES,
+    default="1",
+    help="Exactly so many nodes, each with the same number of the GPUs; all of them start, or none (default: 1). With "
+    "1-M, one node if it has room, else GPUs wherever they are free, on M nodes or fewer.",
 )
 @click.option("--cpu-only", is_flag=True, help="No GPU at all.")
 @click.option("--gpu-mem", metavar="SIZE", type=SIZE, help="Memory of each GPU (default: its share of each).")
@@ -90,6 +94,11 @@ NO_GPU: Final = GpuRange.exactly(0)
     type=click.Choice([mode.value for mode in LaunchMode]),
     default="single",
     help="One process (default), or one per GPU with torch.distributed's environment.",
+)
+@click.option(
+    "--move-checkpoints",
+    is_flag=True,
+    help="Where it cannot read its checkpoint, copy it there first (default: wait for a node that can).",
 )
 @click.option("--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="Starts again after failures.")
 @click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here.")
@@ -128,7 +137,7 @@ def command(
     argv: tuple[str, ...],
     name: str | None,
     gpus: GpuRange | None,
-    nodes: int,
+    nodes: tuple[int, int],
     cpu_only: bool,
     gpu_mem: int | None,
     cpus: float | None,
@@ -141,6 +150,7 @@ def command(
     time_limit: float | str | None,
     suspend: str,
     launch: str,
+    move_checkpoints: bool,
     retries: int,
     variables: tuple[str, ...],
     workdir: str | None,
@@ -158,7 +168,7 @@ def command(
     """Queue a job; print its id. Options stand before the command."""
     if cpu_only and gpus:
         raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
-    wanted = NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes)
+    wanted = NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes[0])
     spec = check(
         JobSpec(
             command=argv,
@@ -167,7 +177,9 @@ def command(
             env=job_environment(os.environ, variables),
             gpus_min=parts(wanted.low),
             gpus_max=parts(wanted.high),
-            nodes=nodes,
+            nodes=nodes[0],
+            max_nodes=nodes[1],
+            spread=nodes[0] < nodes[1],
             gpu_mem_bytes=gpu_mem or 0,
             cpus=cpus or 0.0,
             mem_bytes=mem or 0,
@@ -180,6 +192,7 @@ def command(
             time_auto=time_limit == AUTO,
             suspend=SuspendMode(suspend),
             launch=LaunchMode(launch),
+            move_checkpoints=move_checkpoints,
             retries=retries,
             exit_zero=ExitZero(exit0),
             signal=stop_signal(signal),

@@ -1,7 +1,7 @@
 """``ebb up``: a whole cluster on this machine."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import click
 from ebbtide_protos.v1 import client_pb2
@@ -22,11 +22,32 @@ FAKE_PROFILE = "2xA100-40GB"
 """What a machine without GPUs pretends to have."""
 
 
-@click.command(epilog=examples("ebb up", "ebb up --gpus 4xRTX4090", "ebb up --policy fifo --foreground"))
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for now; None or empty: as before, or the default."""
+
+    gpus: str | None
+    node: str | None
+    policy: str | None
+    policy_options: dict[str, str]
+    interface: str | None
+    ports: str | None
+
+
+@click.command(
+    epilog=examples(
+        "ebb up",
+        "ebb up --gpus 4xRTX4090",
+        "ebb up --policy fifo --foreground",
+        "ebb up --interface eth1 --ports 20000-20999",
+    )
+)
 @click.option("--gpus", metavar="PROFILE", help="auto (real GPUs if there are any, else fake ones), or e.g. 4xRTX4090.")
 @click.option("--node", metavar="NAME", help="Name of this node (default: the host's).")
 @click.option("--policy", metavar="NAME", help="Scheduling policy (default: fitgpp).")
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+@click.option("--interface", metavar="NAME", help="Network that jobs on several nodes use (default: the master's).")
+@click.option("--ports", metavar="N-M", help="Where their ranks may meet (default: 20000-31999).")
 @click.option("--foreground", is_flag=True, help="Stay; Ctrl-C or SIGTERM does what 'ebb down' does.")
 @json_option
 def command(
@@ -34,6 +55,8 @@ def command(
     node: str | None,
     policy: str | None,
     policy_options: tuple[tuple[str, str], ...],
+    interface: str | None,
+    ports: str | None,
     foreground: bool,
     as_json: bool,
 ) -> int:
@@ -42,11 +65,12 @@ def command(
     Run again, it restarts whatever part has died, with the settings of the first time.
     """
     home = Home.current()
+    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports)
     if not foreground:
-        _start(home, gpus, node, policy, dict(policy_options), as_json)
+        _start(home, wanted, as_json)
         return OK
     with stop_signals() as stop:
-        settings = _start(home, gpus, node, policy, dict(policy_options), as_json)
+        settings = _start(home, wanted, as_json)
         dead = _wait_for_death(home, settings, stop)
     if dead:
         raise dead
@@ -55,13 +79,11 @@ def command(
     return OK
 
 
-def _start(
-    home: Home, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str], as_json: bool
-) -> Settings:
+def _start(home: Home, wanted: Wish, as_json: bool) -> Settings:
     """Bring up what is not up, and say what was found."""
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         before = Settings.remembered(home)
-        settings = _settings(before, gpus, node, policy, policy_options)
+        settings = _settings(before, wanted)
         _refuse_change(home, before, settings)
         started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
         settings.remember(home)
@@ -69,28 +91,30 @@ def _start(
     return settings
 
 
-def _settings(
-    before: Settings | None, gpus: str | None, node: str | None, policy: str | None, policy_options: dict[str, str]
-) -> Settings:
+def _settings(before: Settings | None, wanted: Wish) -> Settings:
     """What was asked for now, else what was used before, else the defaults."""
     # Of the agent only `up` needs this much; the agent itself would be a lot to load.
     from ebbtide_agent.gpu.nvml import has_real_gpus
+    from ebbtide_agent.network import Network
     from ebbtide_agent.node import node_name
 
     try:
-        chosen = _checked_profile(gpus) if gpus and gpus != "auto" else None
-        named = node_name(node) if node else None
+        chosen = _checked_profile(wanted.gpus) if wanted.gpus and wanted.gpus != "auto" else None
+        named = node_name(wanted.node) if wanted.node else None
+        Network.parse(wanted.interface or "", wanted.ports or "")
         settings = before or Settings(node_name(""), "")
     except ValueError as error:
         raise Failure(f"up: {error}", USAGE) from None
-    if gpus == "auto" or not settings.gpus:
+    if wanted.gpus == "auto" or not settings.gpus:
         settings = replace(settings, gpus="auto" if has_real_gpus() else FAKE_PROFILE)
     return replace(
         settings,
         gpus=chosen or settings.gpus,
         node=named or settings.node,
-        policy=policy or settings.policy,
-        policy_options=policy_options if policy or policy_options else settings.policy_options,
+        policy=wanted.policy or settings.policy,
+        policy_options=wanted.policy_options if wanted.policy or wanted.policy_options else settings.policy_options,
+        interface=settings.interface if wanted.interface is None else wanted.interface,
+        ports=settings.ports if wanted.ports is None else wanted.ports,
     )
 
 
@@ -115,6 +139,9 @@ def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> N
         raise Failure(f"up: --policy: the master already runs with {before.policy}: 'ebb down' first")
     if home.agent(before.node) and (before.node, before.gpus) != (settings.node, settings.gpus):
         raise Failure(f"up: --gpus: node {before.node} already runs with {before.gpus}: 'ebb down' first")
+    same_network = (before.interface, before.ports) == (settings.interface, settings.ports)
+    if home.agent(before.node) and not same_network:
+        raise Failure(f"up: --interface, --ports: node {before.node} already runs with others: 'ebb down' first")
 
 
 def _report(home: Home, settings: Settings, started: dict[str, bool], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.placing import reads_checkpoint
+from ebbtide_core.moving import sees_checkpoint
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
@@ -48,7 +48,7 @@ class Seat:
     def takes(self, job: Job) -> bool:
         """Whether ``job`` may choose it: nobody gets less than their smallest size, and memory lasts."""
         share = self.share(len(self.jobs) + 1)
-        if not share or share < self.least or share < job.gpus_min or not reads_checkpoint(job, self.node):
+        if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
 

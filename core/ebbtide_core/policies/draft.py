@@ -2,7 +2,8 @@
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.placing import Trial, could_spread, reads_checkpoint
+from ebbtide_core.moving import keepers, reads_checkpoint
+from ebbtide_core.placing import Trial, could_combine, could_spread
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -135,25 +136,33 @@ class Draft:
             return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
-        if job.checkpoint_root_id and books.roots != {job.checkpoint_root_id}:
-            return self._pinned(job)
+        if job.checkpoint_root_id and (pinned := self._pinned(job)):
+            return pinned
+        if job.spec.spread and not could_combine(job, books):
+            return ": the connected nodes that share a checkpoint root do not have so many"
         if job.spec.nodes > 1 and not could_spread(job, books):
             return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
         return ""
 
     def _pinned(self, job: Job) -> str:
-        """Which nodes are left to a job whose checkpoint only they can read, in words."""
-        nodes = self.snapshot.nodes.values()
-        reaching = sorted(node.id for node in nodes if reads_checkpoint(job, node))
-        return (
-            f" of node {', '.join(reaching)}, where its checkpoint is" if reaching else ": no node has its checkpoint"
-        )
+        """Which nodes are left to a job whose checkpoint only they can read, in words; empty if all can."""
+        books = self.snapshot.books
+        reaching = sorted(node.id for node in books.usable.values() if reads_checkpoint(job, node, books))
+        if len(reaching) == len(books.usable):
+            return ""
+        if not reaching:
+            away = ", ".join(node.id for node in keepers(job, books))
+            return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
+        failure = f" ({job.move_failure})" if job.move_failure else ""
+        return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
 
 
 def need_text(job: Job, share: int) -> str:
     """What ``job`` needs to have ``share`` parts of GPUs, in words: ``2 GPUs on 2 nodes``."""
-    nodes = job.spec.nodes
-    return count_text(share) if nodes == 1 else f"{count_text(share)} on {nodes} nodes"
+    spec = job.spec
+    if spec.spread and share > WHOLE:
+        return f"{count_text(share)} on {spec.max_nodes} nodes or fewer"
+    return count_text(share) if spec.nodes == 1 else f"{count_text(share)} on {spec.nodes} nodes"
 
 
 def count_text(share: int) -> str:

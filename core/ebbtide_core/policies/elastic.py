@@ -42,21 +42,22 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
 
     For a gang, they shrink on all nodes, those with the greatest surplus first.
     """
-    best: list[Job] | None = None
+    best: tuple[list[Job], NodeId | None] | None = None
     shrinkable = _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among)
     if draft.trial.is_gang(job):
-        everywhere = [victim for victims in shrinkable.values() for victim in victims]
+        everywhere = [*{victim.id: victim for victims in shrinkable.values() for victim in victims}.values()]
         choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
     else:
         choices = [*shrinkable.items()]
     for node, victims in choices:
         shrinks = _shrinks_for(draft, job, node, victims)
-        if shrinks is not None and (best is None or len(shrinks) < len(best)):
-            best = shrinks
+        if shrinks is not None and (best is None or len(shrinks) < len(best[0])):
+            best = shrinks, node
     if best is None:
         return False
-    for victim in best:
-        _resize(draft, victim, victim.gpus_min, f"making room for job {job.id}")
+    victims, node = best
+    for victim in victims:
+        _resize(draft, victim, victim.gpus_min, f"making room for job {job.id}", avoid=node)
     room = draft.trial.find(job, job.gpus_min)
     assert room is not None, f"shrinking made no room for job {job.id}"
     draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that smaller elastic jobs give back", claim=True)
@@ -72,7 +73,8 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
             continue
         if job.running and not _may_resize(draft, job, resize_after_s):
             continue
-        found.setdefault(current.nodes[0].node, []).append(job)
+        for node in current.node_ids if job.spec.spread else current.node_ids[:1]:
+            found.setdefault(node, []).append(job)
     return found
 
 
@@ -84,7 +86,7 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]
         before = draft.allocation(victim)
         assert before is not None
         draft.trial.give(before)
-        smaller = draft.trial.find(victim, victim.gpus_min, before.node_ids if node is None else [node])
+        smaller = _smaller(draft, victim, before, node)
         if smaller is None:
             draft.trial.take(before)
             continue
@@ -137,12 +139,30 @@ def _share(draft: Draft, job: Job) -> int:
     return allocation.share if allocation is not None else 0
 
 
-def _resize(draft: Draft, job: Job, size: int, why: str) -> bool:
-    """Give ``job`` another size on its own node, if it fits there."""
+def _smaller(draft: Draft, job: Job, before: Allocation, node: NodeId | None) -> Allocation | None:
+    """Room for ``job``, which had ``before``, to shrink to so that ``node`` (None: any of its nodes) has more left.
+
+    One that is spread goes on beside that node if it can.
+    """
+    find, size, own = draft.trial.find, job.gpus_min, before.node_ids
+    if not job.spec.spread:
+        return find(job, size, own if node is None else [node])
+    return find(job, size, [id for id in own if id != node]) or find(job, size, own)
+
+
+def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = None) -> bool:
+    """Give ``job`` another size on its own nodes, if it fits there; one that may be spread grows wherever it fits.
+
+    Who is spread and shrinks leaves the node to ``avoid`` if it can.
+    """
     before = draft.allocation(job)
     assert before is not None
     draft.trial.give(before)
-    after = draft.trial.find(job, size, before.node_ids, free_now=size > before.share)
+    if job.spec.spread and size == job.gpus_min:
+        after = _smaller(draft, job, before, avoid)
+    else:
+        nodes = None if job.spec.spread else before.node_ids
+        after = draft.trial.find(job, size, nodes, free_now=size > before.share)
     draft.trial.take(before)
     if after is None:
         return False

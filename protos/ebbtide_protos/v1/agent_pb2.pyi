@@ -70,6 +70,8 @@ class _RefusalCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalC
     """it can start nowhere: no such working directory, command not found"""
     REFUSAL_CAUSE_NO_CHECKPOINT: _RefusalCause.ValueType  # 2
     """had progress, and no checkpoint of it verifies"""
+    REFUSAL_CAUSE_NOT_MOVED: _RefusalCause.ValueType  # 70
+    """its checkpoint could not be copied to this node"""
 
 class RefusalCause(_RefusalCause, metaclass=_RefusalCauseEnumTypeWrapper): ...
 
@@ -79,6 +81,8 @@ REFUSAL_CAUSE_BAD_JOB: RefusalCause.ValueType  # 1
 """it can start nowhere: no such working directory, command not found"""
 REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.ValueType  # 2
 """had progress, and no checkpoint of it verifies"""
+REFUSAL_CAUSE_NOT_MOVED: RefusalCause.ValueType  # 70
+"""its checkpoint could not be copied to this node"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
 
 @_typing.final
@@ -89,6 +93,8 @@ class AgentMessage(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
+    READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """always the first"""
@@ -99,6 +105,14 @@ class AgentMessage(_message.Message):
     def status(self) -> Global___AttemptStatus: ...
     @_builtins.property
     def log(self) -> Global___LogData: ...
+    @_builtins.property
+    def read_checkpoint(self) -> Global___ReadCheckpoint:
+        """of another node"""
+
+    @_builtins.property
+    def checkpoint_data(self) -> Global___CheckpointData:
+        """answers ReadCheckpoint"""
+
     def __init__(
         self,
         *,
@@ -106,12 +120,14 @@ class AgentMessage(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         status: Global___AttemptStatus | None = ...,
         log: Global___LogData | None = ...,
+        read_checkpoint: Global___ReadCheckpoint | None = ...,
+        checkpoint_data: Global___CheckpointData | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -128,6 +144,8 @@ class MasterMessage(_message.Message):
     FORGET_FIELD_NUMBER: _builtins.int
     READ_LOG_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -146,6 +164,14 @@ class MasterMessage(_message.Message):
     def read_log(self) -> Global___ReadLog: ...
     @_builtins.property
     def resume(self) -> Global___Resume: ...
+    @_builtins.property
+    def read_checkpoint(self) -> Global___ReadCheckpoint:
+        """for another node"""
+
+    @_builtins.property
+    def checkpoint_data(self) -> Global___CheckpointData:
+        """answers ReadCheckpoint"""
+
     def __init__(
         self,
         *,
@@ -156,12 +182,14 @@ class MasterMessage(_message.Message):
         forget: Global___Forget | None = ...,
         read_log: Global___ReadLog | None = ...,
         resume: Global___Resume | None = ...,
+        read_checkpoint: Global___ReadCheckpoint | None = ...,
+        checkpoint_data: Global___CheckpointData | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "forget", b"forget", "launch", b"launch", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -431,6 +459,8 @@ class Launch(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     MASTER_ADDR_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    FIRST_RANK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -443,6 +473,10 @@ class Launch(_message.Message):
     """of the first node; empty: this node is alone"""
     master_port: _builtins.int
     """where the ranks meet; 0: this node chooses it"""
+    move_checkpoint: _builtins.bool
+    """copy the newest one from the node that has it first, by ReadCheckpoint"""
+    first_rank: _builtins.int
+    """of this node's first process, for DDP; 0 on a later node: all have equally many"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -460,10 +494,12 @@ class Launch(_message.Message):
         world_size: _builtins.int = ...,
         master_addr: _builtins.str = ...,
         master_port: _builtins.int = ...,
+        move_checkpoint: _builtins.bool = ...,
+        first_rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -827,3 +863,85 @@ class LogData(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogData: _TypeAlias = LogData  # noqa: Y015
+
+@_typing.final
+class ReadCheckpoint(_message.Message):
+    """One window of a file of a job's checkpoint, for the node where an attempt of it is to start. The master knows which
+    node has it, passes the question on, and brings the answer back. Each is answered by one CheckpointData.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    """that is to start"""
+    checkpoint: _builtins.str
+    """below the job's directory; empty: which is the newest that verifies?"""
+    file: _builtins.str
+    """below the checkpoint"""
+    offset: _builtins.int
+    max_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        checkpoint: _builtins.str = ...,
+        file: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadCheckpoint: _TypeAlias = ReadCheckpoint  # noqa: Y015
+
+@_typing.final
+class CheckpointData(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    AWAY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    checkpoint: _builtins.str
+    """the newest that verifies; empty: there is none"""
+    data: _builtins.bytes
+    end: _builtins.bool
+    """this reaches the file's end"""
+    error: _builtins.str
+    """it cannot be read"""
+    away: _builtins.bool
+    """with an error: nobody could be asked, which may change"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        checkpoint: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        end: _builtins.bool = ...,
+        error: _builtins.str = ...,
+        away: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "checkpoint", b"checkpoint", "data", b"data", "end", b"end", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointData: _TypeAlias = CheckpointData  # noqa: Y015

@@ -1,0 +1,162 @@
+"""Brings the newest checkpoint of a job from the node that has it, before an attempt starts here.
+
+File by file into a draft beside the place where it is to be. What is whole there already, because this agent or its
+node broke down half-way, is kept. Nothing takes the draft for a checkpoint before every digest of its manifest matched.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+from ebbtide import checkpoints
+from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.apart import apart
+from ebbtide_agent.exchange import WINDOW_BYTES, Away, Exchange, Unreadable, checkpoint_below
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 30.0
+"""For how long nobody may answer."""
+_PAUSE_S = 0.25
+_WINDOWS = 4
+"""Asked for ahead: this bounds the memory of everybody on the way."""
+_TRIES = 3
+"""Of a file whose digest is not the one in the manifest."""
+_MANIFEST_BYTES = 64 * 1024 * 1024
+
+
+class NotCopied(Exception):
+    """The checkpoint is not here; the message says why."""
+
+
+class Copy:
+    """The copy of one job's newest checkpoint, for one attempt."""
+
+    def __init__(self, exchange: Exchange, job_dir: Path, job_id: str, attempt: int) -> None:
+        self._exchange = exchange
+        self._job_dir = job_dir
+        self._job_id = job_id
+        self._attempt = attempt
+
+    async def bring(self) -> str:
+        """Copy it, verify it, publish it; its name, empty if the job has none. Raises NotCopied."""
+        try:
+            name = (await self._ask("", "", 0, 0)).checkpoint
+            if name:
+                await self._bring(name, checkpoint_below(self._job_dir, name))
+        except (Away, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
+            raise NotCopied(str(error)) from error
+        return name
+
+    async def _bring(self, name: str, path: Path) -> None:
+        if await apart(partial(_is_valid, path)):
+            return
+        draft = checkpoints.copy_of(path)
+        draft.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._bring_manifest(name, draft)
+        files = checkpoints.listed(draft)
+        await apart(partial(_remove_others, draft, files))
+        for file in files:
+            await self._bring_file(name, draft, file)
+        await apart(partial(checkpoints.publish_copy, path))
+        size = sum(file.bytes for file in files)
+        log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self._job_id, self._attempt
+
+    async def _bring_manifest(self, name: str, draft: Path) -> None:
+        """Always anew: it says what of the draft is right."""
+        content = bytearray()
+        while True:
+            window = await self._ask(name, MANIFEST, len(content), WINDOW_BYTES)
+            content += window.data
+            if len(content) > _MANIFEST_BYTES:
+                raise InvalidCheckpoint(f"{name}/{MANIFEST}: more than {_MANIFEST_BYTES} bytes")
+            if window.end:
+                break
+        await apart(partial((draft / MANIFEST).write_bytes, content))
+
+    async def _bring_file(self, name: str, draft: Path, file: File) -> None:
+        path = draft / file.path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(_TRIES):
+            await self._bring_windows(name, file, path)
+            if await apart(partial(_digest, path)) == file.sha256:
+                return
+            log.warning("event=copy-damaged job=%s attempt=%d file=%s", *self._key, file.path)
+            path.unlink()
+        raise InvalidCheckpoint(f"{name}/{file.path}: what arrives has not the digest of its manifest")
+
+    async def _bring_windows(self, name: str, file: File, path: Path) -> None:
+        """Append what is missing. A few windows are asked for at a time, and written in order."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "ab") as out:
+            if os.fstat(out.fileno()).st_size > file.bytes:
+                os.truncate(out.fileno(), 0)
+            asked = os.fstat(out.fileno()).st_size
+            windows: deque[asyncio.Task[agent_pb2.CheckpointData]] = deque()
+            try:
+                while windows or asked < file.bytes:
+                    while asked < file.bytes and len(windows) < _WINDOWS:
+                        size = min(WINDOW_BYTES, file.bytes - asked)
+                        windows.append(asyncio.create_task(self._whole(name, file.path, asked, size)))
+                        asked += size
+                    await apart(partial(out.write, (await windows.popleft()).data))
+            finally:
+                for window in windows:
+                    window.cancel()
+                await asyncio.gather(*windows, return_exceptions=True)
+
+    async def _whole(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
+        window = await self._ask(name, file, offset, size)
+        if len(window.data) != size:
+            raise InvalidCheckpoint(f"{name}/{file}: is shorter than its manifest says")
+        return window
+
+    async def _ask(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
+        """Ask until somebody answers. Raises Away after `PATIENCE_S` in which nobody did, or Unreadable."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + PATIENCE_S
+        while True:
+            request = agent_pb2.ReadCheckpoint(
+                job_id=self._job_id, attempt=self._attempt, checkpoint=name, file=file, offset=offset, max_bytes=size
+            )
+            try:
+                return await self._exchange.ask(request)
+            except Away:
+                if loop.time() > give_up:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        checkpoints.verify(path)
+    except InvalidCheckpoint:
+        return False
+    return True
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _remove_others(draft: Path, files: tuple[File, ...]) -> None:
+    """Remove what another checkpoint of the same name left in the draft."""
+    wanted = {MANIFEST, *(file.path for file in files)}
+    for parent, folders, names in os.walk(draft):
+        for folder in [folder for folder in folders if os.path.islink(os.path.join(parent, folder))]:
+            os.unlink(os.path.join(parent, folder))
+        for name in names:
+            path = Path(parent, name)
+            if path.relative_to(draft).as_posix() not in wanted:
+                path.unlink()

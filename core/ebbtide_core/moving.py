@@ -1,0 +1,50 @@
+"""Where the checkpoints of a job are, and who can read them.
+
+An attempt leaves them below the checkpoint root of its node, and nodes that share the root see them. With
+``move_checkpoints`` a job may go to others, too: the newest one is copied there before the attempt starts, from a node
+that has it. If that fails, the job waits for the nodes that have it, as it does without.
+"""
+
+from ebbtide_core.books import Books, Node
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.state import ClusterState
+
+
+def moves(job: Job) -> bool:
+    """Whether a copy of its checkpoint may be made, and none failed since it last ran."""
+    return job.spec.move_checkpoints and not job.move_failure
+
+
+def reads_checkpoint(job: Job, node: Node, books: Books) -> bool:
+    """Whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a node that can be reached."""
+    return sees_checkpoint(job, node) or (job.checkpoint_root_id in books.roots and moves(job))
+
+
+def sees_checkpoint(job: Job, node: Node) -> bool:
+    """Whether ``node`` sees what earlier attempts of ``job`` saved."""
+    return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id
+
+
+def keepers(job: Job, books: Books) -> list[Node]:
+    """The nodes that have its checkpoints, reachable or not, by name; none if no attempt of it ever ran."""
+    root = job.checkpoint_root_id
+    nodes = [node for node in books.nodes.values() if root and node.facts.checkpoint_root_id == root]
+    return sorted(nodes, key=lambda node: node.id)
+
+
+def source(job: Job, node: NodeId, books: Books) -> NodeId | None:
+    """From which node ``node`` has to get its checkpoint before it starts there; None if it sees it."""
+    if sees_checkpoint(job, books.nodes[node]):
+        return None
+    found = sorted(keepers(job, books), key=lambda keeper: not keeper.usable)
+    return found[0].id if found else None
+
+
+def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId) -> NodeId | None:
+    """From which node ``node`` has to get the checkpoint for an attempt that is to start there; None if for none."""
+    job = state.jobs.get(id)
+    live = job.live if job is not None else None
+    if job is None or live is None or live.number != attempt or live.started is not None:
+        return None
+    return source(job, node, state.books) if live.allocation.node_ids[0] == node else None
