@@ -14,9 +14,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from ebbtide import checkpoints, jobs
+from ebbtide import checkpoints, leaving
 
-AGAIN = (jobs.SUSPENDED, -signal.SIGKILL)
+AGAIN = (leaving.SUSPENDED, -signal.SIGKILL)
 
 
 def run(script: str, folder: Path, arguments: list[str]) -> dict[str, object]:
