@@ -54,6 +54,10 @@ class AttemptDir:
         content = read_json(self.path / "freed.json")
         return None if content is None else [str(uuid) for uuid in content.get("dirty_gpus", [])]
 
+    def cut_short(self) -> frozenset[str]:
+        """Checkpoint files that were being written when those who wrote them were killed, for want of a supervisor."""
+        return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
+
     def is_forgotten(self) -> bool:
         return (self.path / "forgotten").exists()
 
@@ -77,6 +81,9 @@ class AttemptDir:
 
     def record_freed(self, dirty_gpus: list[str]) -> None:
         self._draft("freed.json", {"dirty_gpus": dirty_gpus}).rename(self.path / "freed.json")
+
+    def record_cut_short(self, files: frozenset[str]) -> None:
+        self._draft("cut-short.json", {"files": sorted(files)}).rename(self.path / "cut-short.json")
 
     def forget(self) -> None:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""
