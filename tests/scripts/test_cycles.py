@@ -21,6 +21,7 @@ LOCKS = ("leader.lock", "child.lock")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_two_hundred_suspensions_and_kills_leave_no_survivor_and_make_no_second_copy(agent, disk):
     chance = random.Random(4)
     attempt = 0
