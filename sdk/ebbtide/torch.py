@@ -198,7 +198,9 @@ class Training:
     """Everything that decides how training goes on, to be saved and loaded as one.
 
     At the same world size and on the same machine, training goes on bit for bit where the random generators of
-    every rank were saved (`all_ranks=True`). At another one the generators are seeded anew from the saved ones.
+    every rank were saved (`all_ranks=True`); with three ranks or more but for the order in which gradients are summed,
+    since DistributedDataParallel lays out its buckets anew after its first step (not with `find_unused_parameters`).
+    At another world size the generators are seeded anew from the saved ones.
     Replicated models only: a sharded one (FSDP) needs torch.distributed.checkpoint. `others` is whatever else has
     `state_dict` and `load_state_dict`, by a name of its own: a GradScaler, averaged weights. Raises ValueError for a
     name that is taken.
