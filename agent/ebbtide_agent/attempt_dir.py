@@ -66,6 +66,10 @@ class AttemptDir:
     def told(self) -> dict[str, Any] | None:
         return read_json(self.path / "told.json")
 
+    def cut_short(self) -> frozenset[str]:
+        """Checkpoint files that were being written when those who wrote them were killed, for want of a supervisor."""
+        return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
+
     def is_forgotten(self) -> bool:
         return (self.path / "forgotten").exists()
 
@@ -95,6 +99,9 @@ class AttemptDir:
 
     def record_told(self, content: dict[str, Any]) -> None:
         self._draft("told.json", content).rename(self.path / "told.json")
+
+    def record_cut_short(self, files: frozenset[str]) -> None:
+        self._draft("cut-short.json", {"files": sorted(files)}).rename(self.path / "cut-short.json")
 
     def forget(self) -> None:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""

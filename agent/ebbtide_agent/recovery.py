@@ -12,9 +12,10 @@ from ebbtide import checkpoints
 from ebbtide_agent import survivors
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.supervisor import evidence
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
-from ebbtide_agent.supervisor.status import Exit, Phase, PublishedCheckpoint, Refused, Status
+from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Refused, Status
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,9 @@ def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> b
         return False  # the machine went down with everything on it
     left = survivors.of_attempt(place.path, lock_path(Path(intent.node_dir), intent.job_id))
     for process in left:
+        process.signal(signal.SIGSTOP)  # nobody begins a file, or comes to its end, after we have looked
+    _note_cut_short(place, intent, left)
+    for process in left:
         process.signal(signal.SIGKILL)
     return bool(left) or not _end_cgroup(place)
 
@@ -104,6 +108,17 @@ def _end_cgroup(place: AttemptDir) -> bool:
     return empty
 
 
+def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
+    """Before they are killed, and on disk: this agent may end before it can say what became of the attempt."""
+    writing = evidence.being_written(intent.checkpoint_dir, [process.pid for process in left])
+    if not writing:
+        return
+    try:
+        place.record_cut_short(place.cut_short() | writing)
+    except (OSError, ValueError) as error:  # a full disk, or no directory any more: killing is more urgent
+        log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
+
+
 def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
     """Record that the attempt ended nobody knows how, and return its status. Blocks. Raises OSError.
 
@@ -111,13 +126,30 @@ def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
     """
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
     status.exit = Exit(exit_code=_LOST_EXIT_CODE, ended_at=time.time())
-    if intent.node_rank == 0:
-        checkpoints.seal(intent.checkpoint_dir, job_id=intent.job_id, attempt=intent.attempt, complete=False)
+    cut_short = _cut_short(place)
+    if intent.node_rank == 0 and not evidence.nothing_is_whole(intent.checkpoint_dir, cut_short):
+        checkpoints.seal(
+            intent.checkpoint_dir,
+            job_id=intent.job_id,
+            attempt=intent.attempt,
+            complete=False,
+            cut_short=bool(cut_short),
+        )
     newest = checkpoints.newest_valid(Path(intent.job_checkpoint_dir), before_attempt=intent.attempt + 1)
     if newest is not None and newest.attempt == intent.attempt:
         status.checkpoint = PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)
+    elif cut_short:
+        status.exit.checkpointed = Checkpointed.NO
     place.record_final_status(status.to_json())
     return status.to_json()
+
+
+def _cut_short(place: AttemptDir) -> frozenset[str]:
+    try:
+        return place.cut_short()
+    except ValueError as error:
+        log.error("event=damaged-record error=%r", str(error))
+        return frozenset()
 
 
 def _final_status(place: AttemptDir) -> dict[str, Any] | None:

@@ -23,9 +23,9 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -198,14 +198,23 @@ class Training:
     """Everything that decides how training goes on, to be saved and loaded as one.
 
     At the same world size and on the same machine, training goes on bit for bit where the random generators of
-    every rank were saved (`all_ranks=True`). At another one the generators are seeded anew from the saved ones.
-    Replicated models only: a sharded one (FSDP) needs torch.distributed.checkpoint.
+    every rank were saved (`all_ranks=True`); with three ranks or more but for the order in which gradients are summed,
+    since DistributedDataParallel lays out its buckets anew after its first step (not with `find_unused_parameters`).
+    At another world size the generators are seeded anew from the saved ones.
+    Replicated models only: a sharded one (FSDP) needs torch.distributed.checkpoint. `others` is whatever else has
+    `state_dict` and `load_state_dict`, by a name of its own: a GradScaler, averaged weights. Raises ValueError for a
+    name that is taken.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     sampler: ResumableSampler | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if taken := self.others.keys() & {"model", "optimizer", "sampler", "scheduler", "world_size"}:
+            raise ValueError(f"others must not be named {', '.join(sorted(taken))}")
 
     def save(self, directory: Path) -> None:
         """Write the state into `directory`: rank 0 writes all of it, any other rank its random generators.
@@ -227,7 +236,7 @@ class Training:
 
     def _parts(self) -> list[tuple[str, Any]]:
         parts = {"model": _bare(self.model), "optimizer": self.optimizer}
-        parts |= {"sampler": self.sampler, "scheduler": self.scheduler}
+        parts |= {"sampler": self.sampler, "scheduler": self.scheduler, **self.others}
         return [(name, part) for name, part in parts.items() if part is not None]
 
 

@@ -19,7 +19,7 @@ SMALL = {
     "charlm": ["--width", "32", "--batch", "8"],
 }
 # Ten times that of tests/examples/test_resizing.py, because nobody knows how many steps it will be. Learning slowly
-# keeps it so small: with ten times the rate, micro-batches of another size alone move the loss by 8e-4 within 70 steps.
+# keeps it so small: with ten times the rate, micro-batches of another size alone move the loss by 8e-4 in 70 steps.
 TOLERANCE = 1e-4
 
 

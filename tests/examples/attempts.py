@@ -1,6 +1,6 @@
-"""Run an example with nothing in its way, and once more, suspended again and again at moments drawn from a seed.
+"""Run examples with nothing in their way, and once more, suspended again and again at moments drawn from a seed.
 
-attempts.py FOLDER SEED SUSPENSIONS SCRIPT ARGUMENT…
+attempts.py FOLDER SEED SUSPENSIONS ARGUMENTS, the last a JSON object: the arguments of each script.
 
 Every attempt is a child of this process, which has imported torch once for all of them. A signal comes at an exact
 point of the program: so many calls of functions after a certain one began.
@@ -99,7 +99,7 @@ def drawn(seed: int, count: int) -> Iterator[tuple[str, list[Moment]]]:
 
 def run(script: str, folder: Path, moments: Iterator[tuple[str, list[Moment]]], arguments: list[str]) -> None:
     """Run to the end in a folder of its own; ends.json in it says how each attempt ended."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     arguments = [*arguments, "--losses", str(folder / "losses"), "--out", str(folder / "out.pt")]
     ended: list[tuple[str, int]] = []
     for kind, when in (*moments, ("in peace", [])):
@@ -109,11 +109,12 @@ def run(script: str, folder: Path, moments: Iterator[tuple[str, list[Moment]]], 
 
 
 def main() -> None:
-    folder, seed, suspensions, script, *arguments = sys.argv[1:]
+    folder, seed, suspensions, scripts = sys.argv[1:]
     for name in HEAVY:
         importlib.import_module(name)
-    run(script, Path(folder, "peace"), iter(()), arguments)
-    run(script, Path(folder, "suspended"), drawn(int(seed), int(suspensions)), arguments)
+    for script, arguments in json.loads(scripts).items():
+        run(script, Path(folder, script, "peace"), iter(()), arguments)
+        run(script, Path(folder, script, "suspended"), drawn(int(seed), int(suspensions)), arguments)
 
 
 if __name__ == "__main__":

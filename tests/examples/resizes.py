@@ -1,6 +1,7 @@
-"""Run digits_ddp.py on four GPUs, and once more on 4, 1, 2 and 4; note which rows each process takes.
+"""Run digits_ddp.py on so many GPUs, one number after the other; note which rows each process takes.
 
-resizes.py FOLDER STOPS ARGUMENT…, where stops are the steps after which it is resized, like 10,20,30
+resizes.py FOLDER RUNS ARGUMENT…, where RUNS is a JSON object with the numbers of GPUs and the steps after which it is
+suspended of each run: {"resized": [[4, 2], [10]]}
 
 The processes are children of this one, which has imported torch once for all of them. At a resize the last rank alone
 gets the signal.
@@ -99,11 +100,11 @@ def run(folder: Path, sizes: list[int], stops: list[int], arguments: list[str]) 
 
 
 def main() -> None:
-    folder, stops, *arguments = sys.argv[1:]
+    folder, runs, *arguments = sys.argv[1:]
     for name in HEAVY:
         importlib.import_module(name)
-    run(Path(folder, "peace"), [4], [], arguments)
-    run(Path(folder, "resized"), [4, 1, 2, 4], [int(stop) for stop in stops.split(",")], arguments)
+    for name, (sizes, stops) in json.loads(runs).items():
+        run(Path(folder, name), sizes, stops, arguments)
 
 
 if __name__ == "__main__":

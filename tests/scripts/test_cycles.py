@@ -1,4 +1,7 @@
-"""Two hundred times suspended, killed, orphaned and adopted: nobody is left, and never are there two."""
+"""Two hundred times suspended, killed, orphaned and adopted: nobody is left, and never are there two.
+
+Nine agents end while an attempt of theirs runs: four as agents do, five by SIGKILL while it starts or when it is up.
+"""
 
 import fcntl
 import os
@@ -9,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.supervision.node import EXITED, REFUSED
+from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, order
+from tests.agent.supervision.test_adoption import other_agent, reported
 from tests.scripts.cases import SCRIPTS
 
 AGENTS, CYCLES = 10, 20
@@ -17,28 +21,45 @@ LOCKS = ("leader.lock", "child.lock")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_two_hundred_suspensions_and_kills_leave_no_survivor_and_make_no_second_copy(agent, disk):
     chance = random.Random(4)
     attempt = 0
     for number in range(AGENTS):
-        last = number == AGENTS - 1
+        last, killed = number == AGENTS - 1, number % 2 == 0
         async with agent(leave=not last) as node:
             if number:  # what the agent before this one left running
+                if attempt not in [status.attempt for status in node.attempts.statuses()]:
+                    await start(node, disk, attempt, wait=False)  # it was killed too early: the master says it again
                 await end(node, disk, attempt, chance)
             for _ in range(CYCLES - 1):
                 attempt += 1
                 await start(node, disk, attempt, wait=chance.random() < 0.9)
                 await end(node, disk, attempt, chance)
             attempt += 1
-            await start(node, disk, attempt, wait=True)
+            if last or not killed:
+                await start(node, disk, attempt, wait=True)
             if last:
                 await end(node, disk, attempt, chance)
+        if killed and not last:
+            start_with_an_agent_that_is_killed(disk, attempt, chance.choice([LAUNCHING, RUNNING]))
     assert attempt == AGENTS * CYCLES
+
+
+def witness(disk):
+    return [sys.executable, "-S", str(SCRIPTS / "witness.py"), str(disk)]
+
+
+def start_with_an_agent_that_is_killed(disk, attempt, phase):
+    """SIGKILL it as soon as it reports this phase of the attempt that it was told to start."""
+    with other_agent(disk, order(witness(disk), attempt=attempt)) as process:
+        reported(process, phase)
+        process.kill()
 
 
 async def start(node, disk, attempt, wait):
     """Launch the witness; what `wait` leaves out is asked to stop while it starts."""
-    await node.launch([sys.executable, "-S", str(SCRIPTS / "witness.py"), str(disk)], attempt=attempt)
+    await node.launch(witness(disk), attempt=attempt)
     if wait:
         await node.until(lambda: node.log(attempt=attempt) == "up\nup\n")
 

@@ -133,6 +133,33 @@ def test_a_save_that_fails_publishes_nothing_and_leaves_no_litter(tmp_path: Path
     assert os.listdir(tmp_path / "attempt-1") == [older.path.name]
 
 
+def test_everything_is_on_disk_before_its_name_is_and_the_name_before_the_save_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut could take away: what was not synced before it."""
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_rename(source: Path, target: Path) -> None:
+        calls.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    published = publish(tmp_path, 1, 10).path
+    at = calls.index(("rename", str(published)))
+    synced = [path for call, path in calls[:at] if call == "fsync"]
+    draft = next(path for path in synced if path.endswith("state.txt")).removesuffix("/state.txt")
+    inside = {str(path.relative_to(published)) for path in published.rglob("*")} | {"."}
+    assert {os.path.relpath(path, draft) for path in synced if path.startswith(draft)} == inside
+    assert synced[-1] == draft, "with the manifest's name in it"
+    assert ("fsync", str(published.parent)) in calls[at:]
+
+
 def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wrote no file"):
         checkpoints.publish(tmp_path / "attempt-1", 1, lambda directory: None, job_id="7", attempt=1)

@@ -41,7 +41,7 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "hows"), [("plain", OUTCOMES), ("torch", ["torn", "full", "too large"])])
+@pytest.mark.parametrize(("kind", "hows"), [("plain", OUTCOMES), ("torch", ["torn", "too large"])])
 def test_a_save_that_goes_wrong_at_any_file_operation_costs_no_checkpoint(
     crash_points: Callable[..., Facts], kind: str, hows: Iterable[str]
 ) -> None:

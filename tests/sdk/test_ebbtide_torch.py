@@ -167,6 +167,57 @@ def test_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_whatever_else_has_a_state_is_saved_and_loaded_too(tmp_path: Path) -> None:
+    def training(factor: float) -> tuple[ebt.Training, nn.Module]:
+        plain = small_training(seed=1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=factor)
+        averaged = torch.optim.swa_utils.AveragedModel(plain.model)
+        averaged.update_parameters(plain.model)
+        others = {"scaler": scaler, "averaged": averaged}
+        return ebt.Training(plain.model, plain.optimizer, plain.sampler, plain.scheduler, others), averaged
+
+    saved, averaged = training(4.0)
+    train(ebt.Training(saved.model, saved.optimizer, saved.sampler, saved.scheduler), 2)
+    averaged.update_parameters(saved.model)
+    saved.save(tmp_path)
+    loaded, again = training(2.0)
+    loaded.load(tmp_path)
+    assert loaded.others["scaler"].get_scale() == 4.0
+    for ours, theirs in zip(again.parameters(), averaged.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    with pytest.raises(KeyError, match="ema"):
+        ebt.Training(loaded.model, loaded.optimizer, others={"ema": again}).load(tmp_path)
+    with pytest.raises(ValueError, match="must not be named model"):
+        ebt.Training(loaded.model, loaded.optimizer, others={"model": again})
+
+
+def test_a_loader_with_a_generator_of_its_own_disturbs_no_dropout(tmp_path: Path) -> None:
+    """A loader draws a seed for its workers when it is iterated: a script that was resumed would draw once more."""
+    data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 30).unsqueeze(1).repeat(1, 4))
+
+    def steps(training: ebt.Training, count: int) -> list[float]:
+        assert training.sampler is not None
+        own = torch.Generator()
+        loader = torch.utils.data.DataLoader(data, batch_sampler=training.sampler, generator=own)
+        losses = []
+        for (x,) in islice(loader, count):
+            training.optimizer.zero_grad()
+            loss = training.model(x).square().mean()
+            loss.backward()
+            training.optimizer.step()
+            training.sampler.advance()
+            losses.append(loss.item())
+        return losses
+
+    in_peace = steps(small_training(seed=1), 6)
+    first = small_training(seed=1)
+    before = steps(first, 3)
+    first.save(tmp_path)
+    second = small_training(seed=2)
+    second.load(tmp_path)
+    assert before + steps(second, 3) == in_peace
+
+
 def test_another_world_size_seeds_its_generators_from_the_saved_ones(tmp_path: Path) -> None:
     training = small_training(seed=1)
     train(training, 5)

@@ -37,8 +37,8 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
 def _seal(intent: Intent, watch: Watch) -> checkpoints.Checkpoint | None:
     if intent.node_rank != 0:
         return None  # the directory is one for all nodes of the attempt, and it takes one to seal it
-    if watch.cut_short and watch.cut_short >= Contents.of(intent.checkpoint_dir).paths():
-        return None  # there is nothing whole
+    if evidence.nothing_is_whole(intent.checkpoint_dir, watch.cut_short):
+        return None
     complete = not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values())
     cut_short = bool(watch.cut_short) or _failed_to_save(intent, watch)
     try:

@@ -49,6 +49,11 @@ def judge(
     return Checkpointed.NO if uses_sdk or cut_short or not handled else Checkpointed.UNKNOWN
 
 
+def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:
+    """Whether all that lies in the directory was being written when its writers were killed."""
+    return bool(cut_short) and cut_short >= Contents.of(directory).paths()
+
+
 def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:
     """Paths below the directory that these processes have open for writing now, but for what they only append to.
 

@@ -15,7 +15,7 @@ import pytest
 from ebbtide import checkpoints
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
-from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.node import EXITED, FREED, REFUSED, RUNNING, order, python
 
@@ -192,6 +192,46 @@ async def test_what_a_lost_attempt_saved_by_itself_is_sealed(agent):
         status = await node.end()
         assert status.checkpoint.bytes == 1
         assert not checkpoints.verify(Path(status.checkpoint.path)).complete
+
+
+HALF_A_FILE = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["EBB_CHECKPOINT_DIR"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for name in sys.argv[1:]:
+    (folder / name).write_text("whole")
+file = (folder / "state").open("w")
+file.write("half")
+file.flush()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_file_that_was_being_written_when_its_supervisor_was_killed_is_no_checkpoint(agent, asked):
+    async with agent() as node:
+        await node.launch(python(HALF_A_FILE))
+        await node.running(line="up")
+        if asked:
+            await node.attempts.stop("1", 1, 30.0)
+        os.kill(node.supervisor().pid, signal.SIGKILL)
+        status = await node.end()
+        assert (status.lost, status.exit.checkpointed) == (True, job_pb2.CHECKPOINTED_NO)
+        assert not status.HasField("checkpoint")
+        assert not checkpoints.any_published(node.checkpoints / "1")
+
+
+async def test_a_save_that_was_cut_short_by_the_end_of_its_supervisor_is_known_as_such(agent):
+    async with agent(leave=True) as node:
+        await node.launch(python(HALF_A_FILE, "config"))
+        await node.running(line="up")
+    os.kill(node.supervisor().pid, signal.SIGKILL)
+    async with agent() as node:
+        status = await node.end()
+        assert status.lost
+        found = checkpoints.verify(Path(status.checkpoint.path))
+        assert (found.complete, found.cut_short) == (False, True)
 
 
 def rewrite_supervisor(node, identity: Identity, **changes: object) -> None:
