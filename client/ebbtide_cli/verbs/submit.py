@@ -120,8 +120,7 @@ NO_GPU: Final = GpuRange.exactly(0)
     "--resume-args",
     metavar="ARGS",
     default="",
-    help="Appended to the command when it starts again; {checkpoint} and {output} stand for its checkpoint, "
-    "without which it starts afresh, and for EBB_OUTPUT_DIR.",
+    help="Appended to the command when it resumes, e.g. '--from {checkpoint}'; {output} stands for EBB_OUTPUT_DIR.",
 )
 @click.option(
     "--warm/--no-warm",

@@ -9,6 +9,8 @@ writer = summary_writer()
 writer.add_scalar("loss", loss, step)
 """
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,20 @@ def purge_step(first: int = 1) -> int | None:
     return first + (state.step if state else 0)
 
 
+class _Silent:
+    """Takes every call of a SummaryWriter's."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments, **options: None
+
+
 def summary_writer(first: int = 1, **options: Any) -> Any:
-    """A SummaryWriter on `log_dir`, or `options["log_dir"]`, that goes on with `purge_step(first)`."""
+    """A SummaryWriter on `log_dir`, or `options["log_dir"]`, that goes on with `purge_step(first)`.
+
+    On any rank but 0 it writes nothing: a second writer's purge would drop what the first one has just written.
+    """
+    if int(os.environ.get("RANK") or 0) > 0:
+        return _Silent()
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(**{"log_dir": str(log_dir()), "purge_step": purge_step(first), **options})

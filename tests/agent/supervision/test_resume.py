@@ -6,7 +6,7 @@ import pytest
 from ebbtide import checkpoints
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, REFUSED, Node, python
+from tests.agent.supervision.node import EXITED, REFUSED, Node, order, python
 
 TELL = ["sh", "-c", 'echo "$EBB_RESUME_DIR"; echo "$EBB_CHECKPOINT_DIR"']
 
@@ -106,6 +106,16 @@ async def test_resume_arguments_are_appended_once_there_is_a_checkpoint_that_the
         await node.run(tell, attempt=3, resume_args=arguments)
         output = node.checkpoints.resolve() / "1" / "output"
         assert node.log(attempt=3).splitlines()[3:] == [f"--from={newest}/state", str(output), "${checkpoint}", "{a:1}"]
+
+
+async def test_every_node_of_a_job_appends_the_same_resume_arguments(agent):
+    async with agent() as node:
+        newest = publish(node, 1, 100)
+        launch = order(["echo"], attempt=2, resume_args=["--from", "{checkpoint}"])
+        launch.node_rank, launch.num_nodes, launch.master_addr, launch.master_port = 1, 2, "127.0.0.1", 20001
+        await node.attempts.launch(launch)
+        await node.end(attempt=2)
+        assert node.log(attempt=2) == f"--from {newest}\n"
 
 
 async def test_resume_arguments_that_name_no_checkpoint_are_appended_from_the_second_attempt_on(agent):

@@ -4,6 +4,7 @@ Arguments: the batches, counted from 1, at which it sends itself a signal, like 
 """
 
 import hashlib
+import os
 
 import pytorch_lightning as pl
 import torch
@@ -11,6 +12,7 @@ from recipes import Signals, recipe
 from torch.utils.data import DataLoader, TensorDataset
 
 BATCHES_PER_STEP = 2
+RANKS = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 class Model(pl.LightningModule):
@@ -47,7 +49,7 @@ model.layers.register_forward_pre_hook(Signals(BATCHES_PER_STEP))
 options = {
     "max_epochs": 2, "accelerator": "cpu", "enable_checkpointing": False, "enable_progress_bar": False,
     "enable_model_summary": False, "accumulate_grad_batches": BATCHES_PER_STEP, "val_check_interval": 0.5,
-    "log_every_n_steps": 1,
+    "log_every_n_steps": 1, "devices": RANKS, "strategy": "ddp" if RANKS > 1 else "auto",
 }  # fmt: skip
 exec(recipe("lightning"))
 digest = hashlib.sha256()

@@ -35,6 +35,7 @@ def test_a_lightning_trainer_may_be_suspended_or_killed_anywhere(tmp_path: Path)
         assert logged(tmp_path / f"job-{number}", "loss") == list(range(12))
 
 
+@pytest.mark.slow
 def test_the_callback_is_one_of_the_lightning_that_the_script_uses():
     program = """
 import sys, types

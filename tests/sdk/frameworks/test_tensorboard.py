@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import jobs
-from ebbtide.integrations.tensorboard import log_dir, purge_step
+from ebbtide.integrations.tensorboard import log_dir, purge_step, summary_writer
 
 from tests.sdk.frameworks.running import logged, run
 
@@ -29,3 +29,12 @@ def test_a_run_goes_on_below_the_output_directory_and_elsewhere_where_torch_woul
     assert (log_dir(), purge_step(), purge_step(first=0)) == (Path("/o/tensorboard"), 1, 0)
     monkeypatch.setattr(jobs, "_job", jobs.Job(jobs.Environment()))
     assert (log_dir(), purge_step()) == (Path("runs"), None)
+
+
+def test_only_rank_0_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    writer = summary_writer()
+    writer.add_scalar("loss", 1.0, 1)
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
