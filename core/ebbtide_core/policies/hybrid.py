@@ -319,11 +319,11 @@ class _Pass:
         for priority in sorted(self.slots.regular, reverse=True):
             if priority <= job.priority:
                 return
-            newest_first = self.slots.regular[priority][::-1]
+            oldest_first = self.slots.regular[priority]
             line = (
                 other
                 for proved in (True, False)
-                for _, _, other in newest_first
+                for _, _, other in reversed(oldest_first)
                 if other.proved is proved and self._may_be_preempted(other)
             )
             if powerful:
