@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from ebbtide_core import limits
-
 LONGEST: Final = 32
 """Characters of any value; no sensible one is longer, and nobody waits for a number of a million digits."""
 MAX_SHARE_DENOMINATOR: Final = 16
+MAX_NODES: Final = 4096
+"""The same as `ebbtide_core.limits` has, which most verbs do without."""
 
 DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 SIZE_UNITS: Final = {
@@ -103,8 +103,8 @@ def parse_nodes(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(?P<low>\d{1,9})(-(?P<high>\d{1,9}))?", _bounded(text))
     low = int(match["low"]) if match else 0
     high = int(match["high"]) if match and match["high"] else low
-    if not 1 <= low <= high <= limits.MAX_NODES:
-        raise ValueError(f"{text!r} is not a number of nodes up to {limits.MAX_NODES}: write 2 or 1-3")
+    if not 1 <= low <= high <= MAX_NODES:
+        raise ValueError(f"{text!r} is not a number of nodes up to {MAX_NODES}: write 2 or 1-3")
     if 1 < low < high:
         raise ValueError(f"{text!r}: a range of nodes begins at 1: write 1-{high}")
     return low, high

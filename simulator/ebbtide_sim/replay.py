@@ -195,6 +195,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         gpus_max=job.gpus_max,
         gpu_mem_bytes=spec.gpu_mem_bytes,
         nodes=spec.nodes,
+        max_nodes=spec.max_nodes if spec.spread else 1,
         cpus=spec.cpus,
         mem_bytes=spec.mem_bytes,
         grace_s=spec.grace_s,

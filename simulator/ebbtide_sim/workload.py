@@ -25,7 +25,7 @@ class SimJob:
     share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised, ``save_s`` how
     long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more urgent.
     After ``time_limit_s`` of running it is ended; with ``time_auto`` it reserves by what its ``script`` took before.
-    With ``nodes`` above 1 it runs on exactly so many.
+    With ``nodes`` above 1 it runs on exactly so many; with ``max_nodes``, on so many at most where no node has room.
     """
 
     id: str
@@ -49,6 +49,7 @@ class SimJob:
     time_limit_s: float | None = None
     time_auto: bool = False
     nodes: int = 1
+    max_nodes: int = 1
 
     @property
     def steps_aside_s(self) -> float:

@@ -83,6 +83,12 @@ def test_a_ddp_job_is_one(ebb, master):
     assert sent_spec(master).launch == job_pb2.LAUNCH_MODE_DDP
 
 
+def test_a_job_that_may_be_spread_has_a_range_of_nodes(ebb, master):
+    ebb("submit", "--nodes", "1-3", "--gpus", "1-4", "--move-checkpoints", "--", "train.py")
+    spec = sent_spec(master)
+    assert (spec.nodes, spec.max_nodes, spec.gpus_max, spec.move_checkpoints) == (1, 3, share(4), True)
+
+
 def test_a_job_on_several_nodes_has_one_gpu_on_each_unless_told_otherwise(ebb, master):
     ebb("submit", "--nodes", "2", "--", "train.py")
     assert (sent_spec(master).nodes, sent_spec(master).gpus_min, sent_spec(master).gpus_max) == (2, share(2), share(2))
@@ -127,6 +133,8 @@ BAD_INPUTS = [
     (["--gpus", "1e400", "--", "true"], "--gpus"),
     (["--gpus", "abc", "--", "true"], "--gpus"),
     (["--nodes", "0", "--", "true"], "--nodes"),
+    (["--nodes", "2-3", "--", "true"], "a range of nodes begins at 1: write 1-3"),
+    (["--nodes", "1-9999", "--", "true"], "is not a number of nodes up to 4096: write 2 or 1-3"),
     (["--nodes", "2", "--gpus", "3", "--", "true"], "3 GPUs cannot be divided equally among 2 nodes"),
     (["--nodes", "2", "--gpus", "2-4", "--", "true"], "one number of GPUs"),
     (["--nodes", "2", "--gpus", "1/2", "--", "true"], "cannot be divided"),

@@ -4,15 +4,18 @@ from fractions import Fraction
 
 import pytest
 from ebbtide_cli.values import (
+    MAX_NODES,
     GpuRange,
     format_duration,
     format_size,
     parse_cpus,
     parse_duration,
     parse_gpus,
+    parse_nodes,
     parse_setting,
     parse_size,
 )
+from ebbtide_core import limits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,3 +154,18 @@ def test_a_setting_keeps_everything_behind_its_first_equals_sign():
     assert parse_setting("s=a=b") == ("s", "a=b")
     with pytest.raises(ValueError, match="KEY=VALUE"):
         parse_setting("s")
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("1", (1, 1)), ("2", (2, 2)), ("1-3", (1, 3)), ("4096", (4096, 4096))])
+def test_a_number_of_nodes_is_exact_or_begins_at_one(text, nodes):
+    assert parse_nodes(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "0-2", "3-2", "2-3", "1-", "1.5", "4097", "1-4097", "a"])
+def test_what_is_no_number_of_nodes_is_refused(text):
+    with pytest.raises(ValueError, match="write"):
+        parse_nodes(text)
+
+
+def test_the_limit_of_nodes_is_the_cores():
+    assert limits.MAX_NODES == MAX_NODES

@@ -30,7 +30,7 @@ class Workshop(Lab):
         for node in nodes:
             part = node if len(nodes) > 1 else e.EVERY_NODE
             self.tell(e.AttemptStarted(job.id, attempt.number, 7, node=part, port=20000))
-        assert job.state is JobState.RUNNING
+        assert attempt.started is not None
 
     def leave(self, job: Job, exit: object = None) -> None:
         """Every node of it reports that its part is over, and free."""
@@ -156,7 +156,7 @@ def test_its_story_says_how_far_it_may_be_spread():
 JOBS = st.tuples(st.integers(1, 6), st.integers(0, 4), st.integers(1, 4), st.booleans(), st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     policy=st.sampled_from([*POLICIES]),
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),

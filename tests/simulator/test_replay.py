@@ -53,6 +53,14 @@ def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
     assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
 
 
+def test_a_job_that_was_put_together_is_so_again() -> None:
+    lab = Lab("fifo", gpus=2)
+    job = lab.running(2, max_nodes=3, spread=True)
+    lab.end(job, DONE)
+    [again] = reconstruct(recorded(lab)).workload.jobs
+    assert (again.nodes, again.max_nodes) == (1, 3)
+
+
 def test_a_priority_that_was_changed_counts_as_it_was_in_the_end_and_a_note_says_so() -> None:
     lab = Lab("priority", gpus=1)
     job = lab.running(1, priority=42)

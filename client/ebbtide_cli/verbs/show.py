@@ -91,6 +91,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
+    yield "nodes", f"1-{spec.max_nodes}" if spec.max_nodes > 1 else str(spec.nodes) if spec.nodes > 1 else ""
+    yield "checkpoints", "copied to nodes that cannot read them" if spec.move_checkpoints else ""
     yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
     yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""
     yield "memory", f"{format_size(spec.mem_bytes)} per node" if spec.mem_bytes else ""
