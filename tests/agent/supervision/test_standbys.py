@@ -217,7 +217,10 @@ async def test_nothing_is_held_ready_any_more_when_the_agent_has_ended(agent, sc
 
 
 @pytest.mark.slow
-async def test_resumed_warm_the_digits_end_with_the_weights_of_a_run_that_nobody_interrupted(agent, tmp_path):
+async def test_resumed_warm_the_digits_end_with_the_weights_of_a_run_that_nobody_interrupted(
+    agent, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tests.agent.supervision.node.DEADLINE_S", 100.0)
     digits = Path(__file__).parents[3] / "examples" / "digits.py"
 
     def command(name):
