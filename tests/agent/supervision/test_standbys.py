@@ -52,7 +52,7 @@ async def suspend(node, attempt, goes_on=False):
     assert status.exit.acknowledged, node.log(attempt=attempt)
 
 
-@pytest.mark.parametrize("as_module", [False, True])
+@pytest.mark.parametrize("as_module", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_a_warm_process_sees_what_a_cold_one_sees(agent, script, as_module):
     command = [sys.executable, "-m", "probe", "look"] if as_module else None
     async with agent(warm=1) as node:
@@ -93,6 +93,7 @@ async def test_warm_it_fails_as_it_fails_cold(agent, script):
         assert node.log(attempt=2) == node.log(attempt=3)
 
 
+@pytest.mark.slow
 async def test_of_a_script_that_has_changed_the_new_lines_run(agent, script):
     async with agent(warm=1) as node:
         await run(node, script, 1)
