@@ -7,7 +7,6 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from ebbtide_core.parts import PARTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 Facts = dict[str, Any]
@@ -28,6 +27,8 @@ LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_SINGLE: "single",
     job_pb2.LAUNCH_MODE_DDP: "ddp",
 }
+# Of a suspension, in their order; the core, whose words they are, is not loaded for them.
+PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
 SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_UNSPECIFIED: "auto",
     job_pb2.SIGNAL_TARGET_AUTO: "auto",

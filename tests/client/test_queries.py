@@ -34,12 +34,13 @@ def suspended_job() -> client_pb2.Job:
                 requested=1061.0, exited=1063.5, checkpointed=job_pb2.CHECKPOINTED_YES, reason="preempted by job 18",
                 checkpoint_s=1.5, checkpoint_bytes=2048,
                 note="1.0 GiB moved to host memory in 0.6 s",
+                parts_s={"exit": 1.0, "save": 1.5},
             )
         ],
         attempts=[
             client_pb2.AttemptSummary(
                 attempt=1, placed_time=1000.9, start_time=1001.0, end_time=1063.5, allocation=[allocation], pid=4711,
-                outcome="checkpointed and stepped aside",
+                outcome="checkpointed and stepped aside", warm=True,
             )
         ],
     )  # fmt: skip
@@ -66,7 +67,9 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
         2048,
     )
     assert suspension["note"] == "1.0 GiB moved to host memory in 0.6 s"
+    assert list(suspension["parts_s"].items()) == [("save", 1.5), ("exit", 1.0)]
     assert shown["attempts"][0]["gpu_uuids"] == ["GPU-a"]
+    assert shown["attempts"][0]["warm"] is True
 
 
 def test_show_has_nulls_for_what_has_not_come_yet(ebb, master):

@@ -32,7 +32,7 @@ def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):
     assert (spec.name, spec.workdir) == ("train.py", os.getcwd())
     assert (spec.gpus_min, spec.gpus_max, spec.gpu_mem_bytes) == (share(1), share(1), 0)
     assert (spec.job_class, spec.priority, spec.grace_s) == (job_pb2.JOB_CLASS_BEST_EFFORT, 42, 180)
-    assert (spec.weight, spec.group) == (1.0, "")
+    assert (spec.weight, spec.group, spec.cold) == (1.0, "", False)
     assert not spec.HasField("time_limit_s")
     assert (spec.suspend, spec.launch) == (job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.LAUNCH_MODE_SINGLE)
     assert (spec.retries, spec.exit_zero, spec.signal) == (0, job_pb2.EXIT_ZERO_SUSPENDED, "SIGTERM")
@@ -48,7 +48,7 @@ def test_every_option_reaches_the_master(ebb, master):
     options = (
         "--name n --gpus 1/4-2 --gpu-mem 10GiB --cpus 2.5 --mem 16GiB --te --priority 7 --grace 90s --time 2h"
         " --weight 2.5 --group vision --suspend none --launch single --retries 3 --exit0 completed --signal usr1"
-        " --signal-target all --resume-args=--resume={checkpoint}"
+        " --signal-target all --resume-args=--resume={checkpoint} --no-warm"
         " --workdir /tmp/../srv --hold"
     )
     assert ebb("submit", *options.split(), "--", "true").code == 0
@@ -62,7 +62,7 @@ def test_every_option_reaches_the_master(ebb, master):
     assert (spec.weight, spec.group) == (2.5, "vision")
     assert (spec.grace_s, spec.time_limit_s, spec.retries) == (90, 7200, 3)
     assert (spec.suspend, spec.exit_zero) == (job_pb2.SUSPEND_MODE_NONE, job_pb2.EXIT_ZERO_COMPLETED)
-    assert spec.signal_target == job_pb2.SIGNAL_TARGET_ALL
+    assert (spec.signal_target, spec.cold) == (job_pb2.SIGNAL_TARGET_ALL, True)
     assert list(spec.resume_args) == ["--resume={checkpoint}"]
 
 

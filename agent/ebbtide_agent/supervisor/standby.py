@@ -127,7 +127,7 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
 
 def _find(recipe: Recipe, environment: Mapping[str, str]) -> str:
     """The interpreter that the command names. Raises ValueError for a script around one: it might start others."""
-    program = shutil.which(recipe.command[0], path=environment.get("PATH"))
+    program = shutil.which(recipe.command[0], path=environment.get("PATH", os.defpath))
     if program is None or not os.path.isabs(program):
         raise ValueError(f"{recipe.command[0]!r} is not found by an absolute path")
     with Path(program).open("rb") as file:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import click
-from ebbtide_core.parts import PARTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask, connected
@@ -11,6 +10,7 @@ from ebbtide_cli.facts import (
     CHECKPOINTED,
     CLASSES,
     LAUNCH_MODES,
+    PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
     job_facts,

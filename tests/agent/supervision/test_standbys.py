@@ -52,7 +52,7 @@ async def suspend(node, attempt, goes_on=False):
     assert status.exit.acknowledged, node.log(attempt=attempt)
 
 
-@pytest.mark.parametrize("as_module", [False, True])
+@pytest.mark.parametrize("as_module", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_a_warm_process_sees_what_a_cold_one_sees(agent, script, as_module):
     command = [sys.executable, "-m", "probe", "look"] if as_module else None
     async with agent(warm=1) as node:
@@ -93,6 +93,7 @@ async def test_warm_it_fails_as_it_fails_cold(agent, script):
         assert node.log(attempt=2) == node.log(attempt=3)
 
 
+@pytest.mark.slow
 async def test_of_a_script_that_has_changed_the_new_lines_run(agent, script):
     async with agent(warm=1) as node:
         await run(node, script, 1)
@@ -214,3 +215,27 @@ async def test_nothing_is_held_ready_any_more_when_the_agent_has_ended(agent, sc
         both = [*node.standbys(), *node.waiting()]
         await suspend(node, 1)
     await node.until(lambda: not any(process.is_alive() for process in both))
+
+
+@pytest.mark.slow
+async def test_resumed_warm_the_digits_end_with_the_weights_of_a_run_that_nobody_interrupted(
+    agent, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tests.agent.supervision.node.DEADLINE_S", 100.0)
+    digits = Path(__file__).parents[3] / "examples" / "digits.py"
+
+    def command(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        out = str(tmp_path / name / "weights")  # its last part becomes a part of the file
+        return [sys.executable, str(digits), "--steps", "300", "--width", "4", "--out", out]
+
+    settings = {"env": {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}}
+    async with agent(warm=1) as node:
+        await node.launch(command("resumed"), **settings)
+        await node.until(lambda: (node.place().path / "told.json").exists())
+        assert (await node.stop(goes_on=True)).exit.acknowledged
+        status = await node.run(command("resumed"), attempt=2, **settings)
+        assert (status.start.warm, status.exit.exit_code) == (True, 0), node.log(attempt=2)
+        assert "resumed from step" in node.log(attempt=2)
+        assert (await node.run(command("whole"), job_id="2", **settings)).exit.exit_code == 0
+    assert (tmp_path / "resumed" / "weights").read_bytes() == (tmp_path / "whole" / "weights").read_bytes()
