@@ -40,7 +40,8 @@ class Attempts:
     """Every attempt on this node, each under a supervisor of its own that outlives this object and its process.
 
     `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
-    checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready.
+    checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready,
+    not before an attempt has made steps for `settled_s`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Attempts:
         fake_gpu_dir: Path | None = None,
         network: Network = ANY,
         warm: int = 0,
+        settled_s: float = 0.0,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
@@ -62,6 +64,7 @@ class Attempts:
         self._on_change = on_change
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm)
+        self._settled_s = settled_s
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
         self._copying = asyncio.Semaphore(_COPIES)
@@ -281,8 +284,12 @@ class Attempts:
         attempt = self._attempts.get((status.job_id, status.attempt))
         if attempt is not None and attempt.told and not attempt.was_prepared_for and not attempt.is_over:
             attempt.was_prepared_for = True
-            self._standbys.prepare(attempt.place, attempt.intent)
+            asyncio.get_running_loop().call_later(self._settled_s, self._prepare_for_next, attempt)
         self._on_change(status)
+
+    def _prepare_for_next(self, attempt: Supervised) -> None:
+        if not attempt.is_over:
+            self._standbys.prepare(attempt.place, attempt.intent)
 
     def _adopt(self, place: AttemptDir, intent: Intent) -> None:
         attempt = self._add(place, intent)

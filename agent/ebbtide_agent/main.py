@@ -153,6 +153,7 @@ async def _serve_for_ever(
         fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
         network=network,
         warm=options.warm,
+        settled_s=standbys.SETTLED_S,
     )
     async with AsyncExitStack() as closing:
         await attempts.start()

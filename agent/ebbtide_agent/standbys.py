@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SIZE = 2
 IDLE_S = 300.0
+# How long an attempt makes steps before a process is made ready for the next one: many are over by then.
+SETTLED_S = 5.0
 # So much of the node's memory stays free; one that has imported torch needs up to 0.5 GiB.
 _SPARE_BYTES = 2 << 30
 

@@ -142,8 +142,9 @@ class Node:
         return [Identity.of(pid) for pid in mine if (stat := procfs.read_stat(pid)) and stat.command == "ebb:standby"]
 
     def standbys(self) -> list[Identity]:
-        """The processes that are held ready."""
-        return [Identity.of(pid) for supervisor in self.waiting() for pid in procfs.children(supervisor.pid)]
+        """The processes that are held ready, or on the way there; none that is still a copy of its supervisor."""
+        pids = [pid for supervisor in self.waiting() for pid in procfs.children(supervisor.pid)]
+        return [Identity.of(pid) for pid in pids if (stat := procfs.read_stat(pid)) and stat.command != "ebb:standby"]
 
     def jobs(self) -> list[Identity]:
         """Every process that was launched on this node and lives."""
