@@ -95,9 +95,11 @@ class Training:
             time.sleep(0.02)
         return found
 
-    def settle(self, home: Path, started_at: float) -> None:
-        """Wait until it trains and nothing else of the node is busy: interpreters that get ready, say."""
+    def settle(self, home: Path, started_at: float, warm: bool) -> None:
+        """Wait until it trains, a ``warm`` one's next interpreter is ready, and nothing else of the node is busy."""
         self.wait_for_note("first step", started_at)
+        if warm:
+            until_held_ready(home)
         until_quiet(home, besides=self.id)
 
     def cancel(self) -> None:
@@ -125,9 +127,23 @@ def cluster(gpus: str) -> Iterator[Path]:
         shutil.rmtree(home)
 
 
+def agent_of(home: Path) -> psutil.Process:
+    """The node's agent."""
+    return psutil.Process(json.loads(next(home.glob("nodes/*/agent.json")).read_text())["pid"])
+
+
+def until_held_ready(home: Path) -> None:
+    """Wait until an interpreter is held ready, though it may still be at its imports."""
+    agent, deadline = agent_of(home), time.monotonic() + PATIENCE_S
+    while not any(process.name() == "ebb:standby" for process in agent.children(recursive=True)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no interpreter is held ready after {PATIENCE_S:g} s")
+        time.sleep(0.05)
+
+
 def until_quiet(home: Path, besides: str = "") -> None:
     """Wait until no process of the node but those of the job ``besides`` has used the CPU for a moment."""
-    agent = psutil.Process(json.loads(next(home.glob("nodes/*/agent.json")).read_text())["pid"])
+    agent = agent_of(home)
     deadline = time.monotonic() + PATIENCE_S
     before = _cpu_s(agent, besides)
     while time.monotonic() < deadline:
@@ -152,10 +168,10 @@ def _cpu_s(agent: psutil.Process, besides: str) -> float:
 
 def measure_suspend(home: Path, rounds: int) -> Figure:
     """How long a GPU stays taken after its job was told to leave it, besides the job's save."""
-    training = Training(home, "charlm.py", SMALL, "--gpus", "1")
+    training = Training(home, "charlm.py", SMALL, "--gpus", "1", "--no-warm")
     beyond, saves, started_at = [], [], 0.0
     for _ in range(rounds):
-        training.settle(home, started_at)
+        training.settle(home, started_at, warm=False)
         asked_at = training.ask("Suspend")
         suspension = training.wait(_is_free).suspensions[-1]
         save_s = training.wait_for_note("save", asked_at)["s"]
@@ -172,7 +188,7 @@ def measure_resume(home: Path, rounds: int) -> Figure:
     for _ in range(rounds):
         for option, times in took.items():
             training = Training(home, "digits.py", (), "--gpus", "1", option)
-            training.settle(home, 0.0)
+            training.settle(home, 0.0, warm=option == "--warm")
             training.ask("Suspend")
             training.wait(_is_free)
             until_quiet(home)
@@ -190,7 +206,7 @@ def measure_resize(home: Path, rounds: int) -> Figure:
     training = Training(home, "digits_ddp.py", (), "--gpus", "1", "--launch", "ddp")
     beyond, saves, loads, asked_at = [], [], [], 0.0
     for number in range(rounds):
-        training.settle(home, asked_at)
+        training.settle(home, asked_at, warm=True)
         gpus = job_pb2.Share(numerator=2 - number % 2, denominator=1)
         asked_at = training.ask("Resize", gpus_min=gpus, gpus_max=gpus)
         first = training.wait_for_note("first step", asked_at)

@@ -69,7 +69,9 @@ class Standbys:
             self._end(ready)
         if any(ready.recipe == recipe for ready in self._ready):
             return
-        task = asyncio.create_task(self._prepare(recipe, place, intent.processes), name="standby")
+        # Whoever has a process per GPU may have another number of them next time, and waits for the last to be ready.
+        processes = self._size if intent.ddp else 1
+        task = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
         self._preparing[recipe] = task
         task.add_done_callback(lambda _: self._preparing.pop(recipe))
 
@@ -78,9 +80,8 @@ class Standbys:
         recipe = Recipe.of(intent) if self._ready or self._preparing else None
         if recipe is None:
             return None
-        await asyncio.gather(
-            *self._preparing.values(), return_exceptions=True
-        )  # no longer than it takes to start processes
+        # No longer than it takes to start processes.
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         for ready in [ready for ready in self._ready if ready.recipe == recipe]:
             self._ready.remove(ready)
             ready.expiry.cancel()
@@ -102,7 +103,7 @@ class Standbys:
         try:
             told = place.told()
             if told is not None and told["modules"]:  # else nobody knows what to import, or it is nothing
-                await self._start(recipe, told, min(processes, self._size))
+                await self._start(recipe, told, processes)
         except (OSError, ValueError, LookupError) as error:
             log.warning("event=no-standby reason=%r", str(error))
 

@@ -122,6 +122,7 @@ class StopCause(Enum):
 class StartFacts:
     """How an attempt's first process came to its first step, in seconds: imports, checkpoint (None: it had none), step.
 
+    ``step`` is the number of that step, exactly; what is reported as progress is only now and then a step's number.
     ``warm``: it was held ready before the attempt began, with its imports done.
     """
 
@@ -129,6 +130,7 @@ class StartFacts:
     import_s: float
     load_s: float | None
     step_s: float
+    step: int = 0
 
 
 class RefusalCause(Enum):

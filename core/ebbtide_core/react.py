@@ -37,7 +37,8 @@ def _work_resumed(state: ClusterState, event: e.ProgressReported) -> Iterable[Ev
     last = job.suspensions[-1]
     if last.resumed is None or last.working is not None:
         return ()
-    return (e.WorkResumed(job.id, event.attempt, event.progress.step),)
+    start = job.attempts[-1].start if not job.attempts[-1].swaps else None
+    return (e.WorkResumed(job.id, event.attempt, event.progress.step if start is None else start.step),)
 
 
 def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:

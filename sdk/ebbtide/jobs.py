@@ -99,7 +99,7 @@ class Job:
         self._step = int(step)
         if not self._begun:
             self._begun = True
-            self._tell_time("stepped")
+            self._tell_time("stepped", step=int(step))
             self._tell_start()
         now = time.monotonic()
         if now < self._next_report_at and step != total:
@@ -148,10 +148,11 @@ class Job:
             group.wait()
         raise Leave(self.id)
 
-    def _tell_time(self, what: str) -> None:
+    def _tell_time(self, what: str, **facts: int) -> None:
         """Tell that this rank has just come so far on its way to its first step."""
         if self._rank() == 0:
-            channel.send(self._socket, {"kind": "time", "rank": 0, "what": what, "at": time.time()}, timeout_s=0)
+            told = {"kind": "time", "rank": 0, "what": what, "at": time.time(), **facts}
+            channel.send(self._socket, told, timeout_s=0)
 
     def _tell_start(self) -> None:
         """Tell what the next attempt's process may import early; without it that starts as this one did."""

@@ -8,7 +8,7 @@ from ebbtide_sim.engine import World
 from ebbtide_sim.replay import Line, read_journal, reconstruct
 from ebbtide_sim.simulate import Scenario, simulate
 
-from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.cluster import Cluster
 
 SCRIPT = """
 import sys, time, ebbtide
@@ -33,7 +33,7 @@ def test_a_live_run_and_its_simulation_make_the_same_decisions(cluster: Cluster,
 
     def running(job: str) -> str:
         cluster.wait_for_state(job, "RUNNING")
-        wait_for("it has worked", lambda: (cluster.show(job)["progress"] or {}).get("step", 0) > 4)
+        cluster.wait_for_step(job, 5)
         return job
 
     small = running(submit("1", 8, "--be"))

@@ -73,6 +73,7 @@ def workshop(idle_cluster: Cluster, tmp_path: Path) -> Workshop:
     return Workshop(idle_cluster, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_seven_steps_of_determined(workshop: Workshop) -> None:
     cluster, show = workshop.cluster, workshop.cluster.show
     trials = [workshop.submit("asha", 1, 2) for _ in range(20)]

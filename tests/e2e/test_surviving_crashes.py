@@ -7,23 +7,24 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.e2e.cluster import Cluster, alive, wait_for
 
 WITNESS = Path(__file__).with_name("witness.py")
-KILLS = 10
-STEPS = 800
+STEPS_PER_KILL = 80
 
 
-def test_ten_kills_at_random_moments_leave_the_job_alone(cluster: Cluster, tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_leave_the_job_alone(cluster: Cluster, tmp_path: Path, kills: int) -> None:
+    seed, steps = random.randrange(2**32), kills * STEPS_PER_KILL
     print(f"seed {seed}")
     dice = random.Random(seed)
     node = cluster.node_name()
-    job = cluster.submit("--", sys.executable, str(WITNESS), str(tmp_path), str(STEPS), "7")
+    job = cluster.submit("--", sys.executable, str(WITNESS), str(tmp_path), str(steps), "7")
     pid = wait_for("the job runs", lambda: cluster.show(job)["pid"])
     process = psutil.Process(pid)
-    for victims in dice.choices([["master"], [node], ["master", node]], k=KILLS):
+    for victims in dice.choices([["master"], [node], ["master", node]], k=kills):
         time.sleep(dice.uniform(0.0, 0.4))  # the random moment itself
         for victim in victims:
             cluster.kill(cluster.daemon(victim))
@@ -35,7 +36,7 @@ def test_ten_kills_at_random_moments_leave_the_job_alone(cluster: Cluster, tmp_p
     assert not (tmp_path / "overlap").exists()
     log = cluster.log(job)
     assert f"pid {pid} attempt 1" in log
-    assert [int(step) for step in re.findall(r"^step (\d+)$", log, re.MULTILINE)] == list(range(STEPS))
+    assert [int(step) for step in re.findall(r"^step (\d+)$", log, re.MULTILINE)] == list(range(steps))
 
 
 def test_a_job_that_ends_while_nobody_watches_is_reported_with_its_exit_code(cluster: Cluster, tmp_path: Path) -> None:

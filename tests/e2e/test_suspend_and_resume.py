@@ -32,8 +32,8 @@ def example(name: str, *options: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "submit", "run", "resize"),
     [
-        ("digits", [], ["--steps", "100000", "--log-every", "1"], "2"),
-        ("charlm", [], ["--steps", "100000", "--log-every", "1"], "2"),
+        pytest.param("digits", [], ["--steps", "100000", "--log-every", "1"], "2", marks=pytest.mark.slow),
+        pytest.param("charlm", [], ["--steps", "100000", "--log-every", "1"], "2", marks=pytest.mark.slow),
         ("digits_ddp", ["--gpus", "1", "--launch", "ddp"], ["--steps", "100000", "--log-every", "1"], "2"),
         ("plain", [], ["--steps", "100000", "--log-every", "1"], "2"),
     ],

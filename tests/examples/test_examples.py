@@ -34,6 +34,7 @@ def newest(root: Path) -> checkpoints.Checkpoint:
     return found
 
 
+@pytest.mark.slow  # tests/examples/test_exactness.py is quicker, and stricter
 @pytest.mark.parametrize("script", SMALL)
 def test_a_suspended_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, script: str) -> None:
     options = SMALL[script]
@@ -110,6 +111,7 @@ def final_loss(text: str) -> float:
     return float(match[1])
 
 
+@pytest.mark.slow  # tests/examples/test_resizing.py is quicker, and stricter
 def test_a_run_on_two_gpus_goes_on_with_one_and_learns_the_same(tmp_path: Path) -> None:
     options: list[object] = ["--steps", 160, "--width", 8, "--batch", 66, "--limit", 20, "--log-every", 1]
     with started("digits_ddp.py", *options) as peace:

@@ -29,6 +29,7 @@ def test_on_its_way_to_the_first_step_it_says_how_far_it_is(make_job: MakeJob, l
     job.report(step=3)
     told = [message for message in listener.all_arrived() if message["kind"] == "time"]
     assert [message["what"] for message in told] == ["job", "loaded", "stepped"]
+    assert told[-1]["step"] == 2
     moments = [message["at"] for message in told]
     assert moments == sorted(moments)
 

@@ -80,8 +80,8 @@ class Reports:
                 self.start = replace(start, job_at=start.job_at or at)
             case "loaded":
                 self.start = replace(start, loaded_at=start.loaded_at or at)
-            case "stepped":
-                self.start = replace(start, stepped_at=start.stepped_at or at)
+            case "stepped" if not start.stepped_at:
+                self.start = replace(start, stepped_at=at, first_step=_int64(report.get("step")) or 0)
 
     def _take_checkpoint(self, report: dict[str, Any]) -> None:
         step, size, path = _int64(report.get("step")), _int64(report.get("bytes")), report.get("path")

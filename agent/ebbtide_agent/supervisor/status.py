@@ -103,6 +103,7 @@ class Start:
     job_at: float = 0.0
     loaded_at: float = 0.0
     stepped_at: float = 0.0
+    first_step: int = 0
 
 
 @dataclass(slots=True)

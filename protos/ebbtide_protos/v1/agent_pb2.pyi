@@ -701,6 +701,7 @@ class StartRecord(_message.Message):
     JOB_AT_FIELD_NUMBER: _builtins.int
     LOADED_AT_FIELD_NUMBER: _builtins.int
     STEPPED_AT_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
     warm: _builtins.bool
     """the process was held ready, and had done its imports before the attempt began"""
     job_at: _builtins.float
@@ -709,6 +710,8 @@ class StartRecord(_message.Message):
     """it had its checkpoint from load_checkpoint()"""
     stepped_at: _builtins.float
     """it reported its first step"""
+    first_step: _builtins.int
+    """the number of that"""
     def __init__(
         self,
         *,
@@ -716,10 +719,11 @@ class StartRecord(_message.Message):
         job_at: _builtins.float = ...,
         loaded_at: _builtins.float = ...,
         stepped_at: _builtins.float = ...,
+        first_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_at", b"job_at", "loaded_at", b"loaded_at", "stepped_at", b"stepped_at", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "job_at", b"job_at", "loaded_at", b"loaded_at", "stepped_at", b"stepped_at", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
