@@ -11,7 +11,9 @@ An attempt may start where its allocation fits both. Nothing here is computed by
 change costs what it changes, and what it must never do (use a GPU twice) is checked while it is made.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
@@ -42,31 +44,34 @@ class Use:
         """Add what ``piece`` holds; False if a GPU is now used twice."""
         fine, whole, shares = True, self.whole, self.shares
         for gpu in piece.gpus:
+            id = gpu.gpu
             if gpu.share != WHOLE:
                 fine = self._add_share(gpu) and fine
-            elif gpu.gpu in whole or gpu.gpu in shares:
+            elif id in whole or id in shares:
                 fine = False
             else:
-                whole.add(gpu.gpu)
-        if piece.cpus:
+                whole.add(id)
+        if piece.cpus or piece.mem_bytes:
             self.cpus = round(self.cpus + piece.cpus, CPU_DIGITS)
-        self.mem_bytes += piece.mem_bytes
+            self.mem_bytes += piece.mem_bytes
         return fine
 
     def remove(self, piece: NodeAllocation) -> bool:
         """Take away what ``piece`` holds; False if it was not in use."""
         fine, whole = True, self.whole
         for gpu in piece.gpus:
+            id = gpu.gpu
             if gpu.share != WHOLE:
                 fine = self._remove_share(gpu) and fine
-            elif gpu.gpu in whole:
-                whole.remove(gpu.gpu)
+            elif id in whole:
+                whole.remove(id)
             else:
                 fine = False
-        if piece.cpus:
+        if piece.cpus or piece.mem_bytes:
             self.cpus = round(self.cpus - piece.cpus, CPU_DIGITS)
-        self.mem_bytes -= piece.mem_bytes
-        return fine and self.cpus >= 0 and self.mem_bytes >= 0
+            self.mem_bytes -= piece.mem_bytes
+            return fine and self.cpus >= 0 and self.mem_bytes >= 0
+        return fine
 
     def _add_share(self, piece: GpuSlice) -> bool:
         share = self.shares[piece.gpu] = self.shares.get(piece.gpu, 0) + piece.share
@@ -141,14 +146,14 @@ class Node:
 
     def fits(self, piece: NodeAllocation, use: Use, less: NodeAllocation | None = None) -> bool:
         """Whether ``piece`` fits beside ``use`` (``less`` some of it)."""
+        if piece is self.entire and less is None:
+            return not (use.whole or use.shares)
         cpus = round(use.cpus - less.cpus, CPU_DIGITS) if less else use.cpus
         if piece.cpus and cpus + piece.cpus > self.facts.cpus:
             return False
         if piece.mem_bytes and use.mem_bytes - (less.mem_bytes if less else 0) + piece.mem_bytes > self.facts.mem_bytes:
             return False
         whole, shares, slices = use.whole, use.shares, self.slices
-        if piece is self.entire and less is None:
-            return not (whole or shares)
         own = {gpu.gpu: gpu for gpu in less.gpus} if less else {}
         for gpu in piece.gpus:
             id = gpu.gpu
@@ -176,7 +181,7 @@ class Room:
     """
 
     def __init__(self) -> None:
-        self.idle: dict[int, dict[NodeId, None]] = {}
+        self.idle: defaultdict[int, dict[NodeId, None]] = defaultdict(dict)
         self.shared: dict[NodeId, None] = {}
         self.total = 0
         self._count: dict[NodeId, int] = {}
@@ -186,7 +191,9 @@ class Room:
         # This is done for every piece of every placement.
         id, shares, idle = node.id, use.shares, self.idle
         if node.sound and node.connected and not node.lost:
-            count = len(node.slices) - len(use.whole) - len(shares)
+            count = len(node.slices) - len(use.whole)
+            if shares:
+                count -= len(shares)
         else:
             count = node.idle(use) if node.usable else -1
         before = self._count.get(id, -1)
@@ -194,16 +201,10 @@ class Room:
             self._count[id] = count
             if before >= 0:
                 self.total -= before
-                nodes = idle[before]
-                del nodes[id]
-                if not nodes:
-                    del idle[before]
+                del idle[before][id]
             if count >= 0:
                 self.total += count
-                if count in idle:
-                    idle[count][id] = None
-                else:
-                    idle[count] = {id: None}
+                idle[count][id] = None
         if shares and count >= 0:
             self.shared[id] = None
         elif self.shared:
@@ -212,19 +213,31 @@ class Room:
     def copy(self) -> "Room":
         """An independent copy."""
         other = Room()
-        other.idle = {count: nodes.copy() for count, nodes in self.idle.items()}
+        other.idle.update((count, nodes.copy()) for count, nodes in self.idle.items())
         other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
         return other
 
 
 @frozen
 class Most:
-    """The most that a node has, reachable or not. ``gpus`` are the counts of all nodes, the largest first."""
+    """The most that a node has, reachable or not. ``gpus`` are the counts of all nodes, the largest first.
+
+    ``sums`` are the counts of the largest node, of the two largest, and so on.
+    """
 
     gpus: tuple[int, ...]
+    sums: tuple[int, ...]
     gpu_mem_bytes: int
     cpus: float
     mem_bytes: int
+
+    def gpus_of(self, nodes: int) -> int:
+        """How many GPUs that many nodes have at most."""
+        return self.sums[min(nodes, len(self.sums)) - 1]
+
+    def nodes_with(self, share: int) -> int:
+        """How many nodes have so many parts of GPUs."""
+        return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
 class Books:
@@ -278,8 +291,10 @@ class Books:
         """The most that a node has of anything."""
         if self._most is None:
             nodes = self.nodes.values()
+            gpus = tuple(sorted((len(node.gpus) for node in nodes), reverse=True))
             self._most = Most(
-                gpus=tuple(sorted((len(node.gpus) for node in nodes), reverse=True)),
+                gpus=gpus,
+                sums=tuple(accumulate(gpus)),
                 gpu_mem_bytes=max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0),
                 cpus=max((node.facts.cpus for node in nodes), default=0.0),
                 mem_bytes=max((node.facts.mem_bytes for node in nodes), default=0),
@@ -291,28 +306,30 @@ class Books:
         nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
             node = nodes[piece.node]
-            fine = node.held.add(piece)
-            if node.promised is not node.held:
-                fine = node.promised.add(piece) and fine
+            held, promised = node.held, node.promised
+            fine = held.add(piece)
+            if promised is not held:
+                fine = promised.add(piece) and fine
             if not fine:
                 self.problems.append(f"job {job} gets GPUs of node {node.id} that are held or promised already")
             node.attempts.add(job)
             node.planned.add(job)
-            update(node, node.promised)
+            update(node, promised)
 
     def vacate(self, job: JobId, allocation: Allocation) -> None:
         """Note that what an attempt occupied is proven free, and promised to nobody."""
         nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
             node = nodes[piece.node]
-            fine = node.held.remove(piece)
-            if node.promised is not node.held:
-                fine = node.promised.remove(piece) and fine
+            held, promised = node.held, node.promised
+            fine = held.remove(piece)
+            if promised is not held:
+                fine = promised.remove(piece) and fine
             if not fine:
                 self.problems.append(f"job {job} leaves what it did not have on node {node.id}")
             node.attempts.discard(job)
             node.planned.discard(job)
-            update(node, node.promised)
+            update(node, promised)
 
     def keep(self, job: JobId, piece: NodeAllocation) -> None:
         """Note that an attempt of ``job`` has ``piece`` for as long as it lives, wherever its GPUs go."""

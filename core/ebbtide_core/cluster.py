@@ -242,11 +242,10 @@ class Cluster:
         if not most.gpus:
             return None
         message = ""
-        each = share // spec.nodes
-        if spec.nodes > 1 and (fitting := sum(1 for count in most.gpus if count * WHOLE >= each)) < spec.nodes:
+        if spec.nodes > 1 and (fitting := most.nodes_with(each := share // spec.nodes)) < spec.nodes:
             what = f" with {gpus(each)} GPU{'s' if each > WHOLE else ''} each" if each else ""
             message = f"--nodes: {spec.nodes} nodes{what} are more than the {fitting} there are"
-        elif share > most.gpus[0] * WHOLE and share > (count := sum(most.gpus[: spec.most_nodes])) * WHOLE:
+        elif share > most.gpus[0] * WHOLE and share > (count := most.gpus_of(spec.most_nodes)) * WHOLE:
             where = "the largest node" if spec.most_nodes == 1 else f"the {spec.most_nodes} largest nodes"
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:

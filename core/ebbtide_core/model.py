@@ -161,12 +161,16 @@ class GpuSlice:
 
 @frozen
 class NodeAllocation:
-    """What an attempt holds on one node."""
+    """What an attempt holds on one node: ``share`` are all GPUs of it, in parts."""
 
     node: NodeId
     gpus: tuple[GpuSlice, ...] = ()
     cpus: float = 0.0
     mem_bytes: int = 0
+    share: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", sum([piece.share for piece in self.gpus]))
 
 
 @frozen
@@ -179,7 +183,7 @@ class Allocation:
 
     def __post_init__(self) -> None:
         # Both are asked for again and again.
-        object.__setattr__(self, "share", sum([piece.share for node in self.nodes for piece in node.gpus]))
+        object.__setattr__(self, "share", sum([node.share for node in self.nodes]))
         object.__setattr__(self, "node_ids", tuple([node.node for node in self.nodes]))
 
     @property

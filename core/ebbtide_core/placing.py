@@ -218,14 +218,14 @@ class Trial:
         if self._room.total < count:
             return None
         wanted = None if nodes is None else set(nodes)
-        spec = job.spec
+        spec, use, most = job.spec, self._use, job.spec.max_nodes
         modest = not (job.attempts or spec.cpus or spec.mem_bytes or spec.gpu_mem_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count
             for node, idle in self._emptiest_first(wanted):
                 piece: NodeAllocation | None
-                if modest and idle == len(node.slices) <= left and self._untouched(node):
+                if modest and idle == len(node.slices) <= left and node.promised is node.held and node.id not in use:
                     # Most pieces of most gangs are all of an idle node: for a job that asks for nothing else, and has
                     # nowhere to come back to, there is nothing to look at.
                     piece = node.entire
@@ -236,7 +236,7 @@ class Trial:
                 if piece is not None:
                     pieces.append(piece)
                     left -= len(piece.gpus)
-                    if left == 0 or len(pieces) == job.spec.max_nodes:
+                    if left == 0 or len(pieces) == most:
                         break
             if left == 0:
                 return Allocation(tuple(pieces))
@@ -274,11 +274,13 @@ class Trial:
         return None
 
     def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
-        idle = self._room.idle
+        idle, known = self._room.idle, self.nodes
         for count in sorted(idle, reverse=True):
-            for id in idle[count] if count else ():
+            if count == 0:
+                return
+            for id in idle[count]:
                 if wanted is None or id in wanted:
-                    yield self.nodes[id], count
+                    yield known[id], count
 
 
 def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:

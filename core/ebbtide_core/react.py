@@ -126,10 +126,9 @@ def _launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Laun
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
         # The user has changed the range since: the node is told what the attempt really has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    address = state.books.nodes[attempt.allocation.node_ids[0]].facts.address if attempt.members else ""
-    needed = job.checkpoint is not None
-    first = attempt.allocation.node_ids[0]
-    source = moving.source(job, first, state.books) if first in nodes else None
+    first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
+    address = state.books.nodes[first].facts.address if attempt.members else ""
+    source = moving.source(job, first, state.books) if job.checkpoint_root_id and first in nodes else None
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port, source)
 
 

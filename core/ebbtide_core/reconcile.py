@@ -99,7 +99,7 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
 def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
-    if (source := moving.source(job, allocation.node_ids[0], state.books)) is not None:
+    if job.checkpoint_root_id and (source := moving.source(job, allocation.node_ids[0], state.books)) is not None:
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:
         reserved_s, known = next_reservation(state.history.run_times(job), job.ran_s)

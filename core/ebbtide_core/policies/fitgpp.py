@@ -197,7 +197,7 @@ def size(allocation: Allocation, books: Books) -> float:
     for piece in allocation.nodes:
         node = books.nodes[piece.node]
         if node.gpus:
-            total += (sum([gpu.share for gpu in piece.gpus]) / (len(node.gpus) * WHOLE)) ** 2
+            total += (piece.share / (len(node.gpus) * WHOLE)) ** 2
         if piece.cpus:
             total += (piece.cpus / node.facts.cpus) ** 2
         if piece.mem_bytes:

@@ -271,7 +271,7 @@ class _Pass:
     def _nodes(self, job: Job) -> Iterator[NodeId]:
         """Where ``job`` may go: production to the most powerful slots, all others to a slot drawn at random."""
         count = job.gpus_min // WHOLE
-        levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count)
+        levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count and nodes)
         if job.priority <= PRODUCTION:
             nodes = self.draft.snapshot.nodes
             return iter(sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id])))
