@@ -203,7 +203,12 @@ def command(
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
-    if not wait or dry_run:
+    return _queue(master, request, as_json, wait and not dry_run)
+
+
+def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool, wait: bool) -> int:
+    """Submit it, and ``wait`` for its end; the exit code."""
+    if not wait:
         _submit(master, request, as_json)
         return 0
     try:
