@@ -58,7 +58,7 @@ def seen() -> dict[str, object]:
         "cmdline": Path("/proc/self/cmdline").read_text().split("\0"),
         "comm": Path("/proc/self/comm").read_text(),
         "path": [sys.path, sorted(sys.path_importer_cache.keys() & set(sys.path))],
-        "meta": [str(finder) for finder in sys.meta_path],
+        "meta": [str(finder).partition(" at 0x")[0] for finder in sys.meta_path],
         "site": "sitecustomize" in sys.modules,
         "main": main_module(),
         "environment": {name: named(value) for name, value in sorted(os.environ.items()) if name != "EBB_ATTEMPT"},

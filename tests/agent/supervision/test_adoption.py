@@ -104,8 +104,10 @@ async def test_a_job_has_every_signal_at_its_default_though_its_agent_ignores_so
 
 
 def _masks(status: str) -> dict[str, int]:
+    """Without the signals that the C library keeps for itself: what is run by make has them ignored."""
+    settable = sum(1 << (signum - 1) for signum in signal.valid_signals())
     found = re.findall(r"(SigBlk|SigIgn):\s*(\w+)", status)
-    return {name: int(mask, 16) for name, mask in found}
+    return {name: int(mask, 16) & settable for name, mask in found}
 
 
 async def test_an_exit_while_nobody_watches_is_reported_later(agent, disk):
