@@ -28,7 +28,7 @@ THREADS = 1
 WARM_UP_STEPS = 200
 URGENT_STEPS = 60
 LONG_S = 16.0
-ELASTIC_S = 40.0
+ELASTIC_S = 50.0
 """How long the two runs would take if they had the machine to themselves."""
 LONG_WIDTH = 16
 ELASTIC_WIDTH = 8
