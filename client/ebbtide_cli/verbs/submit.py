@@ -165,9 +165,7 @@ def command(
     master: str | None,
 ) -> int:
     """Queue a job; print its id. Options stand before the command."""
-    if cpu_only and gpus:
-        raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
-    wanted = NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes[0])
+    wanted = _wanted(gpus, cpu_only, nodes[0])
     spec = check(
         JobSpec(
             command=argv,
@@ -204,6 +202,13 @@ def command(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
     return _queue(master, request, as_json, wait and not dry_run)
+
+
+def _wanted(gpus: GpuRange | None, cpu_only: bool, nodes: int) -> GpuRange:
+    """The GPUs that are asked for: by default one of each node."""
+    if cpu_only and gpus:
+        raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
+    return NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes)
 
 
 def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool, wait: bool) -> int:
