@@ -17,6 +17,7 @@ from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor.cgroup import Group, delegated, own_group
 
+from tests.agent.supervision.conftest import mounted
 from tests.agent.supervision.node import EXITED, python
 
 HYBRID = """\
@@ -52,13 +53,6 @@ def test_where_no_group_can_be_made_there_is_none(tmp_path: Path):
     assert Group.create(tmp_path / "missing", "ebb-1.1") is None
 
 
-def mounted() -> Path | None:
-    """Where this process may make groups, if anywhere."""
-    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
-    own = own_group(Path("/proc/self"))
-    return own if lines and own is not None and os.access(own, os.W_OK) else None
-
-
 @pytest.fixture
 def delegation() -> Iterator[Path]:
     """A group for this process alone, as systemd would delegate one to the agent."""
@@ -75,7 +69,6 @@ def delegation() -> Iterator[Path]:
     assert left == []
 
 
-needs_groups = [pytest.mark.cgroup, pytest.mark.skipif(mounted() is None, reason="no writable cgroup v2 here")]
 ESCAPING = """
 import os, subprocess, sys, time
 if os.fork() == 0:
@@ -95,7 +88,7 @@ STRANGER = [
 
 
 class TestWithGroups:
-    pytestmark = needs_groups
+    pytestmark = pytest.mark.cgroup
 
     async def test_a_job_begins_in_a_group_that_is_gone_when_it_is(self, agent, delegation):
         async with agent() as node:
