@@ -65,8 +65,8 @@ def _needs(job: Job) -> str:
     parts = [need_text(job, job.gpus_min)]
     if job.elastic:
         parts[0] += f" to {count_text(job.gpus_max)}"
-    if spec.gpu_mem_bytes:
-        parts.append(f"{spec.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if job.gpu_mem_bytes:
+        parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
     if spec.cpus:
         parts.append(f"{spec.cpus:g} CPUs")
     if spec.mem_bytes:
@@ -82,7 +82,7 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(piece.mem_bytes < spec.gpu_mem_bytes for piece in node.slices.values())),
+        ("GPUs too small", all(piece.mem_bytes < job.gpu_mem_bytes for piece in node.slices.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(state.books).has_room(job, node):

@@ -50,7 +50,7 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
     job.proved = state.trusting
-    job.priority, job.weight = spec.priority, spec.weight
+    job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
     job.story.append((now, event))

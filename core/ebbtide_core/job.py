@@ -137,7 +137,7 @@ class Job:
     ``own_room`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While it waits
     for that, it holds up nobody: it is asked first as soon as it is free.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
-    ``priority`` and ``weight`` are those of now; its ``spec`` has those that it was submitted with.
+    ``priority``, ``weight`` and ``gpu_mem_bytes`` are those of now; its ``spec`` has those that it was submitted with.
     ``move_failure`` is why its checkpoint could not be copied to another node since it last ran, if it could not.
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
@@ -153,6 +153,7 @@ class Job:
     gpus_max: int
     priority: int = limits.DEFAULT_PRIORITY
     weight: float = 1.0
+    gpu_mem_bytes: int = 0
     range_changed: bool = False
     state: JobState = JobState.PENDING
     reason: str = ""

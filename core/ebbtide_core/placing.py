@@ -219,7 +219,7 @@ class Trial:
             return None
         wanted = None if nodes is None else set(nodes)
         spec, use, most = job.spec, self._use, job.spec.max_nodes
-        modest = not (job.attempts or spec.cpus or spec.mem_bytes or spec.gpu_mem_bytes)
+        modest = not (job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count
@@ -289,7 +289,7 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
         return ()
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
-    count, memory = share // WHOLE, job.spec.gpu_mem_bytes
+    count, memory = share // WHOLE, job.gpu_mem_bytes
     if node.held is use and not (job.attempts or memory or use.whole or use.shares):
         return node.entire.gpus[:count] if count <= len(node.slices) else None
     own = _own_gpus(job)
@@ -327,7 +327,7 @@ def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, 
     own = _own_gpus(job)
     for id, whole in node.slices.items():
         used = use.share(id)
-        memory = job.spec.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+        memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
         if used + share > WHOLE or use.gpu_mem.get(id, 0) + memory > whole.mem_bytes:
             continue
         leaving = node.held.share(id) + share > WHOLE

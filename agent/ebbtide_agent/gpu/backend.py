@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, Protocol
 
 Kind = Literal["nvml", "fake", "none"]
@@ -11,12 +12,52 @@ Kind = Literal["nvml", "fake", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of this node, as found when the backend was opened."""
+    """A GPU of this node, or a MIG slice of one, as found when the backend was opened."""
 
     uuid: str
     index: int
     model: str
     mem_bytes: int  # 0: could not be read
+    pci_bus_id: str = ""
+    numa_node: int | None = None
+    compute_capability: str = ""  # such as "9.0"
+    parent: str = ""  # UUID of the GPU that this MIG slice is cut from; empty: it is whole
+
+
+class LinkKind(IntEnum):
+    """How two GPUs reach each other, the fastest first."""
+
+    NVLINK = 1
+    SWITCH = 2  # through PCIe switches only
+    HOST_BRIDGE = 3
+    NUMA_NODE = 4  # over several bridges of one NUMA node
+    SYSTEM = 5  # between NUMA nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How two GPUs of one node reach each other."""
+
+    one: str  # UUID
+    other: str
+    kind: LinkKind
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The versions of what answers; empty: not available."""
+
+    version: str = ""
+    cuda: str = ""  # the newest CUDA that it runs, such as "13.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an administrator has set one GPU; None: not available."""
+
+    persistence: bool | None = None
+    compute_mode: str | None = None  # "default", "exclusive process", "prohibited"
+    mig: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +66,7 @@ class GpuProcess:
 
     pid: int
     mem_bytes: int | None  # None: not available
+    mps: bool = False  # it computes through an MPS server
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +78,10 @@ class Reading:
     mem_total_bytes: int | None = None
     utilisation: float | None = None  # 0 to 1
     processes: tuple[GpuProcess, ...] | None = None  # None: not available, which is not the same as none
+    mem_reserved_bytes: int | None = None  # by the driver for itself; not part of what is used
+    temperature_c: int | None = None
+    power_w: float | None = None
+    xids: tuple[int, ...] = ()  # errors that the driver reported since the last reading
     unhealthy_reason: str = ""
 
     @property

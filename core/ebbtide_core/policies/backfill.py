@@ -225,7 +225,7 @@ class Backfill:
 
     def _out_of_the_way(self, room: Allocation, future: Trial) -> Allocation:
         """As much room on the same nodes that leaves most of what is free now to others."""
-        nodes, trial, memory = self.draft.snapshot.nodes, self.draft.trial, self.head.spec.gpu_mem_bytes
+        nodes, trial, memory = self.draft.snapshot.nodes, self.draft.trial, self.head.gpu_mem_bytes
         pieces = [
             _out_of_the_way(piece, nodes[piece.node], memory, trial.use(piece.node), future.use(piece.node))
             for piece in room.nodes

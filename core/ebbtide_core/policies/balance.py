@@ -68,7 +68,7 @@ class Seat:
 
     def needs(self, job: Job, share: int) -> int:
         """The memory that ``job`` needs with that share, in bytes."""
-        return job.spec.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
+        return job.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
 
     def allocations(self, now: Now) -> Iterator[tuple[Job, Allocation]]:
         """What each of its jobs gets: what it has now if that is the same."""

@@ -35,7 +35,7 @@ def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Alloca
 
 def _shared(trial: Trial, job: Job, piece: NodeAllocation, share: int) -> Allocation:
     whole = trial.nodes[piece.node].slices[piece.gpus[0].gpu]
-    memory = job.spec.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+    memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
     return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
 
 

@@ -111,7 +111,7 @@ def _size(books: Books, job: Job) -> int:
     """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
     if not job.elastic or job.gpus_max <= WHOLE:
         return job.gpus_max
-    memory = job.spec.gpu_mem_bytes
+    memory = job.gpu_mem_bytes
     large_enough = [
         sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory) for node in books.usable.values()
     ]

@@ -25,6 +25,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _GpuLink:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GpuLinkEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GpuLink.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GPU_LINK_UNSPECIFIED: _GpuLink.ValueType  # 0
+    """not known"""
+    GPU_LINK_NVLINK: _GpuLink.ValueType  # 1
+    GPU_LINK_SWITCH: _GpuLink.ValueType  # 2
+    """through PCIe switches only"""
+    GPU_LINK_HOST_BRIDGE: _GpuLink.ValueType  # 3
+    GPU_LINK_NUMA_NODE: _GpuLink.ValueType  # 4
+    """over several bridges of one NUMA node"""
+    GPU_LINK_SYSTEM: _GpuLink.ValueType  # 5
+    """between NUMA nodes"""
+
+class GpuLink(_GpuLink, metaclass=_GpuLinkEnumTypeWrapper):
+    """How a GPU reaches another of its node, the fastest way first."""
+
+GPU_LINK_UNSPECIFIED: GpuLink.ValueType  # 0
+"""not known"""
+GPU_LINK_NVLINK: GpuLink.ValueType  # 1
+GPU_LINK_SWITCH: GpuLink.ValueType  # 2
+"""through PCIe switches only"""
+GPU_LINK_HOST_BRIDGE: GpuLink.ValueType  # 3
+GPU_LINK_NUMA_NODE: GpuLink.ValueType  # 4
+"""over several bridges of one NUMA node"""
+GPU_LINK_SYSTEM: GpuLink.ValueType  # 5
+"""between NUMA nodes"""
+Global___GpuLink: _TypeAlias = GpuLink  # noqa: Y015
+
 class _AttemptPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -272,12 +304,32 @@ class GpuInfo(_message.Message):
     MEM_BYTES_FIELD_NUMBER: _builtins.int
     HEALTHY_FIELD_NUMBER: _builtins.int
     UNHEALTHY_REASON_FIELD_NUMBER: _builtins.int
+    PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    NUMA_NODE_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
     mem_bytes: _builtins.int
     healthy: _builtins.bool
     unhealthy_reason: _builtins.str
+    pci_bus_id: _builtins.str
+    numa_node: _builtins.int
+    compute_capability: _builtins.str
+    """such as "9.0" """
+    parent: _builtins.str
+    """UUID of the GPU that this MIG slice is cut from; empty: it is whole"""
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuPeer]:
+        """the other GPUs of its node"""
+
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]:
+        """on it when the agent said Hello"""
+
     def __init__(
         self,
         *,
@@ -287,14 +339,44 @@ class GpuInfo(_message.Message):
         mem_bytes: _builtins.int = ...,
         healthy: _builtins.bool = ...,
         unhealthy_reason: _builtins.str = ...,
+        pci_bus_id: _builtins.str = ...,
+        numa_node: _builtins.int | None = ...,
+        compute_capability: _builtins.str = ...,
+        parent: _builtins.str = ...,
+        peers: _abc.Iterable[Global___GpuPeer] | None = ...,
+        processes: _abc.Iterable[Global___GpuProcess] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "compute_capability", b"compute_capability", "healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "pci_bus_id", b"pci_bus_id", "peers", b"peers", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
+    _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__numa_node) -> _WhichOneofReturnType__numa_node | None: ...
+
+Global___GpuInfo: _TypeAlias = GpuInfo  # noqa: Y015
+
+@_typing.final
+class GpuPeer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    link: Global___GpuLink.ValueType
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        link: Global___GpuLink.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GpuInfo: _TypeAlias = GpuInfo  # noqa: Y015
+Global___GpuPeer: _TypeAlias = GpuPeer  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
@@ -371,6 +453,10 @@ class GpuReading(_message.Message):
     PROCESSES_FIELD_NUMBER: _builtins.int
     HEALTHY_FIELD_NUMBER: _builtins.int
     UNHEALTHY_REASON_FIELD_NUMBER: _builtins.int
+    MEM_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_W_FIELD_NUMBER: _builtins.int
+    XIDS_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     mem_used_bytes: _builtins.int
     """unset: not available"""
@@ -378,8 +464,16 @@ class GpuReading(_message.Message):
     """0 to 1; unset: not available"""
     healthy: _builtins.bool
     unhealthy_reason: _builtins.str
+    mem_reserved_bytes: _builtins.int
+    """by the driver for itself; not part of what is used"""
+    temperature_c: _builtins.int
+    power_w: _builtins.float
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]: ...
+    @_builtins.property
+    def xids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """errors that the driver reported since the last reading"""
+
     def __init__(
         self,
         *,
@@ -389,17 +483,33 @@ class GpuReading(_message.Message):
         processes: _abc.Iterable[Global___GpuProcess] | None = ...,
         healthy: _builtins.bool = ...,
         unhealthy_reason: _builtins.str = ...,
+        mem_reserved_bytes: _builtins.int | None = ...,
+        temperature_c: _builtins.int | None = ...,
+        power_w: _builtins.float | None = ...,
+        xids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "_utilisation", b"_utilisation", "mem_used_bytes", b"mem_used_bytes", "utilisation", b"utilisation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_used_bytes", b"mem_used_bytes", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mem_reserved_bytes: _TypeAlias = _typing.Literal["mem_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__mem_reserved_bytes: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__mem_used_bytes: _TypeAlias = _typing.Literal["mem_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_used_bytes: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__power_w: _TypeAlias = _typing.Literal["power_w"]  # noqa: Y015
+    _WhichOneofArgType__power_w: _TypeAlias = _typing.Literal["_power_w", b"_power_w"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_c: _TypeAlias = _typing.Literal["temperature_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
     _WhichOneofReturnType__utilisation: _TypeAlias = _typing.Literal["utilisation"]  # noqa: Y015
     _WhichOneofArgType__utilisation: _TypeAlias = _typing.Literal["_utilisation", b"_utilisation"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_reserved_bytes) -> _WhichOneofReturnType__mem_reserved_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_used_bytes) -> _WhichOneofReturnType__mem_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_w) -> _WhichOneofReturnType__power_w | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_c) -> _WhichOneofReturnType__temperature_c | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilisation) -> _WhichOneofReturnType__utilisation | None: ...
 
@@ -415,6 +525,7 @@ class GpuProcess(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     mem_bytes: _builtins.int
     """unset: not available"""
@@ -423,6 +534,8 @@ class GpuProcess(_message.Message):
     attempt: _builtins.int
     user: _builtins.str
     command: _builtins.str
+    mps: _builtins.bool
+    """it computes through an MPS server"""
     def __init__(
         self,
         *,
@@ -432,10 +545,11 @@ class GpuProcess(_message.Message):
         attempt: _builtins.int = ...,
         user: _builtins.str = ...,
         command: _builtins.str = ...,
+        mps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_bytes", b"_mem_bytes", "mem_bytes", b"mem_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_bytes", b"_mem_bytes", "attempt", b"attempt", "command", b"command", "job_id", b"job_id", "mem_bytes", b"mem_bytes", "pid", b"pid", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_bytes", b"_mem_bytes", "attempt", b"attempt", "command", b"command", "job_id", b"job_id", "mem_bytes", b"mem_bytes", "mps", b"mps", "pid", b"pid", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mem_bytes: _TypeAlias = _typing.Literal["mem_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_bytes: _TypeAlias = _typing.Literal["_mem_bytes", b"_mem_bytes"]  # noqa: Y015
