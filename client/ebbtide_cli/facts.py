@@ -219,6 +219,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "resumed_step": _optional(attempt, "resumed_step"),
         "pid": attempt.pid or None,
         "warm": _optional(attempt, "warm"),
+        "sharing": attempt.sharing or None,
     }
 
 

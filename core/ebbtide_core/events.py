@@ -202,7 +202,7 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one.
+    node chose one. ``sharing`` is how it shares its GPU with others, "mps" or "time-slicing", if it does.
     """
 
     job: JobId
@@ -212,6 +212,7 @@ class AttemptStarted(Event):
     swaps: int = 0
     node: NodeId = EVERY_NODE
     port: int = 0
+    sharing: str = ""
 
 
 @frozen

@@ -172,7 +172,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     job.move_failure = ""
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
-        attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
+        attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:
             attempt.members.clear()
     elif not gang.note_start(attempt, event):

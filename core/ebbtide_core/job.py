@@ -61,7 +61,7 @@ class Attempt:
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
-    whose failure ended it, and ``port`` where its ranks meet.
+    whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others.
     """
 
     number: int
@@ -89,6 +89,7 @@ class Attempt:
     start: StartFacts | None = None
     broken_by: NodeId | None = None
     port: int = 0
+    sharing: str = ""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

@@ -197,7 +197,7 @@ class Allocation:
 
 @frozen
 class GpuFacts:
-    """One GPU as its node reported it."""
+    """One GPU as its node reported it; with ``mps``, jobs that share it compute through an MPS server."""
 
     gpu: GpuId
     index: int
@@ -205,6 +205,7 @@ class GpuFacts:
     mem_bytes: int
     healthy: bool = True
     unhealthy_reason: str = ""
+    mps: bool = False
 
 
 @frozen
@@ -251,3 +252,4 @@ class ExitFacts:
     checkpoint_s: float = 0.0
     ended_at: float = 0.0
     swap_failure: str = ""
+    mps_failure: str = ""

@@ -92,7 +92,8 @@ def _about_attempt(event: Event) -> str:
             return f"at step {event.progress.step}"
         case e.AttemptExited():
             free = "; what it held is free" if event.freed else ""
-            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{free}"
+            why = f" ({event.exit.mps_failure})" if event.exit.mps_failure else ""
+            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{why}{free}"
         case e.AttemptFreed():
             dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
             return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"

@@ -53,9 +53,9 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None) -> Outcom
     gone = _GIVEN_UP.get(cause) if cause is not None else None
     if exit.lost:
         return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
-    if exit.swap_failure:
+    if failure := exit.swap_failure or exit.mps_failure:
         ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
-        return gone or Outcome(ending, f"{exit.swap_failure}; it goes on from its last checkpoint", clean=False)
+        return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
     if not exit.stop_requested or cause is None:
         outcome = _read_unrequested(exit)
         return outcome if outcome.ending is Ending.COMPLETED else gone or outcome

@@ -5,7 +5,7 @@ from itertools import chain, filterfalse, islice
 
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId, SuspendMode
 from ebbtide_core.moving import reads_checkpoint
 
 
@@ -324,9 +324,11 @@ def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
 def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
     """One GPU that has ``share`` left, and memory: free ones first, then its own, then the fullest."""
     best: tuple[tuple[bool, bool, int], GpuSlice] | None = None
-    own = _own_gpus(job)
+    own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
     for id, whole in node.slices.items():
         used = use.share(id)
+        if used and swaps and node.gpus[id].mps:
+            continue  # the driver swaps nobody out from under an MPS server
         memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
         if used + share > WHOLE or use.gpu_mem.get(id, 0) + memory > whole.mem_bytes:
             continue

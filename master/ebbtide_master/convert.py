@@ -113,7 +113,8 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
 def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
     """A GPU's facts."""
     reason = message.unhealthy_reason
-    return GpuFacts(GpuId(message.uuid), message.index, message.model, message.mem_bytes, message.healthy, reason)
+    identity = (GpuId(message.uuid), message.index, message.model, message.mem_bytes)
+    return GpuFacts(*identity, message.healthy, reason, message.mps)
 
 
 def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
@@ -137,7 +138,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
         swaps = max(0, status.swaps - is_swapped)
-        yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port)
+        sharing = status.sharing[:MAX_FACT_LENGTH]
+        yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port, sharing)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
@@ -172,6 +174,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         checkpoint_s=_seconds(record.checkpoint_s),
         ended_at=_seconds(record.ended_at),
         swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
+        mps_failure=record.mps_failure[:MAX_NOTE_LENGTH],
     )
 
 

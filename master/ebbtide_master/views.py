@@ -121,6 +121,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,
         resumed_step=attempt.resumed_step,
+        sharing=attempt.sharing,
         pid=attempt.pid,
     )
 

@@ -70,6 +70,7 @@ def _state(job: client_pb2.Job) -> Fields:
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "sharing", job.attempts[-1].sharing if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "submitted", format_time(job.submit_time)
     yield "started", format_time(job.start_time) if job.HasField("start_time") else ""

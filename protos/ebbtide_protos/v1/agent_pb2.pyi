@@ -310,6 +310,7 @@ class GpuInfo(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -322,6 +323,8 @@ class GpuInfo(_message.Message):
     """such as "9.0" """
     parent: _builtins.str
     """UUID of the GPU that this MIG slice is cut from; empty: it is whole"""
+    mps: _builtins.bool
+    """jobs that share it compute through an MPS server"""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuPeer]:
         """the other GPUs of its node"""
@@ -345,10 +348,11 @@ class GpuInfo(_message.Message):
         parent: _builtins.str = ...,
         peers: _abc.Iterable[Global___GpuPeer] | None = ...,
         processes: _abc.Iterable[Global___GpuProcess] | None = ...,
+        mps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "compute_capability", b"compute_capability", "healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "pci_bus_id", b"pci_bus_id", "peers", b"peers", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "compute_capability", b"compute_capability", "healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "mps", b"mps", "numa_node", b"numa_node", "parent", b"parent", "pci_bus_id", b"pci_bus_id", "peers", b"peers", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
@@ -733,6 +737,7 @@ class AttemptStatus(_message.Message):
     SWAP_NOTE_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -756,6 +761,8 @@ class AttemptStatus(_message.Message):
     """with SWAPPED: why it could not come back when it was asked to"""
     master_port: _builtins.int
     """where the ranks meet, once the first of several nodes has chosen it"""
+    sharing: _builtins.str
+    """of its GPU with others: "mps" or "time-slicing"; empty: it has whole GPUs, or none"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -794,10 +801,11 @@ class AttemptStatus(_message.Message):
         swap_note: _builtins.str = ...,
         start: Global___StartRecord | None = ...,
         master_port: _builtins.int = ...,
+        sharing: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
@@ -863,6 +871,7 @@ class ExitRecord(_message.Message):
     FAILED_RANK_FIELD_NUMBER: _builtins.int
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
     SWAP_FAILURE_FIELD_NUMBER: _builtins.int
+    MPS_FAILURE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -888,6 +897,8 @@ class ExitRecord(_message.Message):
     stop_requested_at: _builtins.float
     swap_failure: _builtins.str
     """why it could not be swapped out, or came to its end because of that"""
+    mps_failure: _builtins.str
+    """that the MPS server failed through which it computed, and not because of it"""
     def __init__(
         self,
         *,
@@ -905,10 +916,11 @@ class ExitRecord(_message.Message):
         failed_rank: _builtins.int = ...,
         stop_requested_at: _builtins.float = ...,
         swap_failure: _builtins.str = ...,
+        mps_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "mps_failure", b"mps_failure", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
