@@ -9,32 +9,39 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent import procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
-from ebbtide_agent.gpu.reader import GpuReader, listed_pids
+from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
+from ebbtide_agent.mps.sharing import Sharing
 
 
 class Telemetry:
     """Readings of the node's GPUs in the protocol's form."""
 
-    def __init__(self, reader: GpuReader, attribution: Attribution) -> None:
+    def __init__(self, reader: GpuReader, attribution: Attribution, sharing: Sharing | None = None) -> None:
         self._reader = reader
         self._attribution = attribution
+        self._sharing = sharing
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """The node's GPUs and whether they are healthy."""
-        readings = await self._reader.read_all()
-        return [_info(gpu, readings[gpu.uuid]) for gpu in self._reader.gpus]
+        readings = await self._read()
+        sharing = self._sharing
+        return [_info(gpu, readings[gpu.uuid], sharing) for gpu in self._reader.gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         """One reading of every GPU."""
-        readings = await self._reader.read_all()
+        readings = await self._read()
         listed = listed_pids(readings)
         owners = self._attribution.owners(listed)
         if all(reading.processes is not None for reading in readings.values()):
             self._attribution.keep_only(listed)
         return agent_pb2.Heartbeat(gpus=[_message(reading, owners) for reading in readings.values()])
 
+    async def _read(self) -> Readings:
+        readings = await self._reader.read_all()
+        return readings if self._sharing is None else {uuid: self._sharing.seen(readings[uuid]) for uuid in readings}
 
-def _info(gpu: Gpu, reading: Reading) -> agent_pb2.GpuInfo:
+
+def _info(gpu: Gpu, reading: Reading, sharing: Sharing | None) -> agent_pb2.GpuInfo:
     return agent_pb2.GpuInfo(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -42,6 +49,7 @@ def _info(gpu: Gpu, reading: Reading) -> agent_pb2.GpuInfo:
         mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
+        mps=sharing is not None and sharing.has_mps(gpu.uuid),
     )
 
 

@@ -56,14 +56,15 @@ class Daemon:
         return "" if all(server.is_alive() for server in self.servers) else "its server died"
 
     def failure(self) -> str:
-        """Why it cannot serve any more, in words; empty if it can, as far as it says."""
+        """Why it cannot serve any more, in words; empty if it can. Raises ControlFailed if it does not say."""
         if died := self.died():
             return died
         try:
-            faulty = any(self.control.is_faulty(server.pid) for server in self.servers)
-        except ControlFailed as error:
-            return self.died() or f"it does not answer: {error}"
-        return "status FAULT" if faulty else ""
+            return "status FAULT" if any(self.control.is_faulty(server.pid) for server in self.servers) else ""
+        except ControlFailed:
+            if died := self.died():
+                return died
+            raise
 
     def clients(self) -> tuple[int, ...]:
         """Pids of the processes that compute through it. Raises ControlFailed."""
