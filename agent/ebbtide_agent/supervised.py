@@ -36,9 +36,12 @@ class Supervised:
         place: AttemptDir,
         intent: Intent,
         on_change: Callable[[agent_pb2.AttemptStatus], None],
-        verdict: Callable[[Intent], Awaitable[str]],
+        verdict: Callable[[Intent, bool], Awaitable[str]],
     ) -> None:
-        """`verdict` is asked of a client of an MPS server that did not end well: whether the server is to blame."""
+        """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
+
+        It says how the server failed if that is to blame.
+        """
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
@@ -127,7 +130,7 @@ class Supervised:
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._may_blame_server(status):
             failure = self._known_failure()
             if failure is None and not status.exit.stop_requested:
-                self._judge(content)
+                self._judge(content, signalled=status.exit.signal > 0)
                 return
             status.exit.mps_failure = failure or ""
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
@@ -150,15 +153,15 @@ class Supervised:
                 self._mps_failure = self.place.mps_failure()
         return self._mps_failure
 
-    def _judge(self, content: dict[str, Any]) -> None:
+    def _judge(self, content: dict[str, Any], *, signalled: bool) -> None:
         """Find out whether its MPS server is to blame for its end, and only then say that it has ended."""
         if self._judging is None:
-            self._judging = asyncio.create_task(self._find_blame(content), name=f"verdict on {self.key}")
+            self._judging = asyncio.create_task(self._find_blame(content, signalled), name=f"verdict on {self.key}")
 
-    async def _find_blame(self, content: dict[str, Any]) -> None:
+    async def _find_blame(self, content: dict[str, Any], signalled: bool) -> None:
         failure = ""
         try:
-            failure = await self._verdict(self.intent)
+            failure = await self._verdict(self.intent, signalled)
         except Exception:
             log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
         self._blame(failure)

@@ -19,6 +19,7 @@ from ebbtide_agent.mps.control import Control, ControlFailed
 
 T = TypeVar("T")
 
+FAULT = "status FAULT"
 _START_S = 15.0
 _QUIT_S = 10.0
 _KILL_S = 3.0
@@ -60,7 +61,7 @@ class Daemon:
         if died := self.died():
             return died
         try:
-            return "status FAULT" if any(self.control.is_faulty(server.pid) for server in self.servers) else ""
+            return FAULT if any(self.control.is_faulty(server.pid) for server in self.servers) else ""
         except ControlFailed:
             if died := self.died():
                 return died

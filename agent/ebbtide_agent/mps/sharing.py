@@ -1,8 +1,9 @@
 """How the jobs on one GPU share it, for every GPU of the node, and what is done when an MPS server fails.
 
 All shares of a GPU share it in one way at a time: as clients of an MPS server, or by time-slicing. A server's failure
-is that of all its clients: they are ended together, and go on from their last checkpoints. Only the one whose own end
-came first, in the second before the failure was found, is taken for its cause.
+is that of all its clients: they are ended together, and go on from their last checkpoints. Nobody is to blame for a
+server that died. For a fatal fault it is whoever ended first, in the second before it was found, and was the only
+client, or was ended by a signal, or is first for the second time: else it may well be a victim that noticed first.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
 from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import Control, ControlFailed
-from ebbtide_agent.mps.daemon import Daemon
+from ebbtide_agent.mps.daemon import FAULT, Daemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, without_mps
 from ebbtide_agent.supervisor.intent import Gpu as Part
 from ebbtide_agent.supervisor.intent import Intent
@@ -32,7 +33,7 @@ AttemptKey = tuple[str, int]  # job id, attempt
 _LOOK_S = 1.0
 _LOOKS_PER_QUESTION = 10
 _SILENT_TIMES = 3
-# An attempt that ended by itself so shortly before a failure was found may have caused it.
+# An attempt that ended by itself so shortly before a fault was found may have caused it.
 _CAUSE_S = 1.0
 # How long a launch waits for what was on its GPU before; a failed server may hang in the driver.
 _PATIENCE_S = 60.0
@@ -53,6 +54,15 @@ class NotShared(Exception):
     """The attempt cannot be started on its GPU now; the message says why in one line."""
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An attempt that ended by itself, and not well."""
+
+    at: float  # on the monotonic clock
+    key: AttemptKey
+    signalled: bool
+
+
 @dataclass(slots=True)
 class _Shared:
     """One GPU, and who shares it."""
@@ -61,7 +71,7 @@ class _Shared:
     ways: dict[AttemptKey, Way] = field(default_factory=dict)
     daemon: Daemon | None = None
     failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of who must go on from a checkpoint
-    ends: list[tuple[float, AttemptKey]] = field(default_factory=list)  # by themselves and not well, in their order
+    ends: list[_End] = field(default_factory=list)  # in their order
     silent: int = 0  # questions in a row that were not answered
     trouble: str = ""  # why nothing may be placed on it
     not_before: float = 0.0  # a daemon that did not start is tried again
@@ -92,6 +102,7 @@ class Sharing:
         self._mem_bytes: dict[str, int] = {}
         self._fit = frozenset[str]()
         self._caps = False
+        self._suspects = set[str]()  # jobs that were first to end in a fault
         self.fail: Callable[[AttemptKey, str], None] = _ignore
 
     async def start(self) -> None:
@@ -146,14 +157,17 @@ class Sharing:
                 gpu.failures.pop(key, None)
                 gpu.changed.set()
 
-    async def verdict(self, intent: Intent) -> str:
-        """Why an attempt that did not end well has only its server to blame; empty if it is to blame itself."""
+    async def verdict(self, intent: Intent, signalled: bool) -> str:
+        """Why an attempt that did not end well has only its server to blame; empty if it is to blame itself.
+
+        `signalled`: its process was ended by a signal.
+        """
         part, key = _part_of(intent), (intent.job_id, intent.attempt)
         gpu = None if part is None else self._gpus.get(part.uuid)
         if gpu is None or gpu.daemon is None or gpu.ways.get(key) is not Way.MPS:
             return ""
         if key not in gpu.failures:
-            gpu.ends.append((time.monotonic(), key))
+            gpu.ends.append(_End(time.monotonic(), key, signalled))
             await self._question(gpu, gpu.daemon)
         return gpu.failures.get(key, "")
 
@@ -287,8 +301,7 @@ class Sharing:
         if gpu.trouble:
             return
         gpu.trouble = _RESTARTING
-        since = time.monotonic() - _CAUSE_S
-        cause = next((key for at, key in gpu.ends if at >= since), None)
+        cause = self._cause(gpu) if failure == FAULT else None
         reason = f"the MPS server of GPU {gpu.control.uuid} failed ({failure})"
         victims = [key for key in gpu.clients() if key != cause]
         words = "unknown" if cause is None else f"{cause[0]}.{cause[1]}"
@@ -300,6 +313,17 @@ class Sharing:
         gpu.changed.set()
         for key in victims:
             self.fail(key, reason)
+
+    def _cause(self, gpu: _Shared) -> AttemptKey | None:
+        """Who has most likely brought the fault about, if that can be told."""
+        since = time.monotonic() - _CAUSE_S
+        first = next((end for end in gpu.ends if end.at >= since), None)
+        if first is None:
+            return None
+        job = first.key[0]
+        certain = first.signalled or gpu.clients() == [first.key] or job in self._suspects
+        self._suspects.add(job)
+        return first.key if certain else None
 
     async def _end(self, gpu: _Shared, daemon: Daemon) -> None:
         """End the daemon, so that the next share of the GPU starts a new one."""

@@ -18,7 +18,7 @@ server = socket.socket(socket.AF_UNIX)
 server.connect(os.environ["CUDA_MPS_PIPE_DIRECTORY"] + "/server")
 server.sendall(b"connect\\n")
 print(server.recv(100).decode().strip(), flush=True)
-if sys.argv[1] == "bad":
+if sys.argv[1] in ("bad", "aborts"):
     while not pathlib.Path(sys.argv[2]).exists():
         time.sleep(0.005)
     server.sendall(b"bad access\\n")
@@ -27,6 +27,8 @@ if sys.argv[1] == "crashes":
         time.sleep(0.005)
     sys.exit(3)
 server.recv(100)
+if sys.argv[1] == "aborts":
+    os.abort()
 if sys.argv[1] == "hangs":
     time.sleep(600)
 sys.exit("CUDA error: the launch timed out and was terminated")
@@ -47,11 +49,13 @@ class World:
         self.sharing = Sharing(place / "node", binary, look_s=0.02)
         self.sharing.know((Gpu(uuid, 0, "A", 24 * GIB),), lambda uuid: settings or Settings(), fake=False)
         self.node = Node(place, sharing=self.sharing)
+        self.attempt = 1
 
-    async def client(self, job_id, does="works", **options):
+    async def client(self, job_id, does="works", attempt=1, **options):
         options.setdefault("gpus", part())
-        await self.node.launch(python(CLIENT, does, str(self.place / "go")), job_id=job_id, **options)
-        return await self.node.running(job_id, line="connected")
+        command = python(CLIENT, does, str(self.place / "go"))
+        await self.node.launch(command, job_id=job_id, attempt=attempt, **options)
+        return await self.node.running(job_id, attempt, line="connected")
 
     async def other(self, job_id, **options):
         options.setdefault("gpus", part())
@@ -154,15 +158,45 @@ async def test_when_the_server_dies_all_its_clients_end_and_nobody_is_blamed(wor
         assert lab.reading().healthy
 
 
-async def test_who_died_first_is_taken_for_the_cause_and_the_others_go_on_from_their_checkpoints(world):
+async def faulty(lab, does):
+    """A client that meets a fatal fault beside one that has not noticed yet; how both end."""
+    await lab.client("1", "hangs", attempt=lab.attempt)
+    await lab.client("2", does, attempt=lab.attempt)
+    lab.go()
+    first, neighbour = await lab.node.end("2", lab.attempt), await lab.node.end("1", lab.attempt)
+    await lab.no_daemon()
+    (lab.place / "go").unlink()
+    lab.attempt += 1
+    return first, neighbour
+
+
+async def test_a_fault_ends_all_clients_and_who_noticed_first_is_not_blamed_for_that(world):
     async with world() as lab:
-        await lab.client("1", "hangs")
-        await lab.client("2", "bad")
+        first, neighbour = await faulty(lab, "bad")
+        assert (first.exit.exit_code, neighbour.exit.signal, neighbour.exit.killed) == (1, signal.SIGKILL, True)
+        assert first.exit.mps_failure == neighbour.exit.mps_failure
+        assert first.exit.mps_failure == f"the MPS server of GPU {UUID} failed (status FAULT)"
+
+
+async def test_who_is_first_a_second_time_is_taken_for_the_cause(world):
+    async with world() as lab:
+        await faulty(lab, "bad")
+        again, neighbour = await faulty(lab, "bad")
+        assert (again.exit.mps_failure, bool(neighbour.exit.mps_failure)) == ("", True)
+
+
+async def test_who_ended_by_a_signal_before_the_fault_was_found_is_taken_for_its_cause(world):
+    async with world() as lab:
+        cause, neighbour = await faulty(lab, "aborts")
+        assert (cause.exit.signal, cause.exit.mps_failure) == (signal.SIGABRT, "")
+        assert neighbour.exit.mps_failure.endswith("failed (status FAULT)")
+
+
+async def test_the_only_client_is_the_cause_of_its_fault(world):
+    async with world() as lab:
+        await lab.client("1", "bad")
         lab.go()
-        bad, innocent = await lab.node.end("2"), await lab.node.end("1")
-        assert (bad.exit.exit_code, bad.exit.mps_failure) == (1, "")
-        assert (innocent.exit.signal, innocent.exit.killed) == (signal.SIGKILL, True)
-        assert innocent.exit.mps_failure == f"the MPS server of GPU {UUID} failed (status FAULT)"
+        assert (await lab.node.end("1")).exit.mps_failure == ""
 
 
 async def test_a_job_that_only_fails_does_not_end_its_neighbours(world):
