@@ -126,7 +126,7 @@ class Supervised:
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
-        status.sharing = self.intent.sharing
+        status.sharing, status.limited_by = self.intent.sharing, self.intent.limited_by
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._may_blame_server(status):
             failure = self._known_failure()
             if failure is None and not status.exit.stop_requested:

@@ -220,6 +220,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "pid": attempt.pid or None,
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
+        "limited_by": attempt.limited_by or None,
     }
 
 

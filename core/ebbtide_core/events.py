@@ -20,6 +20,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    Sharing,
     StartFacts,
     StopCause,
 )
@@ -202,7 +203,7 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, "mps" or "time-slicing", if it does.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
     """
 
     job: JobId
@@ -212,7 +213,7 @@ class AttemptStarted(Event):
     swaps: int = 0
     node: NodeId = EVERY_NODE
     port: int = 0
-    sharing: str = ""
+    sharing: Sharing | None = None
 
 
 @frozen

@@ -18,6 +18,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
     Progress,
+    Sharing,
     StartFacts,
     StopCause,
     SuspendMode,
@@ -89,7 +90,7 @@ class Attempt:
     start: StartFacts | None = None
     broken_by: NodeId | None = None
     port: int = 0
-    sharing: str = ""
+    sharing: Sharing | None = None
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

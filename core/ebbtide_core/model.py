@@ -209,6 +209,17 @@ class GpuFacts:
 
 
 @frozen
+class Sharing:
+    """How an attempt shares its GPU: ``way`` is "mps" or "time-slicing".
+
+    ``limited_by`` is what keeps it to its part of the memory: "driver", "mps", "pytorch", or empty for nothing.
+    """
+
+    way: str
+    limited_by: str = ""
+
+
+@frozen
 class AttemptRef:
     """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 

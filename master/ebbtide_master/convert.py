@@ -20,6 +20,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    Sharing,
     StartFacts,
 )
 from ebbtide_core.spec import SpecError
@@ -138,8 +139,9 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
         swaps = max(0, status.swaps - is_swapped)
-        sharing = status.sharing[:MAX_FACT_LENGTH]
-        yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port, sharing)
+        sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
+        pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None

@@ -121,7 +121,8 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,
         resumed_step=attempt.resumed_step,
-        sharing=attempt.sharing,
+        sharing=attempt.sharing.way if attempt.sharing is not None else "",
+        limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model import Checkpoint, ExitFacts, JobState
+from ebbtide_core.model import Checkpoint, ExitFacts, JobState, Sharing
 from ebbtide_core.narrate import narrate
 
 from tests.core.lab import Lab
@@ -54,5 +54,5 @@ def test_its_story_says_that_the_server_failed(lab):
 
 def test_an_attempt_says_how_it_shares_its_gpu(lab):
     job = lab.submit("1/4")
-    lab.tell(e.AttemptStarted(job.id, 1, 4711, sharing="mps"))
-    assert job.attempts[-1].sharing == "mps"
+    lab.tell(e.AttemptStarted(job.id, 1, 4711, sharing=Sharing("mps", "driver")))
+    assert job.attempts[-1].sharing == Sharing("mps", "driver")

@@ -43,7 +43,7 @@ def test_the_failure_of_a_server_interrupts_its_clients_and_charges_nobody(
     for job in jobs:
         wait_for("it is a client", lambda job=job: "connected" in cluster.log(job))
         assert cluster.show(job)["attempts"][0]["sharing"] == "mps"
-    assert "sharing     mps" in cluster.ebb("show", jobs[0]).out
+    assert "mps, GPU memory limited by MPS" in cluster.ebb("show", jobs[0]).out
     before = record(cluster)
     os.kill(before["servers"][0]["pid"], signal.SIGKILL)  # type: ignore[index]
     for job in jobs:

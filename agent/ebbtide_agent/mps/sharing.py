@@ -22,6 +22,8 @@ from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import FAULT, Daemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, without_mps
+from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
+from ebbtide_agent.supervisor.cgroup import Group, delegated, group_name
 from ebbtide_agent.supervisor.intent import Gpu as Part
 from ebbtide_agent.supervisor.intent import Intent
 
@@ -101,7 +103,8 @@ class Sharing:
         self._gpus: dict[str, _Shared] = {}
         self._mem_bytes: dict[str, int] = {}
         self._fit = frozenset[str]()
-        self._caps = False
+        self._is_real = False
+        self._driver_limits = True  # as far as is known
         self._suspects = set[str]()  # jobs that were first to end in a fault
         self.fail: Callable[[AttemptKey, str], None] = _ignore
 
@@ -130,7 +133,7 @@ class Sharing:
     def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], Settings], *, fake: bool) -> None:
         """Learn which GPUs there are. Blocks as `settings` does."""
         self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
-        self._caps = not fake
+        self._is_real = not fake
         self._fit = frozenset(gpu.uuid for gpu in gpus if self._binary and _is_fit(gpu, settings(gpu.uuid)))
 
     def has_mps(self, uuid: str) -> bool:
@@ -209,12 +212,30 @@ class Sharing:
             await self._vacate(part.uuid)
             return await self._share(intent, part)
         if way is Way.MPS:
-            environment = mps_environment(gpu.control, part, intent.processes)
+            environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
         else:
-            environment = without_mps(self._directory) if intent.swaps else {}
-            if self._caps:
-                environment |= allocator_environment(part, self._mem_bytes.get(part.uuid, 0), intent)
-        return replace(intent, sharing=way, sharing_env=environment)
+            total_bytes = self._mem_bytes.get(part.uuid, 0)
+            environment = allocator_environment(part, total_bytes, intent) if self._is_real else {}
+            limited_by = "pytorch" if environment else ""
+            environment |= without_mps(self._directory) if intent.swaps else {}
+        if self._is_real and await self._limit(intent, part):
+            limited_by = "driver"
+        return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
+
+    async def _limit(self, intent: Intent, part: Part) -> bool:
+        """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""
+        parent = delegated() if self._driver_limits and part.mem_bytes else None
+        group = None if parent is None else Group.create(parent, group_name(intent.node_dir, _name(intent)))
+        if group is None:
+            return False
+        try:
+            await apart(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
+        except NotLimited as error:
+            group.remove()
+            self._driver_limits = False  # it is a matter of driver and rights, not of the job
+            log.info("event=no-driver-limits gpu=%s reason=%r", part.uuid, str(error))
+            return False
+        return True
 
     async def _way(self, gpu: _Shared, intent: Intent) -> Way:
         if intent.swaps and gpu.clients():
@@ -338,6 +359,10 @@ class Sharing:
                 return
             gpu.daemon, gpu.trouble, gpu.silent = None, "", 0
             log.info("event=mps-ended gpu=%s", gpu.control.uuid)
+
+
+def _name(intent: Intent) -> str:
+    return f"{intent.job_id}.{intent.attempt}"
 
 
 def _part_of(intent: Intent) -> Part | None:

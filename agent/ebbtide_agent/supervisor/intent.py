@@ -62,6 +62,7 @@ class Intent:
     swaps: bool = False  # the driver moves it to host memory and back
     sharing: str = ""  # how it shares its GPU with others; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
+    limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
 
     @property
     def processes(self) -> int:

@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 import traceback
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,8 +138,7 @@ def _claim(
 def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
     """A control group for the attempt if there can be one; removed in the end."""
     parent = cgroup.delegated()
-    name = f"ebb-{zlib.crc32(os.fsencode(intent.node_dir)):08x}-{place.path.name}"
-    group = None if parent is None else Group.create(parent, name)
+    group = None if parent is None else Group.create(parent, cgroup.group_name(intent.node_dir, place.path.name))
     if group is None:
         yield None
         return

@@ -70,7 +70,7 @@ def _state(job: client_pb2.Job) -> Fields:
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
-    yield "sharing", job.attempts[-1].sharing if job.allocation and job.attempts else ""
+    yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "submitted", format_time(job.submit_time)
     yield "started", format_time(job.start_time) if job.HasField("start_time") else ""
@@ -110,6 +110,13 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
 def _present(fields: Fields) -> Fields:
     """Those that have a value, set off to the right."""
     return ((f"  {title}", value) for title, value in fields if value)
+
+
+def _sharing(attempt: client_pb2.AttemptSummary) -> str:
+    """How it shares its GPU, and what keeps it to its part of the memory."""
+    limits = {"driver": "the driver", "mps": "MPS", "pytorch": "PyTorch's allocator"}
+    limit = limits.get(attempt.limited_by, attempt.limited_by) or "nothing"
+    return f"{attempt.sharing}, GPU memory limited by {limit}" if attempt.sharing else ""
 
 
 def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:

@@ -395,6 +395,7 @@ class AttemptSummary(_message.Message):
     WARM_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
     start_time: _builtins.float
@@ -407,6 +408,8 @@ class AttemptSummary(_message.Message):
     pid: _builtins.int
     sharing: _builtins.str
     """of its GPU with others: "mps" or "time-slicing"; empty: it has whole GPUs, or none"""
+    limited_by: _builtins.str
+    """what keeps it to its GPU memory: "driver", "mps", "pytorch"; empty: nothing"""
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
     def __init__(
@@ -422,10 +425,11 @@ class AttemptSummary(_message.Message):
         warm: _builtins.bool | None = ...,
         pid: _builtins.int = ...,
         sharing: _builtins.str = ...,
+        limited_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015

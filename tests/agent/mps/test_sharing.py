@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading, Settings
-from ebbtide_agent.mps import find_binary
+from ebbtide_agent.mps import find_binary, sharing
+from ebbtide_agent.mps.memory_limit import NotLimited
 from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.supervisor.cgroup import group_name
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import GIB, REFUSED, Node, python
@@ -133,6 +135,7 @@ async def test_the_server_outlives_the_agent_and_is_known_to_the_next(world):
         assert not daemon.daemon.is_alive()
 
 
+@pytest.mark.slow
 async def test_a_server_whose_jobs_ended_while_no_agent_was_there_is_ended_by_the_next(world):
     async with world(leave=True) as lab:
         status = await lab.client("1")
@@ -178,6 +181,7 @@ async def test_a_fault_ends_all_clients_and_who_noticed_first_is_not_blamed_for_
         assert first.exit.mps_failure == f"the MPS server of GPU {UUID} failed (status FAULT)"
 
 
+@pytest.mark.slow
 async def test_who_is_first_a_second_time_is_taken_for_the_cause(world):
     async with world() as lab:
         await faulty(lab, "bad")
@@ -296,3 +300,35 @@ def test_auto_finds_the_program_on_the_path_and_leaves_fake_gpus_alone(binary):
 def test_a_program_that_is_none_is_refused():
     with pytest.raises(ValueError, match="--mps: 'sometimes' is neither auto nor off, and no program"):
         find_binary("sometimes", fake=False)
+
+
+@pytest.fixture
+def groups(monkeypatch, place):
+    """A directory that passes for the agent's own control group; returns what limits were set below it."""
+    (place / "group").mkdir()
+    monkeypatch.setattr(sharing, "delegated", lambda: place / "group")
+    limits = {}
+    monkeypatch.setattr(sharing, "have_limit_set", lambda uuid, group, size: limits.update({group: (uuid, size)}))
+    return limits
+
+
+async def test_where_the_driver_can_it_limits_the_memory_of_the_attempts_control_group(world, groups, place):
+    async with world() as lab:
+        status = await lab.client("1")
+        group = place / "group" / group_name(str((place / "node").resolve()), "1.1")
+        assert groups == {group: (UUID, 6 * GIB)}
+        assert (status.sharing, status.limited_by) == ("mps", "driver")
+
+
+async def test_a_driver_that_cannot_is_not_asked_again(world, groups, monkeypatch):
+    asked = []
+
+    def refuse(*limit):
+        asked.append(limit)
+        raise NotLimited("NVML: Not Supported")
+
+    monkeypatch.setattr(sharing, "have_limit_set", refuse)
+    async with world() as lab:
+        assert [(await lab.client(job)).limited_by for job in ("1", "2")] == ["mps", "mps"]
+        assert len(asked) == 1
+        assert list((lab.place / "group").iterdir()) == []
