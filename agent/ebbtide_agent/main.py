@@ -168,7 +168,7 @@ async def _serve_for_ever(
         backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
         reader = GpuReader(backend)
         settings = getattr(backend, "settings", lambda uuid: Settings())
-        await apart(partial(sharing.know, reader.gpus, settings, fake=fake))
+        await sharing.know(reader.gpus, settings, fake=fake)
         attribution = Attribution(attempts.pids)
         baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
         freeing = Freeing(attempts, reader, attribution, baselines)

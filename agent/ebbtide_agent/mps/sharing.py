@@ -40,6 +40,9 @@ _CAUSE_S = 1.0
 # How long a launch waits for what was on its GPU before; a failed server may hang in the driver.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
+_SETTINGS_S = 10.0
+# The first compute capability with limits for each client, and with memory of its own for each.
+_VOLTA = 7
 # After a daemon that did not start.
 _TRY_AGAIN_S = 600.0
 _RESTARTING = "MPS server failed; restarting"
@@ -130,11 +133,16 @@ class Sharing:
             if gpu.daemon is not None:
                 self._watch(gpu)
 
-    def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], Settings], *, fake: bool) -> None:
-        """Learn which GPUs there are. Blocks as `settings` does."""
-        self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
+    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], Settings], *, fake: bool) -> None:
+        """Learn which GPUs there are; `settings` may block for ever, and then there is no MPS."""
         self._is_real = not fake
-        self._fit = frozenset(gpu.uuid for gpu in gpus if self._binary and _is_fit(gpu, settings(gpu.uuid)))
+        self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
+        if self._binary:
+            try:
+                async with asyncio.timeout(_SETTINGS_S):
+                    self._fit = await apart(lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings)))
+            except TimeoutError:
+                log.error("event=no-mps reason='the driver does not say how its GPUs are set'")
 
     def has_mps(self, uuid: str) -> bool:
         """Whether shares of this GPU compute through an MPS server as a rule."""
@@ -170,7 +178,8 @@ class Sharing:
         if gpu is None or gpu.daemon is None or gpu.ways.get(key) is not Way.MPS:
             return ""
         if key not in gpu.failures:
-            gpu.ends.append(_End(time.monotonic(), key, signalled))
+            now = time.monotonic()
+            gpu.ends = [*(end for end in gpu.ends if end.at >= now - _CAUSE_S), _End(now, key, signalled)]
             await self._question(gpu, gpu.daemon)
         return gpu.failures.get(key, "")
 
@@ -370,7 +379,10 @@ def _part_of(intent: Intent) -> Part | None:
     return next((gpu for gpu in intent.gpus if gpu.numerator < gpu.denominator), None)
 
 
-def _is_fit(gpu: Gpu, settings: Settings) -> bool:
-    """Whether there can be an MPS server for this GPU."""
-    is_slice = bool(gpu.parent) or not gpu.uuid.startswith("GPU-") or bool(settings.mig)
-    return not is_slice and settings.compute_mode != "prohibited"
+def _is_fit(gpu: Gpu, settings: Callable[[str], Settings]) -> bool:
+    """Whether there can be an MPS server with limits for this GPU."""
+    if gpu.parent or not gpu.uuid.startswith("GPU-"):
+        return False  # a slice of one
+    found = settings(gpu.uuid)
+    major = gpu.compute_capability.partition(".")[0]
+    return not found.mig and found.compute_mode != "prohibited" and (not major or int(major) >= _VOLTA)

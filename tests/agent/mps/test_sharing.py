@@ -46,10 +46,11 @@ def part(numerator=1, denominator=4, uuid=UUID):
 class World:
     """A node with one GPU, and what was started on it."""
 
-    def __init__(self, place, binary, settings=None, uuid=UUID):
+    def __init__(self, place, binary, settings=None, capability="9.0"):
         self.place = place
         self.sharing = Sharing(place / "node", binary, look_s=0.02)
-        self.sharing.know((Gpu(uuid, 0, "A", 24 * GIB),), lambda uuid: settings or Settings(), fake=False)
+        self.settings = settings or Settings()
+        self.gpu = Gpu(UUID, 0, "A", 24 * GIB, compute_capability=capability)
         self.node = Node(place, sharing=self.sharing)
         self.attempt = 1
 
@@ -87,6 +88,7 @@ def world(place, binary):
         found = World(place, program, **options)
         try:
             await found.node.attempts.start()
+            await found.sharing.know((found.gpu,), lambda uuid: found.settings, fake=False)
             yield found
         finally:
             if not leave:
@@ -272,9 +274,10 @@ async def test_a_job_that_swaps_is_refused_beside_clients(world):
         {"program": ""},
         {"settings": Settings(mig=True)},
         {"settings": Settings(compute_mode="prohibited")},
+        {"capability": "6.1"},
         {"program": "/bin/false"},
     ],
-    ids=["no program", "MIG", "compute mode prohibited", "a daemon that does not start"],
+    ids=["no program", "MIG", "compute mode prohibited", "before Volta", "a daemon that does not start"],
 )
 async def test_without_mps_jobs_are_time_sliced(world, options):
     async with world(**options) as lab:
