@@ -4,14 +4,11 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading, Settings
-from ebbtide_agent.mps import find_binary, sharing
-from ebbtide_agent.mps.memory_limit import NotLimited
+from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
 from ebbtide_agent.mps.sharing import Sharing
-from ebbtide_agent.supervisor.cgroup import group_name
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import GIB, REFUSED, Node, python
+from tests.agent.supervision.node import GIB, Node, python
 
 UUID = "GPU-8a4f5b6c"
 CLIENT = """
@@ -46,11 +43,9 @@ def part(numerator=1, denominator=4, uuid=UUID):
 class World:
     """A node with one GPU, and what was started on it."""
 
-    def __init__(self, place, binary, settings=None, capability="9.0"):
+    def __init__(self, place, binary):
         self.place = place
         self.sharing = Sharing(place / "node", binary, look_s=0.02)
-        self.settings = settings or Settings()
-        self.gpu = Gpu(UUID, 0, "A", 24 * GIB, compute_capability=capability)
         self.node = Node(place, sharing=self.sharing)
         self.attempt = 1
 
@@ -84,11 +79,11 @@ def world(place, binary):
     """A node and its agent for the length of a `with`; with `leave`, what runs then goes on."""
 
     @asynccontextmanager
-    async def make(leave=False, program=binary, **options):
-        found = World(place, program, **options)
+    async def make(leave=False):
+        found = World(place, binary)
         try:
             await found.node.attempts.start()
-            await found.sharing.know((found.gpu,), lambda uuid: found.settings, fake=False)
+            await found.sharing.know((Gpu(UUID, 0, "A", 24 * GIB),), lambda _: Settings(), fake=False)
             yield found
         finally:
             if not leave:
@@ -257,81 +252,3 @@ async def test_a_job_that_swaps_is_no_client_and_keeps_others_from_it(world, pla
         assert (swap.sharing, beside.sharing) == ("time-slicing", "time-slicing")
         assert lab.node.log("1") == f"{place}/node/mps/none\n"
         assert lab.daemon is None
-
-
-async def test_a_job_that_swaps_is_refused_beside_clients(world):
-    async with world() as lab:
-        await lab.client("1")
-        await lab.node.launch(python(WAITS), job_id="2", gpus=part(), suspend=job_pb2.SUSPEND_MODE_SWAP)
-        status = await lab.node.end("2")
-        assert status.phase == REFUSED
-        assert status.refusal == "jobs on its GPU compute through an MPS server, and the driver swaps nobody beside one"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"program": ""},
-        {"settings": Settings(mig=True)},
-        {"settings": Settings(compute_mode="prohibited")},
-        {"capability": "6.1"},
-        {"program": "/bin/false"},
-    ],
-    ids=["no program", "MIG", "compute mode prohibited", "before Volta", "a daemon that does not start"],
-)
-async def test_without_mps_jobs_are_time_sliced(world, options):
-    async with world(**options) as lab:
-        assert (await lab.other("1")).sharing == "time-slicing"
-        assert lab.daemon is None
-
-
-async def test_the_server_is_no_foreign_process(world):
-    async with world() as lab:
-        await lab.client("1")
-        server = GpuProcess(lab.daemon.servers[0].pid, GIB)
-        stranger = GpuProcess(1, GIB)
-        assert lab.sharing.seen(Reading(UUID, processes=(server, stranger))).processes == (stranger,)
-
-
-def test_auto_finds_the_program_on_the_path_and_leaves_fake_gpus_alone(binary):
-    assert find_binary("auto", fake=False) == binary
-    assert find_binary("auto", fake=True) == ""
-    assert find_binary(binary, fake=True) == binary
-    assert find_binary("off", fake=False) == ""
-
-
-def test_a_program_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="--mps: 'sometimes' is neither auto nor off, and no program"):
-        find_binary("sometimes", fake=False)
-
-
-@pytest.fixture
-def groups(monkeypatch, place):
-    """A directory that passes for the agent's own control group; returns what limits were set below it."""
-    (place / "group").mkdir()
-    monkeypatch.setattr(sharing, "delegated", lambda: place / "group")
-    limits = {}
-    monkeypatch.setattr(sharing, "have_limit_set", lambda uuid, group, size: limits.update({group: (uuid, size)}))
-    return limits
-
-
-async def test_where_the_driver_can_it_limits_the_memory_of_the_attempts_control_group(world, groups, place):
-    async with world() as lab:
-        status = await lab.client("1")
-        group = place / "group" / group_name(str((place / "node").resolve()), "1.1")
-        assert groups == {group: (UUID, 6 * GIB)}
-        assert (status.sharing, status.limited_by) == ("mps", "driver")
-
-
-async def test_a_driver_that_cannot_is_not_asked_again(world, groups, monkeypatch):
-    asked = []
-
-    def refuse(*limit):
-        asked.append(limit)
-        raise NotLimited("NVML: Not Supported")
-
-    monkeypatch.setattr(sharing, "have_limit_set", refuse)
-    async with world() as lab:
-        assert [(await lab.client(job)).limited_by for job in ("1", "2")] == ["mps", "mps"]
-        assert len(asked) == 1
-        assert list((lab.place / "group").iterdir()) == []
