@@ -86,6 +86,7 @@ def start(control: Control) -> Daemon:
     """Start a daemon with a server. Raises ControlFailed, and OSError if its directory cannot be made; then none is."""
     control.check_path()
     _end_unrecorded(control)
+    shutil.rmtree(control.log_directory, ignore_errors=True)
     for directory in (control.directory, control.log_directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -99,8 +100,10 @@ def start(control: Control) -> Daemon:
             raise ControlFailed(failure)
     except ControlFailed:
         found = Daemon.load(_record(control))
-        if found is None or not end(found):
-            _forget(control)
+        if found is not None:
+            end(found)
+        else:
+            _end_unrecorded(control)
         raise
     return served
 
@@ -142,13 +145,13 @@ def _forget(control: Control) -> None:
 def _end_unrecorded(control: Control) -> None:
     """An agent may have died between the start of a daemon and its record."""
     if control.directory.exists():
+        found = None
         with suppress(ControlFailed):
             found = Identity.of(control.pid())
+        with suppress(ControlFailed):
             control.quit()  # nobody else could answer here
-            if found is not None:
-                _wait_for_end((found,), _QUIT_S)
+            _wait_for_end((found,) if found is not None else (), _QUIT_S)
         shutil.rmtree(control.directory, ignore_errors=True)
-    shutil.rmtree(control.log_directory, ignore_errors=True)
 
 
 def _daemon(control: Control) -> Identity | None:

@@ -108,23 +108,23 @@ class Daemon:
     def obey(self, words):
         match words:
             case ["get_server_list"]:
-                return f"{self.server}\n" if self.server and self.lives() else ""
+                return f"{self.server}\n" if self.lives() else ""
             case ["start_server", "-uid", uid]:
                 assert int(uid) == os.getuid()
                 self.start_server()
-            case ["get_server_status", _]:
+            case ["get_server_status", _] if self.lives():
                 return ask("server", "?status") + "\n"
-            case ["get_client_list", _]:
+            case ["get_client_list", _] if self.lives():
                 return ask("server", "?clients")
             case ["quit"] if not knobs().get("deaf"):
-                if self.server and self.lives():
+                if self.lives():
                     os.kill(self.server, signal.SIGKILL)
                     os.waitpid(self.server, 0)
                 os._exit(0)
         return ""
 
     def lives(self):
-        if os.waitpid(self.server, os.WNOHANG) != (0, 0):
+        if self.server and os.waitpid(self.server, os.WNOHANG) != (0, 0):
             self.server = 0
         return bool(self.server)
 

@@ -146,6 +146,17 @@ async def test_a_server_whose_jobs_ended_while_no_agent_was_there_is_ended_by_th
         assert not daemon.daemon.is_alive()
 
 
+async def test_a_server_that_died_while_no_agent_was_there_is_to_blame_for_the_ends_of_its_clients(world):
+    async with world(leave=True) as lab:
+        await lab.client("1", "hangs")
+        await lab.client("2")
+        lab.daemon.servers[0].signal(signal.SIGKILL)
+    async with world() as later:
+        for job in ("1", "2"):
+            assert (await later.node.end(job)).exit.mps_failure.endswith("failed (its server died)")
+        await later.no_daemon()
+
+
 async def test_when_the_server_dies_all_its_clients_end_and_nobody_is_blamed(world):
     async with world() as lab:
         await lab.client("1", "hangs")
