@@ -243,6 +243,7 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "healthy": health.healthy,
         "unhealthy_reason": health.unhealthy_reason,
         "share_allocated": _number(gpu.share_allocated),
+        "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),
         "processes": [
             {

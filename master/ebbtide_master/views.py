@@ -183,6 +183,7 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
         mem_bytes=facts.mem_bytes,
         healthy=facts.healthy,
         unhealthy_reason=facts.unhealthy_reason,
+        mps=facts.mps,
     )
     here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
     jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]

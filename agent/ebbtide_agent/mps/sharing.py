@@ -33,7 +33,7 @@ AttemptKey = tuple[str, int]  # job id, attempt
 
 # How often it is looked whether daemon and server live, and after how many looks the server is asked how it is.
 _LOOK_S = 1.0
-_LOOKS_PER_QUESTION = 10
+_LOOKS_PER_QUESTION = 30
 _SILENT_TIMES = 3
 # An attempt that ended by itself so shortly before a fault was found may have caused it.
 _CAUSE_S = 1.0
