@@ -158,14 +158,15 @@ async def _serve_for_ever(
     async with AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        closing.callback(backend.close)
         reader = GpuReader(backend)
         attribution = Attribution(attempts.pids)
         baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
         freeing = Freeing(attempts, reader, attribution, baselines)
         closing.push_async_callback(freeing.close)
         telemetry = Telemetry(reader, attribution)
-        link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():

@@ -2,14 +2,19 @@
 
 import pwd
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent import procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Link, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Link, Reading
 from ebbtide_agent.gpu.reader import GpuReader, listed_pids
+
+
+class GpusChanged(Exception):
+    """The node has GPUs that the master does not know of: it is to be told anew who this node is."""
 
 
 class Telemetry:
@@ -18,21 +23,32 @@ class Telemetry:
     def __init__(self, reader: GpuReader, attribution: Attribution) -> None:
         self._reader = reader
         self._attribution = attribution
+        self._told = frozenset(gpu.uuid for gpu in reader.gpus)
+
+    @property
+    def kind(self) -> Kind:
+        """Who answers for the GPUs."""
+        return self._reader.kind
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """The node's GPUs and whether they are healthy."""
         readings = await self._reader.read_all()
         links = await self._reader.links()
-        return [_info(gpu, readings[gpu.uuid], links) for gpu in self._reader.gpus]
+        self._told = frozenset(readings)
+        return [_info(gpu, readings[gpu.uuid], links) for gpu in self._reader.gpus if gpu.uuid in readings]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
-        """One reading of every GPU."""
+        """One reading of every GPU. Raises GpusChanged if there are others than the last inventory told."""
         readings = await self._reader.read_all()
+        if not readings.keys() <= self._told:
+            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._told)} were told")
+        xids = self._reader.take_xids()
         listed = listed_pids(readings)
         owners = self._attribution.owners(listed)
         if all(reading.processes is not None for reading in readings.values()):
             self._attribution.keep_only(listed)
-        return agent_pb2.Heartbeat(gpus=[_message(reading, owners) for reading in readings.values()])
+        told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
+        return agent_pb2.Heartbeat(gpus=[_message(reading, owners) for reading in told])
 
 
 def _info(gpu: Gpu, reading: Reading, links: Iterable[Link]) -> agent_pb2.GpuInfo:

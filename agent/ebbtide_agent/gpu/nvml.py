@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
+from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
 
 log = logging.getLogger(__name__)
@@ -152,9 +153,7 @@ class NvmlBackend:
         self._handles.pop(uuid, None)
         if meaning(error) is not Meaning.NO_VALUE:
             return Reading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
-        if any(gpu.uuid == uuid for gpu in self._gpus):
-            return Reading(uuid, unhealthy_reason="the driver does not know this GPU any more", gone=True)
-        return Reading(uuid, unhealthy_reason="no such GPU on this node")
+        return Reading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
         """Take the GPU with this number, or the slices that it is cut into, among those there are."""
@@ -299,6 +298,12 @@ def open_nvml(xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBack
     except ImportError as error:
         raise NvmlUnavailable(str(error)) from None
     return NvmlBackend(library, xids_before=xids_before)
+
+
+def open_fake(state_dir: Path, xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
+    """The fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it describes none."""
+    library = FakeNvml(state_dir)
+    return NvmlBackend(library, "fake", library.numa_node, xids_before)
 
 
 def has_real_gpus() -> bool:

@@ -1,6 +1,7 @@
 """Xids: the errors that the driver reports of a GPU as they happen, and which of them make it unhealthy."""
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -121,9 +122,9 @@ class Verdicts:
     """Which GPUs are unhealthy because of an Xid: until the driver says that they need nothing, or the agent ends."""
 
     def __init__(self, library: Any, known: Mapping[str, int]) -> None:
-        """`known`: by UUID the Xids that were seen before."""
+        """`known`: by UUID the Xids that were seen some time ago."""
         self._nvml = library
-        self._since = {uuid: (xid, time.monotonic()) for uuid, xid in known.items()}
+        self._since = {uuid: (xid, -math.inf) for uuid, xid in known.items()}
 
     def hear(self, uuid: str, xids: Iterable[int]) -> None:
         """Take note of what happened to a GPU."""

@@ -195,6 +195,6 @@ def test_a_gpu_that_was_lost_is_looked_up_again_and_found():
     library.answer("memory v2", 0, hand_nvml.GPU_IS_LOST)
     assert backend.read("GPU-0").gone
     library.answer("nvmlDeviceGetHandleByUUID", 0, hand_nvml.NOT_FOUND)
-    assert backend.read("GPU-0").unhealthy_reason == "the driver does not know this GPU any more"
+    assert backend.read("GPU-0").unhealthy_reason == "the driver does not know this GPU"
     library.answers.clear()
     assert backend.read("GPU-0").healthy
