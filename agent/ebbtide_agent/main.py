@@ -171,7 +171,7 @@ async def _serve_for_ever(
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():
             freeing.consider(status)
-        _announce(node_dir / "agent.json", name)
+        _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
         cgroup = delegated() or "none"
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
@@ -190,8 +190,8 @@ def _held_gpus(attempts: Attempts) -> frozenset[str]:
     return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
 
 
-def _announce(path: Path, name: str) -> None:
+def _announce(path: Path, name: str, gpu_backend: str) -> None:
     """Let the node's tools see that, and as which process, the agent serves."""
     me = Identity.of(os.getpid())
     assert me is not None
-    write_json(path, asdict(me) | {"node": name, "started_at": time.time()})
+    write_json(path, asdict(me) | {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend})

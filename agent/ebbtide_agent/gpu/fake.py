@@ -275,16 +275,7 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Device, version: int | None = None) -> Memory:
         self.suffer("nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo", handle.uuid)
-        release_after_s = self._faults.value().get("release_after_s", {}).get(handle.uuid, 0.0)
-        held = sum(holder.gpus[handle.uuid] or 0 for holder in self._holding(handle))
-        now = time.monotonic()
-        late = sum(
-            holder.gpus.get(handle.uuid) or 0
-            for holder, missed_at in self._missed_at.items()
-            if now < missed_at + release_after_s
-        )
-        offered = handle.mem_bytes - handle.reserved_bytes
-        used = min(handle.idle_bytes + held + late, offered)
+        offered, used = handle.mem_bytes - handle.reserved_bytes, self._used(handle)
         if not version:
             return Memory(total=handle.mem_bytes, free=offered - used, used=used + handle.reserved_bytes)
         return Memory(total=handle.mem_bytes, free=offered - used, used=used, reserved=handle.reserved_bytes)
@@ -337,6 +328,13 @@ class FakeNvml:
             return Event(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
         raise NVMLError(_TIMEOUT)
 
+    def free_bytes(self, uuid: str) -> int:
+        """What a process could still get of this GPU, whatever the faults make NVML say. Raises ValueError."""
+        device = self._devices.get(uuid)
+        if device is None:
+            raise ValueError(f"no fake GPU {uuid}")
+        return device.mem_bytes - device.reserved_bytes - self._used(device)
+
     def suffer(self, call: str, uuid: str) -> None:
         """Go wrong as the faults in force say. Raises NVMLError."""
         faults = self._faults.value()
@@ -360,6 +358,17 @@ class FakeNvml:
 
     def _together(self, groups: str, one: Device, other: Device) -> bool:
         return any(one.uuid in group and other.uuid in group for group in self._node.get(groups, ()))
+
+    def _used(self, device: Device) -> int:
+        release_after_s = self._faults.value().get("release_after_s", {}).get(device.uuid, 0.0)
+        held = sum(holder.gpus[device.uuid] or 0 for holder in self._holding(device))
+        now = time.monotonic()
+        late = sum(
+            holder.gpus.get(device.uuid) or 0
+            for holder, missed_at in self._missed_at.items()
+            if now < missed_at + release_after_s
+        )
+        return min(device.idle_bytes + held + late, device.mem_bytes - device.reserved_bytes)
 
     def _listed(self, device: Device, mps: bool) -> list[ProcessInfo]:
         most = device.mem_bytes - device.idle_bytes  # nobody holds what an idle GPU needs for itself

@@ -5,6 +5,7 @@ import os
 import time
 import uuid as uuids
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -96,6 +97,25 @@ def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
     if read_json(path) != content:
         write_json(path, content)
     return True
+
+
+def register(state_dir: Path, pid: int, starttime: int, gpus: dict[str, int]) -> None:
+    """Make the process show on these GPUs, by UUID with the bytes that it holds. Raises OSError."""
+    path = _entry(state_dir, pid)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{pid}")
+    draft.write_text(json.dumps({"pid": pid, "starttime": starttime, "gpus": gpus}))
+    os.replace(draft, path)
+
+
+def unregister(state_dir: Path, pid: int) -> None:
+    """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
+    with suppress(OSError):
+        _entry(state_dir, pid).unlink()
+
+
+def _entry(state_dir: Path, pid: int) -> Path:
+    return state_dir / "processes" / f"{pid}.json"
 
 
 def _sizes(devices: Iterable[Device]) -> list[tuple[str, int, bool]]:

@@ -41,7 +41,7 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _NO_ACTION = 0
 _SUCCESS = 0
 # A driver may need a moment to find out what a GPU needs.
-_SETTLES_S = 60.0
+_SETTLES_S = 10.0
 # So many events are taken in before anything else has its turn.
 _BATCH = 256
 
