@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from ebbtide_agent import procfs
-from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, read_holders, read_node, set_up
+from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, lives, read_holders, read_node, set_up
 from ebbtide_agent.jsonfile import read_json
 
 __all__ = ["FakeNvml", "NVMLError", "set_up"]
@@ -328,12 +328,15 @@ class FakeNvml:
             return Event(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
         raise NVMLError(_TIMEOUT)
 
-    def free_bytes(self, uuid: str) -> int:
-        """What a process could still get of this GPU, whatever the faults make NVML say. Raises ValueError."""
+    def room(self, uuid: str) -> tuple[int, int]:
+        """How many bytes processes can still get of this GPU, and how many it has, whatever the faults make NVML say.
+
+        Raises ValueError for a GPU that is none.
+        """
         device = self._devices.get(uuid)
         if device is None:
             raise ValueError(f"no fake GPU {uuid}")
-        return device.mem_bytes - device.reserved_bytes - self._used(device)
+        return device.mem_bytes - device.reserved_bytes - self._used(device), device.mem_bytes
 
     def suffer(self, call: str, uuid: str) -> None:
         """Go wrong as the faults in force say. Raises NVMLError."""
@@ -396,7 +399,7 @@ class FakeNvml:
         now = time.monotonic()
         registered = self._registered.value()
         candidates = [holder for holder in {*registered, *self._living} if device.uuid in holder.gpus]
-        living = [holder for holder in registered if device.uuid in holder.gpus and _lives(holder)]
+        living = [holder for holder in registered if device.uuid in holder.gpus and lives(holder)]
         for holder in candidates:
             if holder in living:
                 self._missed_at.pop(holder, None)  # it may have been checkpointed, and is back
@@ -408,11 +411,6 @@ class FakeNvml:
             if holder not in registered:
                 del self._missed_at[holder]
         return sorted(living, key=lambda holder: holder.pid)
-
-
-def _lives(holder: Holder) -> bool:
-    stat = procfs.read_stat(holder.pid)
-    return stat is not None and stat.alive and stat.starttime == holder.starttime
 
 
 def _cpu_s(pid: int) -> float:

@@ -151,7 +151,7 @@ def foreign(gpu: str, size: int, seconds: float | None, node: str) -> int:
 
     state_dir = _state_dir(node)
     uuid = _uuid(_faults(node), gpu)
-    free = _attempt(lambda: FakeNvml(state_dir).free_bytes(uuid))
+    free, _ = _attempt(lambda: FakeNvml(state_dir).room(uuid))
     if size > free:
         raise Failure(f"SIZE: GPU {gpu} has {format_size(free)} free, not {format_size(size)}")
     over = threading.Event()
