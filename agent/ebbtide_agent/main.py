@@ -22,7 +22,6 @@ from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
 from ebbtide_agent.freeing import Freeing, idle_baselines
-from ebbtide_agent.gpu.backend import Settings
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
@@ -165,21 +164,20 @@ async def _serve_for_ever(
     async with AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        closing.callback(backend.close)
         reader = GpuReader(backend)
-        settings = getattr(backend, "settings", lambda uuid: Settings())
-        await sharing.know(reader.gpus, settings, fake=fake)
         attribution = Attribution(attempts.pids)
         baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
         freeing = Freeing(attempts, reader, attribution, baselines)
         closing.push_async_callback(freeing.close)
         telemetry = Telemetry(reader, attribution, sharing)
-        link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():
             freeing.consider(status)
-        _announce(node_dir / "agent.json", name)
+        _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
         cgroup = delegated() or "none"
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
@@ -198,8 +196,8 @@ def _held_gpus(attempts: Attempts) -> frozenset[str]:
     return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
 
 
-def _announce(path: Path, name: str) -> None:
+def _announce(path: Path, name: str, gpu_backend: str) -> None:
     """Let the node's tools see that, and as which process, the agent serves."""
     me = Identity.of(os.getpid())
     assert me is not None
-    write_json(path, asdict(me) | {"node": name, "started_at": time.time()})
+    write_json(path, asdict(me) | {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend})

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _supervise(
             started_at = time.time()
             ranks = _start(intent, place, prepared, held, fence, group, standbys)
             _note_start(status, prepared, ranks, started_at)
-            reports = Reports(job_socket, leader_rank=intent.first_rank)
+            reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
             watch.run(channel, received)
             conclude(intent, watch, reports, status)
