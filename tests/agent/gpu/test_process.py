@@ -177,6 +177,18 @@ def test_a_driver_that_is_loaded_later_is_found(opened, fake_node, tmp_path, mon
         apart.close()
 
 
+def test_a_driver_that_was_upgraded_under_the_agent_is_told_in_words_until_it_is_reloaded(opened):
+    node, apart = opened("2xT4")
+    node.faults(errors={"*": {"nvmlInit": 18}})
+    os.kill(apart.pid, signal.SIGKILL)
+    _wait_until(lambda: apart.read(node.uuids[0]).unhealthy_reason != SILENT)
+    reading = apart.read(node.uuids[1])
+    assert reading.unhealthy_reason == "the driver was upgraded under us: reload it or reboot"
+    assert (reading.gone, len(apart.gpus())) == (False, 2)
+    node.faults()
+    _wait_until(lambda: apart.read(node.uuids[0]).healthy)
+
+
 async def test_the_master_is_told_anew_when_gpus_are_found(fake_node):
     node = fake_node("2xT4")
     node.faults(lost=[node.uuids[0]])
