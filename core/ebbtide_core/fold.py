@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, gang, limits, swaps
+from ebbtide_core import costs, foreign, gang, limits, nodes, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -391,50 +391,6 @@ def _end_refused(
             _back_off(job, job.requeues_in_row, now)
 
 
-# --- nodes ---
-
-
-def _node_registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
-    node = state.books.register(event, now)
-    state.unreachable.discard(node.id)
-    state.awaited.discard(node.id)
-    state.roomier.add(node.id)
-    for job in state.jobs_on(node):
-        if job.state is JobState.UNREACHABLE:
-            job.reason = f"node {node.id} is back"
-        state.refresh(job, now)
-
-
-def _node_disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
-    if (node := state.books.nodes.get(event.node)) is not None:
-        node.connected = False
-        node.last_seen = now
-        state.books.refresh(node)
-
-
-def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
-    node = state.books.nodes[event.node]
-    node.connected, node.lost = False, True
-    state.books.refresh(node)
-    state.unreachable.add(node.id)
-    state.awaited.discard(node.id)
-    for job in state.jobs_on(node):
-        if job.live is not None:
-            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
-        state.refresh(job, now)
-
-
-def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
-    node = state.books.nodes[event.node]
-    if event.healthy:
-        node.quarantine.pop(event.gpu, None)
-    if event.gpu in node.gpus:
-        facts = node.gpus[event.gpu]
-        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
-        state.books.refresh(node)
-        state.roomier.add(node.id)
-
-
 _Handler = Callable[[ClusterState, Any, float], None]
 
 
@@ -487,10 +443,11 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.Quiesced: _quiesced,
     e.Unquiesced: _unquiesced,
     e.JobSubmitted: _job_submitted,
-    e.NodeRegistered: _node_registered,
-    e.NodeDisconnected: _node_disconnected,
-    e.NodeLost: _node_lost,
-    e.GpuHealthChanged: _gpu_health_changed,
+    e.NodeRegistered: nodes.registered,
+    e.NodeDisconnected: nodes.disconnected,
+    e.NodeLost: nodes.lost,
+    e.GpuHealthChanged: nodes.gpu_health_changed,
+    e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

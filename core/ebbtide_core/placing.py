@@ -1,12 +1,17 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, filterfalse, islice
+from typing import Final
 
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
 from ebbtide_core.moving import reads_checkpoint
+
+CONTEXT_BYTES: Final = 600 * 2**20
+"""What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
 
 
 class Trial:
@@ -35,7 +40,7 @@ class Trial:
         """The greatest share that may be promised to nobody, in parts; never less than there is."""
         if (idle := self.idle) > 0:
             return idle * WHOLE
-        shared = self._room.shared or any(taken.share % WHOLE for taken in self._taken)
+        shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
         return WHOLE - 1 if shared else 0
 
     @property
@@ -183,16 +188,24 @@ class Trial:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
         if 0 < share < WHOLE:
-            yield from self._by_shares_left()
+            yield from self._by_least_left(job, share)
         first = max(1, share // WHOLE) if share else 0
         for count in sorted(idle, reverse=job.gpus_max > share and not fullest):
             if count >= first:
                 yield from idle[count]
+        if 0 < share < WHOLE and self._books.beside:
+            yield from self._books.beside
 
-    def _by_shares_left(self) -> list[NodeId]:
-        """The nodes where GPUs are shared, those first whose shared GPUs have least left."""
-        left = {id: sum(WHOLE - share for share in self.use(id).shares.values()) for id in self._room.shared}
-        return sorted(left, key=left.__getitem__)
+    def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
+        """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
+        fits: dict[NodeId, float] = {}
+        for id in self._room.shared:
+            node, use = self.nodes[id], self.use(id)
+            slices = [node.slices[gpu] for gpu in use.shares if gpu in node.slices]
+            left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
+            if left:
+                fits[id] = min(left)
+        return sorted(fits, key=fits.__getitem__)
 
     def _on_node(self, job: Job, share: int, node: Node) -> NodeAllocation | None:
         use, spec = self._use.get(node.id) or node.promised, job.spec
@@ -321,20 +334,52 @@ def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
     return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
 
 
+def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
+    """What ``job`` gets of the memory of a GPU of which it gets ``share``, in bytes.
+
+    That is its share of it. If its submitter named what its data need, it is that and `CONTEXT_BYTES`; what was
+    measured since has that inside.
+    """
+    needed = job.gpu_mem_bytes
+    if not needed:
+        return whole.mem_bytes * share // WHOLE
+    if needed != job.spec.gpu_mem_bytes:
+        return needed
+    return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
+
+
+def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use) -> float | None:
+    """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
+
+    The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
+    relative to the whole GPU, added up.
+    """
+    share_left = WHOLE - use.share(whole.gpu) - share
+    memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
+    if share_left < 0 or memory_left < 0:
+        return None
+    return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
+
+
 def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the fullest."""
-    best: tuple[tuple[bool, bool, int], GpuSlice] | None = None
+    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
+
+    Those with processes of no job come last, where they are offered at all.
+    """
+    best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
     own = _own_gpus(job)
-    for id, whole in node.slices.items():
-        used = use.share(id)
-        memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
-        if used + share > WHOLE or use.gpu_mem.get(id, 0) + memory > whole.mem_bytes:
-            continue
-        leaving = node.held.share(id) + share > WHOLE
-        cost = (leaving and id not in own, id not in own, -used)
-        if best is None or cost < best[0]:
-            best = cost, GpuSlice(id, share, memory)
-    return None if best is None else (best[1],)
+    for offers in (node.slices, node.beside):
+        for id, offered in offers.items():
+            whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
+            if (left := left_over(job, share, whole, offered, use)) is None:
+                continue
+            leaving = node.held.share(id) + share > WHOLE
+            cost = (leaving and id not in own, id not in own, left)
+            if best is None or cost < best[0]:
+                best = cost, GpuSlice(id, share, memory_of(job, share, whole))
+        if best is not None:
+            return (best[1],)
+    return None
 
 
 def _own_gpus(job: Job) -> frozenset[GpuId]:

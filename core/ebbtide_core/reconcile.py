@@ -130,7 +130,7 @@ def _exists(state: ClusterState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = state.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(gpu.gpu in node.slices for gpu in piece.gpus):
+        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 

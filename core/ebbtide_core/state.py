@@ -41,6 +41,8 @@ class ClusterState:
         """Those of them for whom it is kept until an attempt can start there."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
+        self.foreign_gpu_s: dict[str, float] = {}
+        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
         self.recovery_ends = 0.0

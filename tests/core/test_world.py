@@ -16,6 +16,8 @@ from ebbtide_core.model import (
     WHOLE,
     AttemptRef,
     ExitFacts,
+    ForeignProcess,
+    GpuId,
     JobClass,
     JobId,
     JobState,
@@ -71,6 +73,7 @@ class World(RuleBasedStateMachine):
         self.accepted: set[JobId] = set()
         self.finished: dict[JobId, JobState] = {}
         self.connected = dict.fromkeys(NODES, False)
+        self.foreign: set[str] = set()
         for node in NODES:
             self.connect(node)
 
@@ -89,6 +92,9 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
+            if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
+                attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
+                assert self.foreign.isdisjoint(attempt.allocation.gpu_ids), "placed beside a foreign process"
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
@@ -320,6 +326,14 @@ class World(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
         self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
+
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, GPUS - 1))
+    def come_or_go_past_the_cluster(self, node: str, index: int) -> None:
+        """Somebody starts a process on a GPU that no job is to know of, or ends it."""
+        if self.connected[node]:
+            self.foreign ^= {gpu := f"{node}{index}"}
+            found = (ForeignProcess(7, "eve", "python", 1 << 30),) if gpu in self.foreign else ()
+            self.tell(e.ForeignUseChanged(NodeId(node), GpuId(gpu), found))
 
     @rule(node=st.sampled_from(NODES))
     def disconnect(self, node: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, NodeAllocation
-from ebbtide_core.placing import Trial
+from ebbtide_core.placing import Trial, memory_of
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.seats import size_at_most, sizes
 
@@ -35,7 +35,7 @@ def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Alloca
 
 def _shared(trial: Trial, job: Job, piece: NodeAllocation, share: int) -> Allocation:
     whole = trial.nodes[piece.node].slices[piece.gpus[0].gpu]
-    memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+    memory = memory_of(job, share, whole)
     return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
 
 
