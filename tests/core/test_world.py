@@ -446,6 +446,8 @@ class World(RuleBasedStateMachine):
             return
         for node in NODES:
             self.connect(node)
+        for gpu in sorted(self.foreign):
+            self.come_or_go_past_the_cluster(gpu[0], int(gpu[1]))
         for _ in range(60):
             self.now += 1000.0
             for process in list(self.processes.values()):
