@@ -54,6 +54,7 @@ def _message(reading: Reading, owners: Mapping[int, AttemptKey]) -> agent_pb2.Gp
         processes=[_process(process, owners.get(process.pid)) for process in processes],
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
+        processes_unknown=reading.processes is None,
     )
 
 
