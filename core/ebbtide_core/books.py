@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
+from ebbtide_core.linking import Topology, topology_of
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -127,7 +128,8 @@ class Node:
     that they are all GPUs. ``promised`` is the very object that ``held`` is while the two are equal. ``entire`` is a
     piece of all ``slices`` and nothing else.
     ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
-    which shares are offered all the same, with the memory that these processes leave.
+    which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
+    no difference which GPUs a job gets; ``together`` is how many one job can have.
     """
 
     id: NodeId
@@ -146,9 +148,12 @@ class Node:
     sound: bool = True
     foreign: dict[GpuId, ForeignUse] = field(default_factory=dict)
     beside: dict[GpuId, GpuSlice] = field(default_factory=dict)
+    topology: Topology | None = field(init=False)
+    together: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.promised = self.held
+        self.link()
         self.list_slices()
 
     def part(self) -> None:
@@ -213,6 +218,20 @@ class Node:
         """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
         return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
 
+    def idle_together(self, use: Use) -> int:
+        """How many idle GPUs one job could have: MIG slices are not combined."""
+        count = self.idle(use)
+        if self.topology is None or not self.topology.slices:
+            return count
+        apart = [gpu for gpu in self.topology.slices if gpu in self.slices]
+        return count - sum(1 for gpu in apart if use.share(gpu) == 0)
+
+    def link(self) -> None:
+        """Take note of how its GPUs reach each other."""
+        self.topology = topology_of(self.gpus.values())
+        whole = sum(1 for facts in self.gpus.values() if facts.parent is None)
+        self.together = whole or min(1, len(self.gpus))
+
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
@@ -272,7 +291,7 @@ class Room:
 
 @frozen
 class Most:
-    """The most that a node has, reachable or not. ``gpus`` are the counts of all nodes, the largest first.
+    """The most that a node has for one job, reachable or not. ``gpus`` are the counts of all, the largest first.
 
     ``sums`` are the counts of the largest node, of the two largest, and so on.
     """
@@ -296,8 +315,8 @@ class Books:
     """The books of all nodes.
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the usable nodes see, ``largest`` is the most GPUs that one of them has. ``foreign`` are the usable nodes
-    with processes of no job on their GPUs, ``beside`` those that offer shares beside them.
+    roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
+    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them.
     """
 
     def __init__(self) -> None:
@@ -328,6 +347,7 @@ class Books:
             gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
         node.facts, node.gpus, node.last_seen = event, gpus, now
         node.connected, node.lost = True, False
+        node.link()
         self.refresh(node)
         return node
 
@@ -342,7 +362,7 @@ class Books:
                 index.pop(node.id, None)
         self.room.update(node, node.promised)
         self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
-        self.largest = max((len(other.gpus) for other in self.usable.values()), default=0)
+        self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None
 
     @property
@@ -350,7 +370,7 @@ class Books:
         """The most that a node has of anything."""
         if self._most is None:
             nodes = self.nodes.values()
-            gpus = tuple(sorted((len(node.gpus) for node in nodes), reverse=True))
+            gpus = tuple(sorted((node.together for node in nodes), reverse=True))
             self._most = Most(
                 gpus=gpus,
                 sums=tuple(accumulate(gpus)),

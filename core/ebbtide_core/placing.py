@@ -1,12 +1,13 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, filterfalse, islice
 from typing import Final
 
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
+from ebbtide_core.linking import Topology
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
 from ebbtide_core.moving import reads_checkpoint
 
@@ -165,8 +166,11 @@ class Trial:
         pieces, left = [], (share - allocation.share) // WHOLE
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
-            more = min(left, node.idle(self.use(piece.node)))
-            extra = _pick(job, more * WHOLE, node, self.use(piece.node))
+            use, own_gpus = self.use(piece.node), [gpu.gpu for gpu in piece.gpus]
+            if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
+                return None
+            more = min(left, node.idle_together(use))
+            extra = _pick(job, more * WHOLE, node, use, own_gpus)
             if extra:
                 piece = NodeAllocation(piece.node, piece.gpus + extra, piece.cpus, piece.mem_bytes)
                 left -= more
@@ -177,7 +181,9 @@ class Trial:
             if len(pieces) == job.spec.max_nodes or not left:
                 break
             new = (
-                self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own and _sees(node, root) else None
+                self._on_node(job, min(idle, left) * WHOLE, node, ())
+                if node.id not in own and _sees(node, root)
+                else None
             )
             if new is not None:
                 pieces.append(new)
@@ -207,7 +213,10 @@ class Trial:
                 fits[id] = min(left)
         return sorted(fits, key=fits.__getitem__)
 
-    def _on_node(self, job: Job, share: int, node: Node) -> NodeAllocation | None:
+    def _on_node(
+        self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
+    ) -> NodeAllocation | None:
+        """Room for ``job`` there; ``beside``: as for `_pick`."""
         use, spec = self._use.get(node.id) or node.promised, job.spec
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
@@ -215,7 +224,7 @@ class Trial:
             or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
-        slices = _pick(job, share, node, use)
+        slices = _pick(job, share, node, use, beside)
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
@@ -243,7 +252,7 @@ class Trial:
                     # nowhere to come back to, there is nothing to look at.
                     piece = node.entire
                 else:
-                    piece = self._on_node(job, min(idle, left) * WHOLE, node)
+                    piece = self._on_node(job, min(idle, left) * WHOLE, node, ())
                     if now and piece is not None and not self._free_now(job, node, piece):
                         piece = None
                 if piece is not None:
@@ -277,7 +286,7 @@ class Trial:
             found: dict[str, list[NodeAllocation]] = {}
             for id in self._candidates(job, each, True):
                 node = self.nodes.get(id) if wanted is None or id in wanted else None
-                piece = None if node is None else self._on_node(job, each, node)
+                piece = None if node is None else self._on_node(job, each, node, ())
                 if node is None or piece is None or (now and not self._free_now(job, node, piece)):
                     continue
                 pieces = found.setdefault(node.facts.checkpoint_root_id, [])
@@ -293,16 +302,27 @@ class Trial:
                 return
             for id in idle[count]:
                 if wanted is None or id in wanted:
-                    yield known[id], count
+                    node = known[id]
+                    if node.topology is None:
+                        yield node, count
+                    elif together := node.idle_together(self.use(id)):
+                        yield node, together
 
 
-def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few."""
+def _pick(
+    job: Job, share: int, node: Node, use: Use, beside: Collection[GpuId] | None = None
+) -> tuple[GpuSlice, ...] | None:
+    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
+
+    ``beside`` are those of them that it has there anyway; none, and not None, if all that it has are on other nodes.
+    """
     if share == 0:
         return ()
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
     count, memory = share // WHOLE, job.gpu_mem_bytes
+    if node.topology is not None:
+        return _pick_linked(job, count, node, node.topology, use, beside)
     if node.held is use and not (job.attempts or memory or use.whole or use.shares):
         return node.entire.gpus[:count] if count <= len(node.slices) else None
     own = _own_gpus(job)
@@ -321,6 +341,25 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
         return None
     ids = set(islice(chosen, count))
     return tuple(piece for piece in idle if piece.gpu in ids)
+
+
+def _pick_linked(
+    job: Job, count: int, node: Node, topology: Topology, use: Use, beside: Collection[GpuId] | None
+) -> tuple[GpuSlice, ...] | None:
+    """As `_pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
+    alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
+    idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
+    own = idle.keys() & _own_gpus(job)
+    now = idle.keys() & {piece.gpu for piece in _idle(node, memory, use, node.held)}
+    chosen: frozenset[GpuId] = frozenset()
+    for pool in (own, now, idle.keys()):
+        rest = pool - chosen
+        if len(chosen) + len(rest) < count:
+            chosen |= rest
+            continue
+        more = topology.choose(rest, count - len(chosen), idle.keys(), chosen | set(beside or ()))
+        return tuple(piece for id, piece in idle.items() if id in chosen or id in more)
+    return None
 
 
 def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:

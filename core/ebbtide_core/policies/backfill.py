@@ -315,7 +315,7 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
 
 def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: Use, then: Use) -> NodeAllocation:
     """``piece`` on those GPUs, with the memory that ``job`` gets, that leave most of what is free ``now`` to others."""
-    if not piece.gpus or piece.gpus == node.entire.gpus:
+    if not piece.gpus or piece.gpus == node.entire.gpus or (node.topology is not None and len(piece.gpus) > 1):
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():
