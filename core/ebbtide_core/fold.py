@@ -181,18 +181,19 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
-        _resumed(job, attempt, placed, now)
+        _resumed(state, job, attempt, placed, now)
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
 
 
-def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
+def _resumed(state: ClusterState, job: Job, attempt: Attempt, placed: float, now: float) -> None:
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     suspension.resumed_by = attempt.number
     suspension.placed = placed
     costs.note_return(job, now)
+    state.measured[job.id] = job
 
 
 def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: float) -> None:
@@ -328,6 +329,8 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+    if state.measured:
+        state.measured.pop(job.id, None)
     state.unplan(job)
 
 

@@ -85,7 +85,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
         return
     if job.running:
         live = job.attempts[-1]
-        reason = f"{placement.reason}: {count_text(live.allocation.share)} to {count_text(wanted.share)}"
+        before, after = count_text(live.allocation.share), count_text(wanted.share)
+        reason = placement.reason if before == after else f"{placement.reason}: {before} to {after}"
         yield stop(job, StopCause.RESIZED, reason)
         yield RoomClaimed(job.id, wanted, reason)
     elif job.claiming:

@@ -20,6 +20,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.placing import Trial, memory_of
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
 from ebbtide_core.queues import Queue, ShapedQueue, shape_of
@@ -46,7 +47,7 @@ def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_a
         nonlocal backfill
         if backfill is not None:
             return backfill.admit(job)
-        if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s):
+        if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s) or defragment(draft, job, resize_after_s):
             return True
         draft.wait(job)
         if job.own_room is None:
