@@ -18,9 +18,11 @@ from ebbtide_core.model import (
     ExitFacts,
     ForeignProcess,
     GpuId,
+    GpuLink,
     JobClass,
     JobId,
     JobState,
+    LinkKind,
     NodeId,
     RefusalCause,
     SuspendMode,
@@ -38,6 +40,19 @@ LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap
 NODES = ("a", "b")
 GPUS = 3
 PORT = 20000
+
+
+SLICE = "b2"
+
+
+def linked(node: e.NodeRegistered) -> e.NodeRegistered:
+    """The first and the last GPU of node a are an NVLink pair; the last one of node b is a MIG slice."""
+    first, *between, last = node.gpus
+    if node.node == "a":
+        first = dataclasses.replace(first, links=(GpuLink(last.gpu, LinkKind.NVLINK),))
+    else:
+        last = dataclasses.replace(last, parent=GpuId("the GPU that it is cut from"))
+    return dataclasses.replace(node, gpus=(first, *between, last))
 
 
 @dataclass
@@ -94,7 +109,9 @@ class World(RuleBasedStateMachine):
         for command in commands:
             if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
                 attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
-                assert self.foreign.isdisjoint(attempt.allocation.gpu_ids), "placed beside a foreign process"
+                gpus = attempt.allocation.gpu_ids
+                assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
+                assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
@@ -202,9 +219,10 @@ class World(RuleBasedStateMachine):
             priority=priority,
             grace_s=float(len(self.accepted) + 1),
         )
-        id = JobId(str(len(self.accepted) + 1))
-        self.accepted.add(id)
-        self.tell(e.JobSubmitted(id, spec, "ann", hold))
+        submitted = e.JobSubmitted(JobId(str(len(self.accepted) + 1)), spec, "ann", hold)
+        if self.cluster.refusal(submitted) is None:
+            self.accepted.add(submitted.job)
+            self.tell(submitted)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), size=st.integers(1, 3))
@@ -355,7 +373,7 @@ class World(RuleBasedStateMachine):
         self.connected[node] = True
         here = [process for process in self.processes.values() if process.node == node]
         known = tuple(process.ref for process in here)
-        self.tell(registration(node, GPUS, known=known, checkpoint_root_id="shared"))
+        self.tell(linked(registration(node, GPUS, known=known, checkpoint_root_id="shared")))
         for process in here:
             self._tell_all(process.reports)
 
