@@ -14,6 +14,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
 from ebbtide_core.model import (
     WHOLE,
+    Allocation,
     AttemptRef,
     ExitFacts,
     ForeignProcess,
@@ -43,6 +44,7 @@ PORT = 20000
 
 
 SLICE = "b2"
+FOREIGN_BYTES = 20 << 30
 
 
 def linked(node: e.NodeRegistered) -> e.NodeRegistered:
@@ -76,8 +78,8 @@ class Process:
 class World(RuleBasedStateMachine):
     """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
 
-    @initialize(policy=st.sampled_from([*POLICIES]))
-    def begin(self, policy: str) -> None:
+    @initialize(policy=st.sampled_from([*POLICIES]), shares=st.booleans())
+    def begin(self, policy: str, shares: bool) -> None:
         options = {field.name for field in dataclasses.fields(POLICIES[policy])}
         self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
         self.cluster = Cluster(self.policy)
@@ -89,6 +91,7 @@ class World(RuleBasedStateMachine):
         self.finished: dict[JobId, JobState] = {}
         self.connected = dict.fromkeys(NODES, False)
         self.foreign: set[str] = set()
+        self.shares_with_foreign = shares
         for node in NODES:
             self.connect(node)
 
@@ -109,13 +112,23 @@ class World(RuleBasedStateMachine):
         for command in commands:
             if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
                 attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
-                gpus = attempt.allocation.gpu_ids
-                assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
-                assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
+                self._check_placement(attempt.allocation)
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
                         self._order(command, node)
+
+    def _check_placement(self, allocation: Allocation) -> None:
+        gpus = allocation.gpu_ids
+        assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
+        if not self.shares_with_foreign:
+            assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
+        for piece in allocation.nodes:
+            held = self.cluster.state.books.nodes[piece.node].held
+            for gpu in piece.gpus:
+                if gpu.gpu in self.foreign:
+                    assert gpu.share < WHOLE
+                    assert held.gpu_mem[gpu.gpu] + FOREIGN_BYTES <= 40 << 30, "memory that others have"
 
     def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
@@ -350,7 +363,7 @@ class World(RuleBasedStateMachine):
         """Somebody starts a process on a GPU that no job is to know of, or ends it."""
         if self.connected[node]:
             self.foreign ^= {gpu := f"{node}{index}"}
-            found = (ForeignProcess(7, "eve", "python", 1 << 30),) if gpu in self.foreign else ()
+            found = (ForeignProcess(7, "eve", "python", FOREIGN_BYTES),) if gpu in self.foreign else ()
             self.tell(e.ForeignUseChanged(NodeId(node), GpuId(gpu), found))
 
     @rule(node=st.sampled_from(NODES))
@@ -373,7 +386,9 @@ class World(RuleBasedStateMachine):
         self.connected[node] = True
         here = [process for process in self.processes.values() if process.node == node]
         known = tuple(process.ref for process in here)
-        self.tell(linked(registration(node, GPUS, known=known, checkpoint_root_id="shared")))
+        shares = self.shares_with_foreign
+        facts = registration(node, GPUS, known=known, checkpoint_root_id="shared", share_with_foreign=shares)
+        self.tell(linked(facts))
         for process in here:
             self._tell_all(process.reports)
 
