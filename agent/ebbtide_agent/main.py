@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -57,6 +57,7 @@ class AgentOptions:
     warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
+    share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
 
 
 class CannotRun(Exception):
@@ -146,6 +147,7 @@ async def _serve_for_ever(
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
     address = address_of(network.interface) if network.interface else ""
     node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
+    node = replace(node, share_with_foreign=options.share_with_foreign)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)

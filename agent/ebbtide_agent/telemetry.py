@@ -97,6 +97,7 @@ def _message(reading: Reading, owners: Mapping[int, AttemptKey]) -> agent_pb2.Gp
         temperature_c=reading.temperature_c,
         power_w=reading.power_w,
         xids=reading.xids,
+        processes_unknown=reading.processes is None,
     )
 
 

@@ -7,7 +7,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 Facts = dict[str, Any]
 
@@ -245,16 +245,17 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "share_allocated": _number(gpu.share_allocated),
         "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),
-        "processes": [
-            {
-                "pid": process.pid,
-                "mem_bytes": _optional(process, "mem_bytes"),
-                "id": process.job_id or None,
-                "user": process.user,
-                "command": process.command,
-            }
-            for process in reading.processes
-        ],
+        "processes": [_process_facts(process) | {"id": process.job_id or None} for process in reading.processes],
+        "foreign": [_process_facts(process) for process in gpu.foreign],
+    }
+
+
+def _process_facts(process: agent_pb2.GpuProcess) -> Facts:
+    return {
+        "pid": process.pid,
+        "mem_bytes": _optional(process, "mem_bytes"),
+        "user": process.user,
+        "command": process.command,
     }
 
 

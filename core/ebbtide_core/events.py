@@ -13,6 +13,7 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     ExitFacts,
+    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -156,7 +157,10 @@ class JobRetired(Event):
 
 @frozen(kw_only=True)
 class NodeRegistered(Event):
-    """A node connected. ``known`` are the attempts that it has, ended ones included."""
+    """A node connected. ``known`` are the attempts that it has, ended ones included.
+
+    With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    """
 
     node: NodeId
     hostname: str
@@ -169,6 +173,7 @@ class NodeRegistered(Event):
     version: str
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
+    share_with_foreign: bool = False
 
 
 @frozen
@@ -195,6 +200,15 @@ class GpuHealthChanged(Event):
     gpu: GpuId
     healthy: bool
     reason: str = ""
+
+
+@frozen
+class ForeignUseChanged(Event):
+    """All processes of no job that are on a GPU now; none: the last has left."""
+
+    node: NodeId
+    gpu: GpuId
+    processes: tuple[ForeignProcess, ...]
 
 
 @frozen
@@ -397,7 +411,7 @@ JobEvent = (
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged
+NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
@@ -82,12 +83,12 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(piece.mem_bytes < job.gpu_mem_bytes for piece in node.slices.values())),
+        ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(state.books).has_room(job, node):
-        found = ["too few GPUs left"]
-    return NodeView(id, max(0, node.idle(use)), len(node.gpus), ", ".join(found))
+        found = ["too few GPUs left", *(in_the_way(node) if job.gpus_min else ())]
+    return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 
 def _expected(state: ClusterState, job: Job) -> Leave | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, gang, limits, swaps
+from ebbtide_core import costs, foreign, gang, limits, nodes, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -181,18 +181,19 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
-        _resumed(job, attempt, placed, now)
+        _resumed(state, job, attempt, placed, now)
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
 
 
-def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
+def _resumed(state: ClusterState, job: Job, attempt: Attempt, placed: float, now: float) -> None:
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     suspension.resumed_by = attempt.number
     suspension.placed = placed
     costs.note_return(job, now)
+    state.measured[job.id] = job
 
 
 def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: float) -> None:
@@ -328,6 +329,8 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+    if state.measured:
+        state.measured.pop(job.id, None)
     state.unplan(job)
 
 
@@ -391,50 +394,6 @@ def _end_refused(
             _back_off(job, job.requeues_in_row, now)
 
 
-# --- nodes ---
-
-
-def _node_registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
-    node = state.books.register(event, now)
-    state.unreachable.discard(node.id)
-    state.awaited.discard(node.id)
-    state.roomier.add(node.id)
-    for job in state.jobs_on(node):
-        if job.state is JobState.UNREACHABLE:
-            job.reason = f"node {node.id} is back"
-        state.refresh(job, now)
-
-
-def _node_disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
-    if (node := state.books.nodes.get(event.node)) is not None:
-        node.connected = False
-        node.last_seen = now
-        state.books.refresh(node)
-
-
-def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
-    node = state.books.nodes[event.node]
-    node.connected, node.lost = False, True
-    state.books.refresh(node)
-    state.unreachable.add(node.id)
-    state.awaited.discard(node.id)
-    for job in state.jobs_on(node):
-        if job.live is not None:
-            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
-        state.refresh(job, now)
-
-
-def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
-    node = state.books.nodes[event.node]
-    if event.healthy:
-        node.quarantine.pop(event.gpu, None)
-    if event.gpu in node.gpus:
-        facts = node.gpus[event.gpu]
-        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
-        state.books.refresh(node)
-        state.roomier.add(node.id)
-
-
 _Handler = Callable[[ClusterState, Any, float], None]
 
 
@@ -487,10 +446,11 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.Quiesced: _quiesced,
     e.Unquiesced: _unquiesced,
     e.JobSubmitted: _job_submitted,
-    e.NodeRegistered: _node_registered,
-    e.NodeDisconnected: _node_disconnected,
-    e.NodeLost: _node_lost,
-    e.GpuHealthChanged: _gpu_health_changed,
+    e.NodeRegistered: nodes.registered,
+    e.NodeDisconnected: nodes.disconnected,
+    e.NodeLost: nodes.lost,
+    e.GpuHealthChanged: nodes.gpu_health_changed,
+    e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

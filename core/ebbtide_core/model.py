@@ -195,9 +195,40 @@ class Allocation:
         return iter(self.nodes)
 
 
+class LinkKind(Enum):
+    """How two GPUs of a node reach each other, the fastest first."""
+
+    NVLINK = 1
+    SWITCH = 2
+    HOST_BRIDGE = 3
+    NUMA_NODE = 4
+    SYSTEM = 5
+
+
+@frozen
+class GpuLink:
+    """How a GPU reaches another one, ``gpu``, of its node."""
+
+    gpu: GpuId
+    kind: LinkKind
+
+
+@frozen
+class ForeignProcess:
+    """A process on a GPU that belongs to no job; ``mem_bytes`` is None if not available."""
+
+    pid: int
+    user: str
+    command: str
+    mem_bytes: int | None = None
+
+
 @frozen
 class GpuFacts:
-    """One GPU as its node reported it; with ``mps``, jobs that share it compute through an MPS server."""
+    """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
+
+    With ``mps``, jobs that share it compute through an MPS server.
+    """
 
     gpu: GpuId
     index: int
@@ -205,6 +236,9 @@ class GpuFacts:
     mem_bytes: int
     healthy: bool = True
     unhealthy_reason: str = ""
+    numa_node: int | None = None
+    parent: GpuId | None = None
+    links: tuple[GpuLink, ...] = ()
     mps: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.foreign import users_text
 from ebbtide_core.model import NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
@@ -30,6 +31,10 @@ def _about_cluster(event: Event) -> str:
             return f"has been silent for {event.silent_s:.0f} s; what runs there is not started elsewhere"
         case e.GpuHealthChanged():
             return f"GPU {event.gpu} {'is usable again' if event.healthy else f'is unusable: {event.reason}'}"
+        case e.ForeignUseChanged(processes=()):
+            return f"GPU {event.gpu} is used by no process but jobs' any more"
+        case e.ForeignUseChanged():
+            return f"GPU {event.gpu} is used by {users_text(event.processes)}, which belongs to no job"
         case _:
             return type(event).__name__
 

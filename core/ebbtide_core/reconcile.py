@@ -85,7 +85,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
         return
     if job.running:
         live = job.attempts[-1]
-        reason = f"{placement.reason}: {count_text(live.allocation.share)} to {count_text(wanted.share)}"
+        before, after = count_text(live.allocation.share), count_text(wanted.share)
+        reason = placement.reason if before == after else f"{placement.reason}: {before} to {after}"
         yield stop(job, StopCause.RESIZED, reason)
         yield RoomClaimed(job.id, wanted, reason)
     elif job.claiming:
@@ -130,7 +131,7 @@ def _exists(state: ClusterState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = state.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(gpu.gpu in node.slices for gpu in piece.gpus):
+        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 

@@ -67,6 +67,11 @@ class Snapshot:
         """How fast a job gets with its share of GPUs."""
         return self._state.speedup
 
+    @property
+    def measured(self) -> Mapping[JobId, Job]:
+        """The unfinished jobs of which it was measured what a restart costs them."""
+        return self._state.measured
+
     def elastic(self) -> list[Job]:
         """The jobs with room promised to them whose GPU count may vary."""
         return sorted(self._state.elastic.values(), key=_sequence)

@@ -39,8 +39,12 @@ class ClusterState:
         """Those with room promised to them."""
         self.claims: dict[JobId, Job] = {}
         """Those of them for whom it is kept until an attempt can start there."""
+        self.measured: dict[JobId, Job] = {}
+        """The unfinished jobs of which it was measured what a restart costs them."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
+        self.foreign_gpu_s: dict[str, float] = {}
+        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
         self.recovery_ends = 0.0

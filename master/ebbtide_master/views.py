@@ -8,6 +8,7 @@ from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
 from ebbtide_core.explain import Explanation
+from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobState
 from ebbtide_core.narrate import narrate
@@ -188,4 +189,8 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
     here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
     jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]
     share = parts_to_share(node.held.share(gpu))
-    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs)
+    others = [
+        agent_pb2.GpuProcess(pid=found.pid, mem_bytes=found.mem_bytes, user=found.user, command=found.command)
+        for found in on_gpu(node, gpu)
+    ]
+    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others)

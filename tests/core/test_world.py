@@ -14,11 +14,16 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
 from ebbtide_core.model import (
     WHOLE,
+    Allocation,
     AttemptRef,
     ExitFacts,
+    ForeignProcess,
+    GpuId,
+    GpuLink,
     JobClass,
     JobId,
     JobState,
+    LinkKind,
     NodeId,
     RefusalCause,
     SuspendMode,
@@ -36,6 +41,20 @@ LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap
 NODES = ("a", "b")
 GPUS = 3
 PORT = 20000
+
+
+SLICE = "b2"
+FOREIGN_BYTES = 20 << 30
+
+
+def linked(node: e.NodeRegistered) -> e.NodeRegistered:
+    """The first and the last GPU of node a are an NVLink pair; the last one of node b is a MIG slice."""
+    first, *between, last = node.gpus
+    if node.node == "a":
+        first = dataclasses.replace(first, links=(GpuLink(last.gpu, LinkKind.NVLINK),))
+    else:
+        last = dataclasses.replace(last, parent=GpuId("the GPU that it is cut from"))
+    return dataclasses.replace(node, gpus=(first, *between, last))
 
 
 @dataclass
@@ -59,8 +78,8 @@ class Process:
 class World(RuleBasedStateMachine):
     """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
 
-    @initialize(policy=st.sampled_from([*POLICIES]))
-    def begin(self, policy: str) -> None:
+    @initialize(policy=st.sampled_from([*POLICIES]), shares=st.booleans())
+    def begin(self, policy: str, shares: bool) -> None:
         options = {field.name for field in dataclasses.fields(POLICIES[policy])}
         self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
         self.cluster = Cluster(self.policy)
@@ -71,6 +90,8 @@ class World(RuleBasedStateMachine):
         self.accepted: set[JobId] = set()
         self.finished: dict[JobId, JobState] = {}
         self.connected = dict.fromkeys(NODES, False)
+        self.foreign: set[str] = set()
+        self.shares_with_foreign = shares
         for node in NODES:
             self.connect(node)
 
@@ -89,10 +110,25 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
+            if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
+                attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
+                self._check_placement(attempt.allocation)
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
                         self._order(command, node)
+
+    def _check_placement(self, allocation: Allocation) -> None:
+        gpus = allocation.gpu_ids
+        assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
+        if not self.shares_with_foreign:
+            assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
+        for piece in allocation.nodes:
+            held = self.cluster.state.books.nodes[piece.node].held
+            for gpu in piece.gpus:
+                if gpu.gpu in self.foreign:
+                    assert gpu.share < WHOLE
+                    assert held.gpu_mem[gpu.gpu] + FOREIGN_BYTES <= 40 << 30, "memory that others have"
 
     def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
@@ -196,9 +232,10 @@ class World(RuleBasedStateMachine):
             priority=priority,
             grace_s=float(len(self.accepted) + 1),
         )
-        id = JobId(str(len(self.accepted) + 1))
-        self.accepted.add(id)
-        self.tell(e.JobSubmitted(id, spec, "ann", hold))
+        submitted = e.JobSubmitted(JobId(str(len(self.accepted) + 1)), spec, "ann", hold)
+        if self.cluster.refusal(submitted) is None:
+            self.accepted.add(submitted.job)
+            self.tell(submitted)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), size=st.integers(1, 3))
@@ -321,6 +358,14 @@ class World(RuleBasedStateMachine):
         self.now += seconds
         self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
 
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, GPUS - 1))
+    def come_or_go_past_the_cluster(self, node: str, index: int) -> None:
+        """Somebody starts a process on a GPU that no job is to know of, or ends it."""
+        if self.connected[node]:
+            self.foreign ^= {gpu := f"{node}{index}"}
+            found = (ForeignProcess(7, "eve", "python", FOREIGN_BYTES),) if gpu in self.foreign else ()
+            self.tell(e.ForeignUseChanged(NodeId(node), GpuId(gpu), found))
+
     @rule(node=st.sampled_from(NODES))
     def disconnect(self, node: str) -> None:
         if self.connected[node]:
@@ -341,7 +386,9 @@ class World(RuleBasedStateMachine):
         self.connected[node] = True
         here = [process for process in self.processes.values() if process.node == node]
         known = tuple(process.ref for process in here)
-        self.tell(registration(node, GPUS, known=known, checkpoint_root_id="shared"))
+        shares = self.shares_with_foreign
+        facts = registration(node, GPUS, known=known, checkpoint_root_id="shared", share_with_foreign=shares)
+        self.tell(linked(facts))
         for process in here:
             self._tell_all(process.reports)
 
@@ -432,6 +479,8 @@ class World(RuleBasedStateMachine):
             return
         for node in NODES:
             self.connect(node)
+        for gpu in sorted(self.foreign):
+            self.come_or_go_past_the_cluster(gpu[0], int(gpu[1]))
         for _ in range(60):
             self.now += 1000.0
             for process in list(self.processes.values()):

@@ -286,10 +286,26 @@ class TestGoldenJournal:
         assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
         assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
 
+    def test_who_was_on_gpus_past_the_cluster_is_known_again_and_for_how_long(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-foreign", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        node = cluster.state.books.nodes["a"]
+        assert {gpu: [found.pid for found in use.processes] for gpu, use in node.foreign.items()} == {"a0": [7, 8]}
+        assert [*node.slices] == ["a1"]
+        assert cluster.state.foreign_gpu_s == {"alice": 100.0, "bob": 1.0}
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
-        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts", "journal-1-drills"):
+        for name in (
+            "journal-1-changes",
+            "journal-1-swaps",
+            "journal-1-starts",
+            "journal-1-drills",
+            "journal-1-foreign",
+        ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}

@@ -13,6 +13,7 @@ from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.moving import sees_checkpoint
+from ebbtide_core.placing import memory_of
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
@@ -68,7 +69,7 @@ class Seat:
 
     def needs(self, job: Job, share: int) -> int:
         """The memory that ``job`` needs with that share, in bytes."""
-        return job.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
+        return memory_of(job, size_at_most(job, share), self.gpu)
 
     def allocations(self, now: Now) -> Iterator[tuple[Job, Allocation]]:
         """What each of its jobs gets: what it has now if that is the same."""

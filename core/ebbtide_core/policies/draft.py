@@ -1,5 +1,7 @@
 """A plan in the making: the moves that policies share."""
 
+from ebbtide_core.books import Books
+from ebbtide_core.foreign import on_gpu, users_text
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.moving import keepers, reads_checkpoint
@@ -142,7 +144,7 @@ class Draft:
             return ": the connected nodes that share a checkpoint root do not have so many"
         if job.spec.nodes > 1 and not could_spread(job, books):
             return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
-        return ""
+        return _foreign(books) if books.foreign and job.gpus_min else ""
 
     def _pinned(self, job: Job) -> str:
         """Which nodes are left to a job whose checkpoint only they can read, in words; empty if all can."""
@@ -155,6 +157,14 @@ class Draft:
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
+
+
+def _foreign(books: Books) -> str:
+    """Which GPUs are used by processes of no job, in words: the first, and how many more."""
+    used = [(node, gpu) for node in books.foreign.values() for gpu in node.foreign]
+    node, gpu = used[0]
+    more = f", and {len(used) - 1} more by others" if len(used) > 1 else ""
+    return f": GPU {node.gpus[gpu].index} of node {node.id} is used by {users_text(on_gpu(node, gpu))}{more}"
 
 
 def need_text(job: Job, share: int) -> str:

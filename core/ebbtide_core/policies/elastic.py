@@ -71,7 +71,7 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
         current = draft.allocation(job)
         if current is None or not job.preemptible or current.share <= job.gpus_min:
             continue
-        if job.running and not _may_resize(draft, job, resize_after_s):
+        if job.running and not may_resize(draft, job, resize_after_s):
             continue
         for node in current.node_ids if job.spec.spread else current.node_ids[:1]:
             found.setdefault(node, []).append(job)
@@ -176,7 +176,7 @@ def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = 
 def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
     if job.id in draft.placements:  # it is (re)started anyway: a bigger size costs nothing more
         return True
-    return job.running and job.preemptible and _may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
+    return job.running and job.preemptible and may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
 
 
 def _is_worth_it(draft: Draft, job: Job) -> bool:
@@ -192,7 +192,7 @@ def _is_worth_it(draft: Draft, job: Job) -> bool:
     return left_s * (1 - speedup(share) / speedup(bigger)) > job.restart_cost_s
 
 
-def _may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
+def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
     """Whether the running attempt has lasted long enough; if not, see to it that the policy looks again."""
     live = job.live
     if live is None or live.started is None:

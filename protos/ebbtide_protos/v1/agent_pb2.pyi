@@ -244,6 +244,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -263,6 +264,8 @@ class Hello(_message.Message):
     """of Ebbtide"""
     address: _builtins.str
     """how other nodes reach this one (gang rendezvous)"""
+    share_with_foreign: _builtins.bool
+    """shares of GPUs may be given out beside processes of no job"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -285,10 +288,11 @@ class Hello(_message.Message):
         version: _builtins.str = ...,
         address: _builtins.str = ...,
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
+        share_with_foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -461,6 +465,7 @@ class GpuReading(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_W_FIELD_NUMBER: _builtins.int
     XIDS_FIELD_NUMBER: _builtins.int
+    PROCESSES_UNKNOWN_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     mem_used_bytes: _builtins.int
     """unset: not available"""
@@ -472,6 +477,8 @@ class GpuReading(_message.Message):
     """by the driver for itself; not part of what is used"""
     temperature_c: _builtins.int
     power_w: _builtins.float
+    processes_unknown: _builtins.bool
+    """they could not be listed this time"""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]: ...
     @_builtins.property
@@ -491,10 +498,11 @@ class GpuReading(_message.Message):
         temperature_c: _builtins.int | None = ...,
         power_w: _builtins.float | None = ...,
         xids: _abc.Iterable[_builtins.int] | None = ...,
+        processes_unknown: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "processes_unknown", b"processes_unknown", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mem_reserved_bytes: _TypeAlias = _typing.Literal["mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_reserved_bytes: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes"]  # noqa: Y015

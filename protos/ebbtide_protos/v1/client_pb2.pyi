@@ -870,6 +870,7 @@ class NodeGpu(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     SHARE_ALLOCATED_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -878,6 +879,10 @@ class NodeGpu(_message.Message):
     def share_allocated(self) -> _job_pb2.Share: ...
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def foreign(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.GpuProcess]:
+        """processes of no job that keep it from being offered"""
+
     def __init__(
         self,
         *,
@@ -885,10 +890,11 @@ class NodeGpu(_message.Message):
         reading: _agent_pb2.GpuReading | None = ...,
         share_allocated: _job_pb2.Share | None = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
