@@ -280,6 +280,17 @@ class AttemptSwapped(Event):
 
 
 @frozen
+class MemoryOverran(Event):
+    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    used_bytes: int
+    allowed_bytes: int
+
+
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -358,6 +369,17 @@ class ClaimDropped(Event):
 
 
 @frozen
+class GpuMemoryChanged(Event):
+    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
+
+    job: JobId
+    mem_bytes: int
+    gpus_min: int
+    gpus_max: int
+    reason: str
+
+
+@frozen
 class JobHeld(Event):
     """The system will not start the job again by itself."""
 
@@ -384,6 +406,7 @@ JobEvent = (
     | AttemptExited
     | AttemptFreed
     | AttemptSwapped
+    | MemoryOverran
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested
@@ -391,6 +414,7 @@ JobEvent = (
     | WorkResumed
     | RoomClaimed
     | ClaimDropped
+    | GpuMemoryChanged
     | JobHeld
 )
 """Events that are about one job."""

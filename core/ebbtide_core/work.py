@@ -16,6 +16,7 @@ from typing import Final
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE
+from ebbtide_core.spec import JobSpec
 
 RUNS_REMEMBERED: Final = 50
 """Runs of one script that estimates are made from; older ones are forgotten."""
@@ -70,13 +71,17 @@ class Estimate:
 
 @dataclass(slots=True)
 class History:
-    """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart."""
+    """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart.
+
+    ``peaks`` are the bytes that runs on one GPU or a share of it used of its memory (see `ebbtide_core.memory`).
+    """
 
     runs: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
+    peaks: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
 
     def add(self, job: Job) -> None:
         """Remember how long ``job``, which is completed, took."""
-        if key := _script(job):
+        if key := script_of(job.user, job.spec):
             self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append((job.work_s, job.ran_s))
 
     def typical(self, job: Job) -> float | None:
@@ -89,14 +94,13 @@ class History:
         return [ran_s for _, ran_s in self._of(job)]
 
     def _of(self, job: Job) -> Sequence[tuple[float, float]]:
-        key = _script(job)
+        key = script_of(job.user, job.spec)
         return self.runs.get(key, ()) if key else ()
 
 
-def _script(job: Job) -> tuple[str, str] | None:
+def script_of(user: str, spec: JobSpec) -> tuple[str, str] | None:
     """What makes two jobs runs of the same script: its user, and its name or command."""
-    spec = job.spec
-    return (job.user, spec.name or " ".join(spec.command)) if spec.command else None
+    return (user, spec.name or " ".join(spec.command)) if spec.command else None
 
 
 def work_done(job: Job, now: float, speedup: Speedup) -> float:
