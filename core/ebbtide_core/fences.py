@@ -64,7 +64,7 @@ def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
     attempt = _current(state, event)
     if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
         return False
-    return attempt.allocation.share < WHOLE
+    return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
 
 
 def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:

@@ -26,7 +26,7 @@ from ebbtide_cli.submission import (
     user_name,
     working_directory,
 )
-from ebbtide_cli.values import GpuRange, parse_duration
+from ebbtide_cli.values import GpuRange, format_size, parse_duration
 from ebbtide_cli.verb import CPUS, DURATION, GPUS, NODES, SIZE, argument_type, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
@@ -231,8 +231,11 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
     if as_json:
-        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class})
+        memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
+        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class, **memory})
         return reply.job_id
+    if reply.gpu_mem_from:
+        complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
