@@ -12,9 +12,8 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.limits import MIB
-from ebbtide_core.model import WHOLE, Allocation, ExitFacts, GpuSlice, JobId, JobState, SuspendMode
+from ebbtide_core.model import WHOLE, Allocation, ExitFacts, GpuSlice, JobState, SuspendMode
 from ebbtide_core.outcome import Ending, Outcome
-from ebbtide_core.spec import JobSpec
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import script_of
 
@@ -37,22 +36,22 @@ def gib(size: int) -> str:
 # --- what a script used before ---
 
 
-def learned(state: ClusterState, job: JobId, spec: JobSpec, user: str) -> e.GpuMemoryChanged | None:
+def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
     """What a new job is given instead of its share of a GPU's memory; None if it asks for itself, or nothing tells."""
-    key = script_of(user, spec)
-    peaks = state.history.peaks.get(key) if key else None
-    if not peaks or spec.gpu_mem_bytes or not 0 < spec.gpus_min < WHOLE:
+    script = script_of(job)
+    peaks = state.peaks.get(script) if script else None
+    if not peaks or job.gpu_mem_bytes or not 0 < job.gpus_min < WHOLE:
         return None
     runs = "its last run" if len(peaks) == 1 else f"its last {len(peaks)} runs"
     needed = _most_of_one(state, request_for(max(peaks)))
-    return e.GpuMemoryChanged(job, needed, spec.gpus_min, spec.gpus_max, f"from {runs}")
+    return e.GpuMemoryChanged(job.id, needed, job.gpus_min, job.gpus_max, f"from {runs}")
 
 
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
     """The job, whose peak is known, is over. One that did not complete can only show that more is needed."""
-    known, key, peak = state.history.peaks, script_of(job.user, job.spec), job.gpu_mem_peak_bytes
-    if key is not None and (ending is JobState.COMPLETED or peak > max(known.get(key, ()), default=peak)):
-        known.setdefault(key, deque(maxlen=RUNS)).append(peak)
+    known, script, peak = state.peaks, script_of(job), job.gpu_mem_peak_bytes
+    if script is not None and (ending is JobState.COMPLETED or peak > max(known.get(script, ()), default=peak)):
+        known.setdefault(script, deque(maxlen=RUNS)).append(peak)
 
 
 # --- more than it was given ---

@@ -62,11 +62,12 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         def facts(cluster: Cluster) -> Iterable[Event]:
             if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
                 chosen.append(known)
-                return []
+                return
             chosen.append(JobId(str(len(cluster.state.jobs) + 1)))
-            submitted = e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)
-            needs = memory.learned(cluster.state, chosen[0], spec, request.user)
-            return [submitted] if needs is None else [submitted, needs]
+            yield e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)
+            needs = memory.learned(cluster.state, cluster.state.jobs[chosen[0]])
+            if needs is not None:
+                yield needs
 
         if request.dry_run:
             return await self._loop.ask(lambda cluster: _try_out(cluster, spec, request.user))
@@ -335,7 +336,8 @@ def _try_out(cluster: Cluster, spec: JobSpec, user: str) -> client_pb2.SubmitRep
     refusal = cluster.refusal(e.JobSubmitted(JobId(""), spec, user))
     if refusal is not None:
         raise RefusedError(refusal)
-    needs = memory.learned(cluster.state, JobId(""), spec, user)
+    job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
     )

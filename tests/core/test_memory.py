@@ -39,7 +39,9 @@ def overrun(lab: Lab, job: Job, gib: float, allowed: float = 10, attempt: int | 
 def learned(lab: Lab, user: str = "ann", **spec: Any) -> e.GpuMemoryChanged | None:
     """What a new job would be given."""
     fields = {"command": ("x",), "workdir": "/", "gpus_min": QUARTER, "gpus_max": QUARTER} | spec
-    return memory.learned(lab.cluster.state, JobId("9"), JobSpec(**fields), user)
+    asked = JobSpec(**fields)
+    job = Job(JobId("9"), asked, user, 0.0, 0, asked.gpus_min, asked.gpus_max, gpu_mem_bytes=asked.gpu_mem_bytes)
+    return memory.learned(lab.cluster.state, job)
 
 
 def run(lab: Lab, peak: float, gpus: float | str = "1/4", exit_code: int = 0) -> None:
@@ -121,16 +123,13 @@ def test_a_run_that_failed_teaches_only_that_more_is_needed() -> None:
     assert learned(lab) is None
     run(lab, 4)
     run(lab, 0.3, exit_code=1)
-    assert learned(lab) == memory.learned(lab.cluster.state, JobId("9"), learned_spec(), "ann")
+    needs = learned(lab)
+    assert needs is not None
+    assert needs.reason == "from its last run"
     run(lab, 6, exit_code=1)
     needs = learned(lab)
     assert needs is not None
     assert (needs.mem_bytes, needs.reason) == (int(6.75 * GIB), "from its last 2 runs")
-
-
-def learned_spec() -> JobSpec:
-    """A job like those that ran."""
-    return JobSpec(command=("x",), workdir="/", gpus_min=QUARTER, gpus_max=QUARTER)
 
 
 def test_nobody_is_given_more_than_the_largest_gpu_has() -> None:
@@ -160,7 +159,7 @@ def test_more_jobs_fit_on_a_gpu_by_memory_once_it_is_known_what_they_need() -> N
     run(lab, 20)
     jobs = [lab.submit("1/4", hold=True) for _ in range(2)]
     for job in jobs:
-        needs = memory.learned(lab.cluster.state, job.id, job.spec, job.user)
+        needs = memory.learned(lab.cluster.state, job)
         assert needs is not None
         lab.tell(needs)
         lab.tell(e.ReleaseRequested(job.id))
@@ -421,7 +420,7 @@ def test_the_journal_brings_all_of_it_back() -> None:
         twin = again.state.jobs[job.id]
         for name in ("gpu_mem_bytes", "gpu_mem_from", "gpu_mem_peak_bytes", "overruns", "alone_after", "gpus_min"):
             assert getattr(twin, name) == getattr(job, name), name
-    assert again.state.history.peaks == lab.cluster.state.history.peaks
+    assert again.state.peaks == lab.cluster.state.peaks
 
 
 def test_an_exit_that_was_recorded_before_all_this_is_read_as_ever() -> None:

@@ -203,7 +203,7 @@ class World(RuleBasedStateMachine):
         id = JobId(str(len(self.accepted) + 1))
         self.accepted.add(id)
         self.tell(e.JobSubmitted(id, spec, "ann", hold))
-        needs = memory.learned(self.cluster.state, id, spec, "ann")
+        needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id]) if self.cluster.job(id) else None
         if needs is not None:
             self.tell(needs)
 

@@ -295,7 +295,7 @@ class TestGoldenJournal:
         assert (job.state.value, len(job.attempts), job.overruns, job.alone_after) == ("RUNNING", 3, 1, 2)
         assert (job.gpu_mem_bytes, job.gpu_mem_from) == (8 << 30, "it ran out of 7.2 GiB in attempt 2")
         assert (job.gpus_min, job.gpu_mem_peak_bytes) == (WHOLE, 7 << 30)
-        assert [list(peaks) for peaks in cluster.state.history.peaks.values()] == [[4 << 30]]
+        assert [list(peaks) for peaks in cluster.state.peaks.values()] == [[4 << 30]]
 
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
