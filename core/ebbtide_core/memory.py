@@ -19,6 +19,8 @@ from ebbtide_core.work import script_of
 
 RUNS: Final = 5
 """Runs of a script whose peaks count."""
+TELLING_S: Final = 5.0
+"""A run that computed for less was looked at once or twice, perhaps before it had all that it needed."""
 STEP: Final = 256 * MIB
 """Requests that are made from peaks are whole multiples of this."""
 
@@ -48,9 +50,10 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
 
 
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
-    """The job, whose peak is known, is over. One that did not complete can only show that more is needed."""
+    """The job, whose peak is known, is over. One that was short or did not complete only shows if more is needed."""
     known, script, peak = state.peaks, script_of(job), job.gpu_mem_peak_bytes
-    if script is not None and (ending is JobState.COMPLETED or peak > max(known.get(script, ()), default=peak)):
+    tells = ending is JobState.COMPLETED and job.ran_s >= TELLING_S
+    if script is not None and (tells or peak > max(known.get(script, ()), default=peak)):
         known.setdefault(script, deque(maxlen=RUNS)).append(peak)
 
 

@@ -44,9 +44,11 @@ def learned(lab: Lab, user: str = "ann", **spec: Any) -> e.GpuMemoryChanged | No
     return memory.learned(lab.cluster.state, job)
 
 
-def run(lab: Lab, peak: float, gpus: float | str = "1/4", exit_code: int = 0) -> None:
+def run(lab: Lab, peak: float, gpus: float | str = "1/4", exit_code: int = 0, seconds: float = 60) -> None:
     """A run of the script from its start to its end."""
-    lab.end(lab.running(gpus), used(peak, exit_code=exit_code))
+    job = lab.running(gpus)
+    lab.wait(seconds)
+    lab.end(job, used(peak, exit_code=exit_code))
 
 
 def held(job: Job) -> tuple[int, int]:
@@ -132,6 +134,17 @@ def test_a_run_that_failed_teaches_only_that_more_is_needed() -> None:
     assert (needs.mem_bytes, needs.reason) == (int(6.75 * GIB), "from its last 2 runs")
 
 
+def test_a_run_that_was_too_short_to_be_looked_at_properly_teaches_only_that_more_is_needed() -> None:
+    lab = Lab()
+    run(lab, 0.3, seconds=1)
+    assert learned(lab) is None
+    run(lab, 4)
+    run(lab, 6, seconds=1)
+    needs = learned(lab)
+    assert needs is not None
+    assert needs.mem_bytes == int(6.75 * GIB)
+
+
 def test_nobody_is_given_more_than_the_largest_gpu_has() -> None:
     lab = Lab()
     run(lab, 39, gpus=1)
@@ -147,6 +160,7 @@ def test_a_peak_of_an_attempt_that_stepped_aside_counts_for_its_job() -> None:
     lab.end(job, stepped_aside(gpu_mem_peak_bytes=8 * GIB))
     lab.tell(e.ResumeRequested(job.id))
     lab.start(job)
+    lab.wait(60)
     lab.end(job, used(1))
     assert job.gpu_mem_peak_bytes == 8 * GIB
     needs = learned(lab)
@@ -337,6 +351,7 @@ def test_who_runs_out_of_memory_beside_others_is_run_once_more_with_a_gpu_of_its
     assert (job.gpu_mem_bytes, job.gpu_mem_from) == (11 * GIB, "it ran out of 10 GiB in attempt 1")
     assert "attempt 1 ended: exit code 1, out of GPU memory" in told(lab)
     assert "needs 11 GiB of GPU memory and a GPU of its own: it ran out of 10 GiB in attempt 1" in told(lab)
+    lab.wait(60)
     lab.end(job, used(14))
     assert (job.state, neighbour.state) == (JobState.COMPLETED, JobState.RUNNING)
     needs = learned(lab)

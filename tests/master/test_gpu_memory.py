@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from ebbtide_core import memory
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.master.world import FREED, GIB, RUNNING, STEPPED_ASIDE, Agent, Master, a_master, make_spec, share
@@ -11,6 +13,12 @@ from tests.master.world import FREED, GIB, RUNNING, STEPPED_ASIDE, Agent, Master
 OUT_OF_MEMORY = agent_pb2.ExitRecord(exit_code=1, ended_at=1001.0, out_of_memory=True)
 QUARTER: dict[str, Any] = {"gpus_min": share(1, 4)}
 OVERRUN: dict[str, Any] = {"overran_gpu": "n1-0", "overran_bytes": 20 * GIB, "allowed_bytes": 10 * GIB}
+
+
+@pytest.fixture(autouse=True)
+def a_moment_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs teach however short they were."""
+    monkeypatch.setattr(memory, "TELLING_S", 0.0)
 
 
 async def submit(master: Master, **fields: Any) -> client_pb2.SubmitReply:

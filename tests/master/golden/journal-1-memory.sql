@@ -36,4 +36,5 @@ INSERT INTO events VALUES
 (22,1015.0,'AttemptPlaced','2','','{"job":"2","attempt":3,"allocation":{"nodes":[{"node":"a","gpus":[{"gpu":"a0","share":720720,"mem_bytes":42949672960}],"cpus":0.0,"mem_bytes":0}]},"reason":"starting on 1 GPU of node a","sticky":false,"reserved_s":null}'),
 (23,1016.0,'AttemptStarted','2','','{"job":"2","attempt":3,"pid":1003,"resumed_step":null,"swaps":0,"node":"","port":0}');
 PRAGMA user_version = 1;
+PRAGMA user_version = 1;
 COMMIT;
