@@ -761,13 +761,13 @@ class AttemptStatus(_message.Message):
     master_port: _builtins.int
     """where the ranks meet, once the first of several nodes has chosen it"""
     overran_gpu: _builtins.str
-    """the GPU where it uses more memory than it was given; empty: none"""
+    """UUID of a GPU of which it uses more memory than it was given; empty: of none"""
     overran_bytes: _builtins.int
-    """with it: what it uses there"""
+    """what it uses there"""
     allowed_bytes: _builtins.int
-    """with it: what it was given"""
+    """what it was given there"""
     gpu_mem_peak_bytes: _builtins.int
-    """the most that it used of one GPU so far; unset: not known"""
+    """the most that it was seen to use of one GPU; unset: nothing is known"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
