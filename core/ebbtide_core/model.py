@@ -111,8 +111,8 @@ class StopCause(Enum):
     RESERVATION = "reservation over"
     BROKEN = "broken up"
     DRILLED = "drill"
-    OVERRAN = "more GPU memory than it was given"
-    EXPELLED = "more GPU memory than it was given, and not to be suspended"
+    OVERRAN = "overran its GPU memory"
+    EXPELLED = "expelled"
 
     @property
     def final(self) -> bool:

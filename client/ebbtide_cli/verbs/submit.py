@@ -66,7 +66,12 @@ NO_GPU: Final = GpuRange.exactly(0)
     "1-M, one node if it has room, else GPUs wherever they are free, on M nodes or fewer.",
 )
 @click.option("--cpu-only", is_flag=True, help="No GPU at all.")
-@click.option("--gpu-mem", metavar="SIZE", type=SIZE, help="Memory of each GPU (default: its share of each).")
+@click.option(
+    "--gpu-mem",
+    metavar="SIZE",
+    type=SIZE,
+    help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
+)
 @click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node.")
 @click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB.")
 @click.option("--te/--be", "urgent", help="Trial-and-error: start now. Best-effort (default): may be preempted.")

@@ -25,7 +25,7 @@ INSERT INTO events VALUES
 (11,1070.0,'AttemptStarted','2','','{"job":"2","attempt":1,"pid":1001,"resumed_step":null,"swaps":0,"node":"","port":0}'),
 (12,1071.0,'MemoryOverran','2','','{"job":"2","attempt":1,"gpu":"a0","used_bytes":6979321856,"allowed_bytes":4831838208}'),
 (13,1071.0,'GpuMemoryChanged','2','','{"job":"2","mem_bytes":7784628224,"gpus_min":180180,"gpus_max":180180,"reason":"it used 6.5 GiB in attempt 1"}'),
-(14,1071.0,'StopRequested','2','','{"job":"2","attempt":1,"cause":"more GPU memory than it was given","grace_s":180.0,"reason":"uses 6.5 GiB of GPU memory, 4.5 GiB were given to it; it goes on with 7.2 GiB","for_job":null}'),
+(14,1071.0,'StopRequested','2','','{"job":"2","attempt":1,"cause":"overran its GPU memory","grace_s":180.0,"reason":"uses 6.5 GiB of GPU memory, 4.5 GiB were given to it; it goes on with 7.2 GiB","for_job":null}'),
 (15,1072.0,'AttemptExited','2','','{"job":"2","attempt":1,"exit":{"exit_code":85,"signal":0,"lost":false,"stop_requested":true,"delivered":true,"caught":true,"acknowledged":true,"asked":false,"killed":false,"checkpointed":"unknown","checkpoint_s":0.0,"ended_at":0.0,"swap_failure":"","gpu_mem_peak_bytes":null,"out_of_memory":false},"progress":null,"freed":false,"node":""}'),
 (16,1073.0,'AttemptFreed','2','','{"job":"2","attempt":1,"dirty_gpus":[],"node":""}'),
 (17,1073.0,'AttemptPlaced','2','','{"job":"2","attempt":2,"allocation":{"nodes":[{"node":"a","gpus":[{"gpu":"a0","share":180180,"mem_bytes":7784628224}],"cpus":0.0,"mem_bytes":0}]},"reason":"starting on 1/4 GPU of node a","sticky":false,"reserved_s":null}'),
