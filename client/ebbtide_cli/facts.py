@@ -72,6 +72,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "restart_cost_s": _optional(job, "restart_cost_s"),
         "pool": "default",
         **_spec_facts(job.spec),
+        "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
+        "gpu_mem_from": job.gpu_mem_from or None,
         "gpus": {
             "min": _number(job.spec.gpus_min),
             "max": _number(job.spec.gpus_max),
@@ -218,6 +220,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "outcome": attempt.outcome or None,
         "resumed_step": _optional(attempt, "resumed_step"),
         "pid": attempt.pid or None,
+        "gpu_mem_peak_bytes": _optional(attempt, "gpu_mem_peak_bytes"),
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,

@@ -111,6 +111,8 @@ class Cluster:
             return Refusal(
                 RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
             )
+        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
         if isinstance(event, e.DrillRequested) and not job.preemptible:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
         if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:

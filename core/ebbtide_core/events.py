@@ -296,6 +296,17 @@ class AttemptSwapped(Event):
 
 
 @frozen
+class MemoryOverran(Event):
+    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    used_bytes: int
+    allowed_bytes: int
+
+
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -374,6 +385,17 @@ class ClaimDropped(Event):
 
 
 @frozen
+class GpuMemoryChanged(Event):
+    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
+
+    job: JobId
+    mem_bytes: int
+    gpus_min: int
+    gpus_max: int
+    reason: str
+
+
+@frozen
 class JobHeld(Event):
     """The system will not start the job again by itself."""
 
@@ -400,6 +422,7 @@ JobEvent = (
     | AttemptExited
     | AttemptFreed
     | AttemptSwapped
+    | MemoryOverran
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested
@@ -407,6 +430,7 @@ JobEvent = (
     | WorkResumed
     | RoomClaimed
     | ClaimDropped
+    | GpuMemoryChanged
     | JobHeld
 )
 """Events that are about one job."""

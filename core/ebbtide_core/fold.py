@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, limits, nodes, swaps
+from ebbtide_core import costs, foreign, gang, limits, memory, nodes, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -181,27 +181,11 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
-        _resumed(state, job, attempt, placed, now)
+        costs.resumed(job, attempt, placed, now)
+        state.measured[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
-
-
-def _resumed(state: ClusterState, job: Job, attempt: Attempt, placed: float, now: float) -> None:
-    suspension = job.suspensions[-1]
-    suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
-    suspension.resumed_by = attempt.number
-    suspension.placed = placed
-    costs.note_return(job, now)
-    state.measured[job.id] = job
-
-
-def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: float) -> None:
-    suspension = job.suspensions[-1]
-    suspension.working, suspension.working_step = now, event.step
-    costs.note_return(job, now)
-    if suspension.left_step:  # what it does shows more than what it saved
-        job.proved = event.step >= suspension.left_step
 
 
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
@@ -251,8 +235,11 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     job.own_room = None
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
-    cause = attempt.stop.cause if attempt.stop is not None else None
-    outcome = read_exit(exit, job.spec, None if cause is StopCause.BROKEN else cause)
+    order = attempt.stop
+    cause, why = (None, "") if order is None or order.cause is StopCause.BROKEN else (order.cause, order.reason)
+    outcome = read_exit(exit, job.spec, cause, why)
+    if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
+        outcome = memory.read_end(job, attempt, exit, outcome)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
@@ -294,7 +281,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
         case Ending.CANCELLED:
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
-        case Ending.TIMED_OUT:
+        case Ending.TIMED_OUT | Ending.EXPELLED:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
         case Ending.FAILED if job.failures >= job.spec.retries:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
@@ -331,6 +318,8 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
     if state.measured:
         state.measured.pop(job.id, None)
+    if job.gpu_mem_peak_bytes:
+        memory.remember(state, job, ending)
     state.unplan(job)
 
 
@@ -427,7 +416,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptPlaced: _attempt_placed,
     e.ReturnRequested: swaps.return_requested,
     e.StopRequested: _stop_requested,
-    e.WorkResumed: _work_resumed,
+    e.WorkResumed: costs.work_resumed,
     e.DrillRequested: _drill,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
@@ -436,6 +425,8 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ProgressReported: _progress_reported,
     e.CheckpointPublished: _checkpoint_published,
     e.AttemptSwapped: swaps.swapped,
+    e.MemoryOverran: memory.overran,
+    e.GpuMemoryChanged: memory.changed,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,

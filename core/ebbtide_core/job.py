@@ -61,6 +61,7 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
+    ``overran``: it used more GPU memory than it was given.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others.
     """
@@ -91,6 +92,7 @@ class Attempt:
     broken_by: NodeId | None = None
     port: int = 0
     sharing: Sharing | None = None
+    overran: bool = False
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -144,6 +146,9 @@ class Job:
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
     ``proved`` says that it has saved when it was asked to step aside, or went on after the last step before.
+    ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``; ``gpu_mem_peak_bytes`` is the
+    most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
+    ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
     """
 
     id: JobId
@@ -187,6 +192,10 @@ class Job:
     restart_cost_s: float | None = None
     save_s: float | None = None
     proved: bool = False
+    gpu_mem_from: str = ""
+    gpu_mem_peak_bytes: int = 0
+    overruns: int = 0
+    alone_after: int = 0
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

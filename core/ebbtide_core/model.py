@@ -111,11 +111,13 @@ class StopCause(Enum):
     RESERVATION = "reservation over"
     BROKEN = "broken up"
     DRILLED = "drill"
+    OVERRAN = "overran its GPU memory"
+    EXPELLED = "expelled"
 
     @property
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
-        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT)
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED)
 
 
 @frozen
@@ -282,7 +284,10 @@ class Checkpoint:
 
 @frozen(kw_only=True)
 class ExitFacts:
-    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it."""
+    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it.
+
+    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known.
+    """
 
     exit_code: int = 0
     signal: int = 0
@@ -298,3 +303,5 @@ class ExitFacts:
     ended_at: float = 0.0
     swap_failure: str = ""
     mps_failure: str = ""
+    gpu_mem_peak_bytes: int | None = None
+    out_of_memory: bool = False

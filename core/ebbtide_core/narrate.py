@@ -3,7 +3,8 @@
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
-from ebbtide_core.model import NodeId
+from ebbtide_core.memory import gib, why_overran
+from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
 
@@ -97,8 +98,9 @@ def _about_attempt(event: Event) -> str:
             return f"at step {event.progress.step}"
         case e.AttemptExited():
             free = "; what it held is free" if event.freed else ""
-            why = f" ({event.exit.mps_failure})" if event.exit.mps_failure else ""
-            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{why}{free}"
+            exit = event.exit
+            why = f" ({exit.mps_failure})" if exit.mps_failure else ", out of GPU memory" if exit.out_of_memory else ""
+            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(exit)}{why}{free}"
         case e.AttemptFreed():
             dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
             return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"
@@ -129,8 +131,17 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
             return f"attempt {event.attempt} is {event.reason}"
+        case e.MemoryOverran() | e.GpuMemoryChanged():
+            return _about_memory(event)
         case _:
             return type(event).__name__
+
+
+def _about_memory(event: e.MemoryOverran | e.GpuMemoryChanged) -> str:
+    if isinstance(event, e.MemoryOverran):
+        return f"attempt {event.attempt} {why_overran(event)} (GPU {event.gpu})"
+    alone = " and a GPU of its own" if event.gpus_min >= WHOLE else ""
+    return f"needs {gib(event.mem_bytes)} of GPU memory{alone}: {event.reason}"
 
 
 def _on(node: NodeId) -> str:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits, moving
+from ebbtide_core import gang, limits, memory, moving
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
+from ebbtide_core.model import WHOLE, AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 from ebbtide_core.swaps import is_swapped_for
@@ -54,6 +54,8 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     attempt = job.attempts[-1]
     if attempt.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
+    if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
+        return (change,)
     return _hold_if_fruitless(job) if isinstance(event, e.AttemptExited) and attempt.exited is not None else ()
 
 
@@ -62,6 +64,18 @@ def _hold_if_fruitless(job: Job) -> Iterable[Event]:
         return ()
     reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
     return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
+
+
+def _overran(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
+    """Whoever uses more than it was given is the one who leaves; it goes on with more, if it can be suspended."""
+    job, why = state.jobs[event.job], memory.why_overran(event)
+    if not job.preemptible:
+        yield stop(job, StopCause.EXPELLED, why)
+        return
+    change = memory.after_overrun(state, job, event)
+    yield change
+    goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else memory.gib(change.mem_bytes)
+    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
 
 
 def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
@@ -94,6 +108,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
     e.ProgressReported: _work_resumed,
+    e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,

@@ -1,13 +1,14 @@
 """All of the cluster's state, and the few ways in which it changes."""
 
 import heapq
+from collections import deque
 from typing import Protocol
 
 from ebbtide_core.books import Books, Node
 from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Speedup
+from ebbtide_core.work import LINEAR, History, Script, Speedup
 
 
 class Ranking(Protocol):
@@ -52,6 +53,8 @@ class ClusterState:
         self.epoch = 0
         self.roomier: set[NodeId] = set()
         """Nodes where something was freed, or given up, since claims were last looked at."""
+        self.peaks: dict[Script, deque[int]] = {}
+        """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 

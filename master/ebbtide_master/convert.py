@@ -198,8 +198,10 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptExited(job, attempt, exit_from_message(status), progress, node=part)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
+    if status.overran_gpu and status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
+        yield overrun_from_message(status)
     if is_swapped:
-        mem_bytes, note = min(status.swapped_bytes, limits.MAX_MEM_BYTES), status.swap_note[:MAX_NOTE_LENGTH]
+        mem_bytes, note = _bytes(status.swapped_bytes), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part)
@@ -224,7 +226,15 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         ended_at=_seconds(record.ended_at),
         swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
         mps_failure=record.mps_failure[:MAX_NOTE_LENGTH],
+        gpu_mem_peak_bytes=_bytes(status.gpu_mem_peak_bytes) if status.HasField("gpu_mem_peak_bytes") else None,
+        out_of_memory=record.out_of_memory,
     )
+
+
+def overrun_from_message(status: agent_pb2.AttemptStatus) -> e.MemoryOverran:
+    """That it uses more of a GPU than it was given."""
+    gpu, used, allowed = GpuId(status.overran_gpu[:MAX_FACT_LENGTH]), status.overran_bytes, status.allowed_bytes
+    return e.MemoryOverran(JobId(status.job_id), status.attempt, gpu, _bytes(used), _bytes(allowed))
 
 
 def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
@@ -247,6 +257,10 @@ def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
     """A published checkpoint."""
     step = message.step if message.HasField("step") else None
     return Checkpoint(step, message.bytes, message.path, message.verified)
+
+
+def _bytes(value: int) -> int:
+    return min(value, limits.MAX_MEM_BYTES)
 
 
 def _seconds(value: float) -> float:

@@ -10,7 +10,7 @@ from ebbtide_core.codec import encode
 from ebbtide_core.explain import Explanation
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
-from ebbtide_core.model import Allocation, GpuId, JobState
+from ebbtide_core.model import Allocation, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -56,7 +56,16 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         proved=job.proved,
         save_s=job.save_s,
         restart_cost_s=job.restart_cost_s,
+        gpu_mem_bytes=job.gpu_mem_bytes,
+        gpu_mem_from=job.gpu_mem_from,
     )
+
+
+def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
+    """What they are told who submitted ``job``, of that ``id``; None if it is over and forgotten."""
+    if job is None or not job.gpu_mem_from:
+        return client_pb2.SubmitReply(job_id=id)
+    return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
 
 
 def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
@@ -125,6 +134,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         sharing=attempt.sharing.way if attempt.sharing is not None else "",
         limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
+        gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
     )
 
 

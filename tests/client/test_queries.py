@@ -114,6 +114,15 @@ def test_show_tells_a_person_the_same(ebb, master):
     assert "yes, 2KiB, 1.5s" in out
 
 
+def test_show_says_how_much_gpu_memory_a_job_needs_and_how_that_is_known(ebb, master):
+    attempt = client_pb2.AttemptSummary(attempt=1, placed_time=1000.9, gpu_mem_peak_bytes=4 << 30)
+    master.add(make_job(gpu_mem_bytes=9 << 29, gpu_mem_from="from its last 5 runs", attempts=[attempt]))
+    shown = ebb("show", "17", "--json").json
+    assert (shown["gpu_mem_bytes"], shown["gpu_mem_from"]) == (9 << 29, "from its last 5 runs")
+    assert shown["attempts"][0]["gpu_mem_peak_bytes"] == 4 << 30
+    assert "4.5GiB: from its last 5 runs" in ebb("show", "17").out
+
+
 @pytest.mark.parametrize("verb", ["show", "story", "logs", "suspend", "resume", "cancel", "hold", "release", "wait"])
 def test_an_unknown_id_is_one_line_and_exit_1(ebb, master, verb):
     result = ebb(verb, "99")

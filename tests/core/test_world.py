@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ebbtide_core import events as e
+from ebbtide_core import memory
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
 from ebbtide_core.model import (
@@ -35,7 +36,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core.lab import registration
+from tests.core.lab import GIB, registration
 
 LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out")
 NODES = ("a", "b")
@@ -65,6 +66,7 @@ class Process:
     node: str
     part: NodeId
     gpus: dict[str, int]
+    memory: dict[str, int]
     alive: bool = True
     free: bool = False
     asked: bool = False
@@ -160,7 +162,8 @@ class World(RuleBasedStateMachine):
         first, part = node == nodes[0], NodeId(node) if len(nodes) > 1 else e.EVERY_NODE
         assert first or order.port == PORT + ref.attempt, "ranks that do not know where to meet"
         gpus = {gpu.gpu: gpu.share for gpu in piece.gpus}
-        process = self.processes[ref, node] = Process(ref, node, part, gpus)
+        memory = {gpu.gpu: gpu.mem_bytes for gpu in piece.gpus}
+        process = self.processes[ref, node] = Process(ref, node, part, gpus, memory)
         port = PORT + ref.attempt if first else 0
         self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100, node=part, port=port))
 
@@ -232,10 +235,14 @@ class World(RuleBasedStateMachine):
             priority=priority,
             grace_s=float(len(self.accepted) + 1),
         )
-        submitted = e.JobSubmitted(JobId(str(len(self.accepted) + 1)), spec, "ann", hold)
+        id = JobId(str(len(self.accepted) + 1))
+        submitted = e.JobSubmitted(id, spec, "ann", hold)
         if self.cluster.refusal(submitted) is None:
-            self.accepted.add(submitted.job)
+            self.accepted.add(id)
             self.tell(submitted)
+            needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])
+            if needs is not None:
+                self.tell(needs)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), size=st.integers(1, 3))
@@ -270,10 +277,34 @@ class World(RuleBasedStateMachine):
         self._tell_all(status)
 
     @precondition(lambda self: any(p.alive for p in self.processes.values()))
-    @rule(data=st.data(), code=st.sampled_from([0, 1, 85, 99]), freed=st.booleans())
-    def end_by_itself(self, data: st.DataObject, code: int, freed: bool) -> None:
+    @rule(
+        data=st.data(),
+        code=st.sampled_from([0, 1, 85, 99]),
+        freed=st.booleans(),
+        peak=st.sampled_from([None, 1, 12, 39]),
+        out_of_memory=st.booleans(),
+    )
+    def end_by_itself(self, data: st.DataObject, code: int, freed: bool, peak: int | None, out_of_memory: bool) -> None:
         process = self._some(data, [p for p in self.processes.values() if p.alive])
-        self._end(process, ExitFacts(exit_code=code), freed)
+        peak_bytes = None if peak is None else peak * GIB
+        self._end(
+            process,
+            ExitFacts(exit_code=code, gpu_mem_peak_bytes=peak_bytes, out_of_memory=out_of_memory and code == 1),
+            freed,
+        )
+
+    @precondition(lambda self: self._sharing())
+    @rule(data=st.data(), more=st.sampled_from([1, 5, 30]))
+    def use_more_gpu_memory_than_it_was_given(self, data: st.DataObject, more: int) -> None:
+        process = self._some(data, self._sharing())
+        [(gpu, given)] = process.memory.items()
+        self._report(
+            process, e.MemoryOverran(process.ref.job, process.ref.attempt, GpuId(gpu), given + more * GIB, given)
+        )
+
+    def _sharing(self) -> list[Process]:
+        here = [p for p in self.processes.values() if p.alive and not p.out]
+        return [p for p in here if any(share < WHOLE for share in p.gpus.values())]
 
     @precondition(lambda self: any(p.alive and p.asked for p in self.processes.values()))
     @rule(data=st.data(), killed=st.booleans(), freed=st.booleans())
@@ -435,6 +466,20 @@ class World(RuleBasedStateMachine):
         assert all(share <= WHOLE for share in used.values()), used
 
     @invariant()
+    def no_gpu_gives_more_memory_than_it_has(self) -> None:
+        given: dict[str, int] = {}
+        for process in getattr(self, "processes", {}).values():
+            if not process.free and not (process.out and not process.coming):
+                for gpu, size in process.memory.items():
+                    given[gpu] = given.get(gpu, 0) + size
+        assert all(size <= 40 * GIB for size in given.values()), given
+
+    @invariant()
+    def who_has_a_gpu_of_its_own_has_it_for_good(self) -> None:
+        for job in self.cluster.state.jobs.values() if hasattr(self, "cluster") else ():
+            assert job.overruns < 2 or not job.preemptible or job.range_changed, job
+
+    @invariant()
     def no_job_has_two_live_attempts(self) -> None:
         alive = {process.ref for process in getattr(self, "processes", {}).values() if process.alive}
         assert len(alive) == len({ref.job for ref in alive}), alive
@@ -470,6 +515,9 @@ class World(RuleBasedStateMachine):
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
                 assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
+                    job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
+                )  # fmt: skip
                 # That a delay is over is no event; but where both wait in the queue, they have the same place.
                 assert twin.queued is None or job.queued is None or twin.queued == job.queued
 

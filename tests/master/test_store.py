@@ -17,7 +17,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES, Event
-from ebbtide_core.model import JobId, NodeId, StartFacts
+from ebbtide_core.model import WHOLE, JobId, NodeId, StartFacts
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master import store as stores
 from ebbtide_master.store import Store, StoreError, StoreInUseError
@@ -296,6 +296,17 @@ class TestGoldenJournal:
         assert [*node.slices] == ["a1"]
         assert cluster.state.foreign_gpu_s == {"alice": 100.0, "bob": 1.0}
 
+    def test_what_jobs_need_of_gpu_memory_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-memory", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["2"]
+        assert (job.state.value, len(job.attempts), job.overruns, job.alone_after) == ("RUNNING", 3, 1, 2)
+        assert (job.gpu_mem_bytes, job.gpu_mem_from) == (8 << 30, "it ran out of 7.2 GiB in attempt 2")
+        assert (job.gpus_min, job.gpu_mem_peak_bytes) == (WHOLE, 7 << 30)
+        assert [list(peaks) for peaks in cluster.state.peaks.values()] == [[4 << 30]]
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -305,6 +316,7 @@ class TestGoldenJournal:
             "journal-1-starts",
             "journal-1-drills",
             "journal-1-foreign",
+            "journal-1-memory",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

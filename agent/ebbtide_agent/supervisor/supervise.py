@@ -87,7 +87,7 @@ def _supervise(
             reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
             watch.run(channel, received)
-            conclude(intent, watch, reports, status)
+            conclude(intent, watch, reports, status, place.output)
             _record(place, status)
     except Refused as refusal:
         _refuse(channel, place, status, refusal)

@@ -67,6 +67,7 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "user", job.user
     yield "progress", progress_words(job)
     yield "gpus", gpus_words(job)
+    yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"

@@ -747,6 +747,10 @@ class AttemptStatus(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
+    OVERRAN_GPU_FIELD_NUMBER: _builtins.int
+    OVERRAN_BYTES_FIELD_NUMBER: _builtins.int
+    ALLOWED_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -774,6 +778,14 @@ class AttemptStatus(_message.Message):
     """of its GPU with others: "mps" or "time-slicing"; empty: it has whole GPUs, or none"""
     limited_by: _builtins.str
     """what keeps it to its GPU memory: "driver", "mps", "pytorch"; empty: nothing"""
+    overran_gpu: _builtins.str
+    """UUID of a GPU of which it uses more memory than it was given; empty: of none"""
+    overran_bytes: _builtins.int
+    """what it uses there"""
+    allowed_bytes: _builtins.int
+    """what it was given there"""
+    gpu_mem_peak_bytes: _builtins.int
+    """the most that it was seen to use of one GPU; unset: nothing is known"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -814,13 +826,22 @@ class AttemptStatus(_message.Message):
         master_port: _builtins.int = ...,
         sharing: _builtins.str = ...,
         limited_by: _builtins.str = ...,
+        overran_gpu: _builtins.str = ...,
+        overran_bytes: _builtins.int = ...,
+        allowed_bytes: _builtins.int = ...,
+        gpu_mem_peak_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
+    _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_mem_peak_bytes) -> _WhichOneofReturnType__gpu_mem_peak_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
 
 Global___AttemptStatus: _TypeAlias = AttemptStatus  # noqa: Y015
@@ -884,6 +905,7 @@ class ExitRecord(_message.Message):
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
     SWAP_FAILURE_FIELD_NUMBER: _builtins.int
     MPS_FAILURE_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -911,6 +933,8 @@ class ExitRecord(_message.Message):
     """why it could not be swapped out, or came to its end because of that"""
     mps_failure: _builtins.str
     """that the MPS server failed through which it computed, and not because of it"""
+    out_of_memory: _builtins.bool
+    """it failed, and the end of its log says that a GPU's memory was used up"""
     def __init__(
         self,
         *,
@@ -929,10 +953,11 @@ class ExitRecord(_message.Message):
         stop_requested_at: _builtins.float = ...,
         swap_failure: _builtins.str = ...,
         mps_failure: _builtins.str = ...,
+        out_of_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "mps_failure", b"mps_failure", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
