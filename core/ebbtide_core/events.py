@@ -341,6 +341,23 @@ class WorkResumed(Event):
 
 
 @frozen
+class RateMeasured(Event):
+    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
+
+    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
+    """
+
+    job: JobId
+    attempt: int
+    share: int
+    nodes: int
+    alone: bool
+    steps_per_s: float
+    samples: int
+    model: str = ""
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -389,6 +406,7 @@ JobEvent = (
     | ReturnRequested
     | StopRequested
     | WorkResumed
+    | RateMeasured
     | RoomClaimed
     | ClaimDropped
     | JobHeld

@@ -4,10 +4,11 @@ import heapq
 from typing import Protocol
 
 from ebbtide_core.books import Books, Node
-from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, derive_state
+from ebbtide_core.curves import Rates
+from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Speedup
+from ebbtide_core.work import LINEAR, History, Speedup, script_of
 
 
 class Ranking(Protocol):
@@ -35,6 +36,7 @@ class ClusterState:
         self.ranking: Ranking | None = None
         self.speedup = speedup
         self.history = History()
+        self.rates = Rates()
         self.planned: dict[JobId, Job] = {}
         """Those with room promised to them."""
         self.claims: dict[JobId, Job] = {}
@@ -95,6 +97,16 @@ class ClusterState:
         if wanted is not None:
             self.queue.add(wanted, job)
         job.queued = wanted
+
+    # --- speed ---
+
+    def curve(self, job: Job) -> Speedup | None:
+        """The curve that was measured of the script of ``job``; None if there is none."""
+        return self.rates.curves.get(script) if (script := script_of(job)) else None
+
+    def speed(self, attempt: Attempt) -> float:
+        """The work that ``attempt`` does per second, by what was known when it was placed."""
+        return (attempt.speedup or self.speedup)(attempt.allocation.share)
 
     # --- room ---
 

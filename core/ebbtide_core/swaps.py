@@ -37,7 +37,7 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
     if attempt.started is not None:
         job.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.work_s += max(0.0, until - attempt.started) * state.speedup(attempt.allocation.share)
+        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)

@@ -17,6 +17,8 @@ from typing import Final
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE
 
+Script = tuple[str, str]
+"""What makes two jobs runs of the same script: their user, and their name or command."""
 RUNS_REMEMBERED: Final = 50
 """Runs of one script that estimates are made from; older ones are forgotten."""
 
@@ -72,11 +74,11 @@ class Estimate:
 class History:
     """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart."""
 
-    runs: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
+    runs: dict[Script, deque[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, job: Job) -> None:
         """Remember how long ``job``, which is completed, took."""
-        if key := _script(job):
+        if key := script_of(job):
             self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append((job.work_s, job.ran_s))
 
     def typical(self, job: Job) -> float | None:
@@ -89,12 +91,12 @@ class History:
         return [ran_s for _, ran_s in self._of(job)]
 
     def _of(self, job: Job) -> Sequence[tuple[float, float]]:
-        key = _script(job)
+        key = script_of(job)
         return self.runs.get(key, ()) if key else ()
 
 
-def _script(job: Job) -> tuple[str, str] | None:
-    """What makes two jobs runs of the same script: its user, and its name or command."""
+def script_of(job: Job) -> Script | None:
+    """The script that ``job`` is a run of; None for one without a command."""
     spec = job.spec
     return (job.user, spec.name or " ".join(spec.command)) if spec.command else None
 

@@ -286,10 +286,24 @@ class TestGoldenJournal:
         assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
         assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
 
+    def test_what_was_measured_of_a_job_is_known_of_its_script(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-rates", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        curve = cluster.state.curve(job)
+        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.rates.items()] == [
+            (720720, True, 4.0, 3),
+            (1441440, True, 6.0, 5),
+        ]
+        assert curve is not None
+        assert curve(1441440) == 1.5
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
-        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts", "journal-1-drills"):
+        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts", "journal-1-drills", "journal-1-rates"):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}
