@@ -102,7 +102,9 @@ class ClusterState:
 
     def curve(self, job: Job) -> Speedup | None:
         """The curve that was measured of the script of ``job``; None if there is none."""
-        return self.rates.curves.get(script) if (script := script_of(job)) else None
+        if not self.rates.curves or (script := script_of(job)) is None:
+            return None
+        return self.rates.curves.get(script)
 
     def speed(self, attempt: Attempt) -> float:
         """The work that ``attempt`` does per second, by what was known when it was placed."""
