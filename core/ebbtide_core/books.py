@@ -12,8 +12,10 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
@@ -87,6 +89,12 @@ class Use:
             self.shares.pop(piece.gpu, None)
             self.gpu_mem.pop(piece.gpu, None)
         return share >= 0 and memory >= 0
+
+    def without(self, gpus: Iterable[GpuId]) -> "Use":
+        """A copy in which these ``gpus`` are in whole use."""
+        other = self.copy()
+        other.whole.update(gpus)
+        return other
 
     def copy(self) -> "Use":
         """An independent copy."""
@@ -240,11 +248,19 @@ class Most:
         return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
+class Apart(Protocol):
+    """Who is kept apart from whom (see `ebbtide_core.apart`)."""
+
+    def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
+        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        ...
+
+
 class Books:
     """The books of all nodes.
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the usable nodes see, ``largest`` is the most GPUs that one of them has.
+    roots that the usable nodes see, ``largest`` is the most GPUs that one of them has. ``apart`` is None if nobody is.
     """
 
     def __init__(self) -> None:
@@ -254,6 +270,7 @@ class Books:
         self.problems: list[str] = []
         self.roots: set[str] = set()
         self.largest = 0
+        self.apart: Apart | None = None
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:

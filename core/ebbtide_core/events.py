@@ -358,6 +358,20 @@ class RateMeasured(Event):
 
 
 @frozen
+class InterferenceFound(Event):
+    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
+
+    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
+    """
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    others: tuple[JobId, ...]
+    speeds: tuple[float, ...]
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -407,6 +421,7 @@ JobEvent = (
     | StopRequested
     | WorkResumed
     | RateMeasured
+    | InterferenceFound
     | RoomClaimed
     | ClaimDropped
     | JobHeld

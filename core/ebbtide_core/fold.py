@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, gang, limits, rates, swaps
+from ebbtide_core import costs, gang, interference, limits, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -147,7 +147,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE:
             job.returns = True
         case _:
             pass
@@ -469,6 +469,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.FirstStepMade: _first_step_made,
     e.ProgressReported: rates.progressed,
     e.RateMeasured: rates.measured,
+    e.InterferenceFound: interference.interference_found,
     e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
     e.AttemptExited: _attempt_exited,

@@ -111,6 +111,7 @@ class StopCause(Enum):
     RESERVATION = "reservation over"
     BROKEN = "broken up"
     DRILLED = "drill"
+    INTERFERENCE = "interference"
 
     @property
     def final(self) -> bool:

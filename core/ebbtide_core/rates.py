@@ -51,6 +51,11 @@ def measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -
         state.rates.add(script, job.id, setting, rate)
 
 
+def ref(job: Job) -> AttemptRef:
+    """The newest attempt of ``job``."""
+    return AttemptRef(job.id, len(job.attempts))
+
+
 def company(state: ClusterState, job: Job) -> Company:
     """The other attempts on the GPUs of the newest one of ``job``; nobody is beside whole GPUs."""
     allocation = job.attempts[-1].allocation
@@ -58,11 +63,7 @@ def company(state: ClusterState, job: Job) -> Company:
         return NOBODY
     own, [piece] = set(allocation.gpu_ids), allocation.nodes
     others = [other for other in state.jobs_on(state.books.nodes[piece.node]) if other is not job and not other.off_gpu]
-    return frozenset(
-        AttemptRef(other.id, len(other.attempts))
-        for other in others
-        if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids)
-    )
+    return frozenset(ref(other) for other in others if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids))
 
 
 # --- what follows ---

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits, moving, rates
+from ebbtide_core import gang, interference, limits, moving, rates
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -35,6 +35,7 @@ def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Even
     yield from _work_resumed(job, event)
     if (meter := job.attempts[-1].meter) is not None and meter.fresh:
         yield from rates.news(state, job)
+        yield from interference.taken_apart(state, job)
 
 
 def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:

@@ -14,7 +14,9 @@ from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMode
 from ebbtide_core.state import ClusterState
 
-SWAPPED_FOR: Final = frozenset({StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION, StopCause.DRILLED})
+SWAPPED_FOR: Final = frozenset(
+    {StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION, StopCause.DRILLED, StopCause.INTERFERENCE}
+)
 """Why a job is swapped; for any other reason it is ended."""
 
 

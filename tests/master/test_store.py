@@ -299,6 +299,8 @@ class TestGoldenJournal:
         ]
         assert curve is not None
         assert curve(1441440) == 1.5
+        assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
+        assert cluster.state.aside == {"1": False}
 
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
