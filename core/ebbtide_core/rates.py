@@ -1,7 +1,7 @@
 """The speed of jobs as part of the cluster's state: who is measured beside whom, what is recorded, and what is shown.
 
 Reports of progress are not in the journal, and neither is the meter of an attempt. What it has come to is a fact of its
-own, recorded when it is first solid, when it has changed, and when the attempt ends.
+own, recorded when it is first solid, when it has changed, and perhaps when the attempt ends.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ from ebbtide_core.work import script_of
 
 CHANGED: Final = 0.1
 """An estimate is recorded anew if it is off by more than this share of what was recorded."""
+BETTER: Final = 2
+"""At the end of an attempt, so many times the windows that were recorded are worth another record."""
 MOST_RECORDS: Final = 16
 """Of one attempt while it runs."""
 
@@ -77,13 +79,13 @@ def news(state: ClusterState, job: Job) -> Iterator[Event]:
         return
     for alone, windows in ((True, meter.alone), (False, meter.shared)):
         known = job.rates.get(setting_of(state, attempt, alone))
-        if windows.count >= SOLID and (known is None or _has_changed(known, windows)):
+        if _is_news(known, windows):
             meter.recorded += 1
             yield _record(state, job, attempt, alone, windows)
 
 
 def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
-    """What was measured of an attempt that has ended, if that is more than was recorded."""
+    """What was measured of an attempt that has ended, if that is other than what was recorded, or known much better."""
     attempt = job.attempts[-1]
     meter, attempt.meter = attempt.meter, None
     if meter is None:
@@ -91,12 +93,14 @@ def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
     meter.interrupt()
     for alone, windows in ((True, meter.alone), (False, meter.shared)):
         known = job.rates.get(setting_of(state, attempt, alone))
-        if windows.count and (known is None or windows.count > known.samples):
+        if _is_news(known, windows) or (known is not None and windows.count >= BETTER * known.samples):
             yield _record(state, job, attempt, alone, windows)
 
 
-def _has_changed(known: Rate, windows: Windows) -> bool:
-    return abs(windows.steps_per_s - known.steps_per_s) > CHANGED * known.steps_per_s
+def _is_news(known: Rate | None, windows: Windows) -> bool:
+    if windows.count < SOLID:
+        return False
+    return known is None or abs(windows.steps_per_s - known.steps_per_s) > CHANGED * known.steps_per_s
 
 
 def _record(state: ClusterState, job: Job, attempt: Attempt, alone: bool, windows: Windows) -> Event:
