@@ -11,8 +11,9 @@ from ebbtide_core.job import Job
 from ebbtide_core.meter import TOGETHER, WINDOW_S
 from ebbtide_core.model import JobState, Progress, StopCause, SuspendMode
 from ebbtide_core.narrate import narrate
+from ebbtide_core.policies.registry import POLICIES
 
-from tests.core.lab import DONE, Lab, gpus_of
+from tests.core.lab import DONE, GIB, Lab, gpus_of
 
 LONG = 2 * TOGETHER * WINDOW_S
 
@@ -138,16 +139,29 @@ def test_two_that_are_kept_apart_are_not_started_together_either() -> None:
     assert {first.state, second.state} == {JobState.STARTING, JobState.PENDING}
 
 
-@pytest.mark.parametrize("policy", ["moldable-equipartition", "malleable-equipartition"])
-def test_policies_that_divide_gpus_keep_them_apart_too(policy: str) -> None:
+@pytest.mark.parametrize("policy", [*POLICIES])
+def test_every_policy_keeps_them_apart(policy: str) -> None:
     lab = Lab(policy, gpus=1)
     one, two = pair(lab)
     train(lab, LONG, (one, 3), (two, 2))
     lab.end(two)
-    lab.wait(100)
+    lab.wait(1000)
     assert (one.state, two.state) == (JobState.RUNNING, JobState.SUSPENDED)
     lab.end(one, DONE)
     assert two.state is JobState.STARTING
+
+
+def test_one_that_cannot_save_lies_in_host_memory_until_the_other_is_done() -> None:
+    lab = Lab(gpus=2)
+    blocker = lab.running(1, name="whole")
+    one, two = pair(lab, second={"suspend": SuspendMode.SWAP})
+    lab.end(blocker, DONE)
+    train(lab, LONG, (one, 3), (two, 2))
+    lab.tell(e.AttemptSwapped(two.id, 1, 1, GIB, 1.0))
+    lab.wait(1000)
+    assert (two.state, two.attempts[-1].off_gpu) == (JobState.SUSPENDED, True)
+    lab.end(one, DONE)
+    assert two.attempts[-1].returning is not None
 
 
 def test_without_a_speed_alone_nothing_happens() -> None:
