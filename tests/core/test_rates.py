@@ -1,6 +1,6 @@
 """How fast jobs get on, by what they report: measured, recorded, and known of their scripts."""
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 from ebbtide_core import events as e
@@ -10,6 +10,8 @@ from ebbtide_core.job import Job
 from ebbtide_core.meter import NOBODY, WINDOW_S, Meter, Rate
 from ebbtide_core.model import WHOLE, AttemptRef, Checkpoint, ExitFacts, JobId, Progress
 from ebbtide_core.rates import MOST_RECORDS, speed_now
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab
 
@@ -259,3 +261,66 @@ def test_rates_of_the_last_jobs_count_each_once() -> None:
 
 def test_a_window_is_long_against_the_interval_of_reports() -> None:
     assert WINDOW_S >= 10 * 0.3
+
+
+def taught(lab: Lab, **rates: float) -> None:
+    """An earlier job of the same script was measured: ``on_2=18`` are 18 steps per second on two GPUs."""
+    earlier = lab.running(1)
+    lab.end(earlier, DONE)
+    for name, per_s in rates.items():
+        share = int(name.removeprefix("on_")) * WHOLE
+        lab.tell(e.RateMeasured(earlier.id, 1, share, 1, True, per_s, 9, "A100"))
+
+
+def held(job: Job) -> int:
+    assert job.planned is not None
+    return job.planned.share // WHOLE
+
+
+@pytest.mark.parametrize("policy", ["fitgpp", "moldable-equipartition", "malleable-equipartition"])
+def test_nobody_gets_gpus_that_are_of_no_use(policy: str) -> None:
+    lab = Lab(policy, gpus=8)
+    taught(lab, on_1=10, on_2=19, on_4=20)
+    assert held(lab.running(1, 8)) == 2
+
+
+def test_who_has_more_than_is_of_use_keeps_it_until_somebody_needs_it() -> None:
+    lab = Lab("malleable-equipartition", gpus=4, min_work_s="0", resize_after_s="0", gain_restarts="0")
+    first = lab.running(1, 4)
+    taught_by_itself = [(1, 10.0), (2, 10.5), (4, 11.0)]
+    for count, per_s in taught_by_itself:
+        lab.tell(e.RateMeasured(first.id, 1, count * WHOLE, 1, True, per_s, 9, "A100"))
+    lab.wait(100)
+    assert held(first) == 4
+    other = lab.submit(3, 3, name="other")
+    lab.settle()
+    assert (held(first), held(other)) == (1, 3)
+
+
+def test_a_job_that_scales_as_measured_does_not_grow_for_less_than_a_restart_costs() -> None:
+    lab = Lab(gpus=2)
+    taught(lab, on_1=10, on_2=12)
+    blocker, job = lab.running(1, name="other"), lab.running(1, 2)
+    lab.tell(e.DrillRequested(job.id))
+    lab.end(job)
+    lab.start(job)
+    job.restart_cost_s = 700.0
+    lab.end(blocker, DONE)
+    lab.wait(10_000)
+    assert held(job) == 1, "an hour more at 1.2 times the speed saves ten minutes"
+    job.restart_cost_s = 500.0
+    lab.wait(10_000)
+    assert job.attempts[-1].stop is not None
+    assert held(job) == 2
+
+
+@given(st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6), st.lists(st.floats(1, 50), min_size=6, max_size=6))
+def test_whatever_was_measured_the_curve_never_falls_and_is_one_on_one_gpu(
+    rates: list[float], weights: list[float]
+) -> None:
+    shares = [WHOLE // 4, WHOLE // 2, WHOLE, 2 * WHOLE, 4 * WHOLE, 8 * WHOLE]
+    curve = fit(list(zip(shares, rates, weights, strict=False)))
+    assert curve is not None
+    assert curve(WHOLE) == pytest.approx(1.0)
+    speeds = [curve(share) for share in range(WHOLE // 8, 20 * WHOLE, WHOLE // 8)]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(speeds))
