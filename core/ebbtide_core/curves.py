@@ -17,7 +17,7 @@ from ebbtide_core.meter import Rate, Setting
 from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.work import Script, Speedup
 
-JOBS_REMEMBERED: Final = 8
+JOBS_REMEMBERED: Final = 5
 """Jobs of a script whose rates count at each size."""
 WORTH: Final = 0.1
 """What each further GPU must add at least, as a share of the speed of one, to be of use."""
