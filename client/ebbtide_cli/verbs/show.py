@@ -30,7 +30,7 @@ SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "
 Fields = Iterator[tuple[str, str]]
 
 
-@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint"))
+@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint", "ebb show --json 17 | jq .rates"))
 @id_argument
 @json_option
 @master_option
