@@ -88,6 +88,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "resizes": job.resizes,
         "restarts": job.restarts,
         "progress": _progress_facts(job),
+        "steps_per_s": _optional(job, "steps_per_s"),
+        "rates": [_rate_facts(rate) for rate in job.rates],
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -176,6 +178,17 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+    }
+
+
+def _rate_facts(rate: client_pb2.Rate) -> Facts:
+    return {
+        "gpus": _number(rate.gpus),
+        "nodes": rate.nodes,
+        "model": rate.model,
+        "alone": rate.alone,
+        "steps_per_s": rate.steps_per_s,
+        "samples": rate.samples,
     }
 
 

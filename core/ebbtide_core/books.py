@@ -12,8 +12,10 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
@@ -98,6 +100,12 @@ class Use:
             self.shares.pop(piece.gpu, None)
             self.gpu_mem.pop(piece.gpu, None)
         return share >= 0 and memory >= 0
+
+    def without(self, gpus: Iterable[GpuId]) -> "Use":
+        """A copy in which these ``gpus`` are in whole use."""
+        other = self.copy()
+        other.whole.update(gpus)
+        return other
 
     def copy(self) -> "Use":
         """An independent copy."""
@@ -311,12 +319,21 @@ class Most:
         return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
+class Apart(Protocol):
+    """Who is kept apart from whom (see `ebbtide_core.apart`)."""
+
+    def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
+        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        ...
+
+
 class Books:
     """The books of all nodes.
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
     roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
-    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them.
+    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them. ``apart`` is None if
+    nobody is.
     """
 
     def __init__(self) -> None:
@@ -328,6 +345,7 @@ class Books:
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
+        self.apart: Apart | None = None
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ebbtide_core.apart import kept_from
 from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
@@ -45,6 +46,8 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     takes it first.
     """
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, state.queue)) if job.queued else None
+    if state.aside.get(job.id):
+        ahead = 0  # it is in no queue, and starts wherever there is room
     room_at, basis = _room_at(state, job, now) if ahead is not None else (None, "")
     left = remaining(job, now, state.history, state.speedup)
     return Explanation(
@@ -87,7 +90,9 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(state.books).has_room(job, node):
-        found = ["too few GPUs left", *(in_the_way(node) if job.gpus_min else ())]
+        others = kept_from(job, state.books, node)
+        found = [f"kept apart from {others}" if others else "too few GPUs left"]
+        found += in_the_way(node) if job.gpus_min else ()
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, limits, memory, nodes, swaps
+from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -118,6 +118,8 @@ def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: 
         allocation, kept = swaps.parts_of(allocation)
         job.own_room = allocation
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    if state.rates.curves:
+        job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
         gang.gather(job.attempts[-1])
     job.reason = event.reason
@@ -145,7 +147,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE:
             job.returns = True
         case _:
             pass
@@ -190,15 +192,6 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
 
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
     job.attempts[-1].start = event.start
-
-
-def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
-    job.progress, job.progress_at = event.progress, now
-
-
-def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
-    job.checkpoint = event.checkpoint
-    job.attempts[-1].published = True
 
 
 def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
@@ -253,7 +246,7 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
     job.ran_s += max(0.0, now - attempt.started)
     stopped = attempt.stop.requested if attempt.stop is not None else now
     if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.work_s += max(0.0, stopped - attempt.started) * state.speedup(attempt.allocation.share)
+        job.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -422,8 +415,10 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
     e.FirstStepMade: _first_step_made,
-    e.ProgressReported: _progress_reported,
-    e.CheckpointPublished: _checkpoint_published,
+    e.ProgressReported: rates.progressed,
+    e.RateMeasured: rates.measured,
+    e.InterferenceFound: interference.interference_found,
+    e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
     e.MemoryOverran: memory.overran,
     e.GpuMemoryChanged: memory.changed,

@@ -113,6 +113,7 @@ class StopCause(Enum):
     DRILLED = "drill"
     OVERRAN = "overran its GPU memory"
     EXPELLED = "expelled"
+    INTERFERENCE = "interference"
 
     @property
     def final(self) -> bool:

@@ -89,8 +89,8 @@ def _about_attempt(event: Event) -> str:
             return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
-        case e.FirstStepMade() | e.WorkResumed():
-            return _about_first_step(event)
+        case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():
+            return _about_steps(event)
         case e.CheckpointPublished():
             step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
             return f"checkpoint{step} published ({event.checkpoint.bytes} bytes)"
@@ -114,9 +114,22 @@ def _about_attempt(event: Event) -> str:
             return _about_swap(event)
 
 
-def _about_first_step(event: e.FirstStepMade | e.WorkResumed) -> str:
-    if isinstance(event, e.WorkResumed):
-        return f"attempt {event.attempt} is at work again: step {event.step}"
+def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
+    match event:
+        case e.WorkResumed():
+            return f"attempt {event.attempt} is at work again: step {event.step}"
+        case e.RateMeasured():
+            beside, s = "alone" if event.alone else "beside others", "" if event.samples == 1 else "s"
+            speed = f"{event.steps_per_s:.4g} steps/s on {count_text(event.share)}, {beside}"
+            return f"attempt {event.attempt} makes {speed} ({event.samples} window{s})"
+        case e.InterferenceFound():
+            others, speeds = ", ".join(event.others), " + ".join(f"{speed:.2f}" for speed in event.speeds)
+            return f"disturbed beside job {others} on GPU {event.gpu}: {speeds} of their speeds alone"
+        case e.FirstStepMade():
+            return _about_first_step(event)
+
+
+def _about_first_step(event: e.FirstStepMade) -> str:
     warm = ", held ready before" if event.start.warm else ""
     seconds = event.start.import_s + (event.start.load_s or 0.0) + event.start.step_s
     return f"attempt {event.attempt} made its first step after {seconds:.1f} s{warm}"

@@ -146,6 +146,7 @@ class Trial:
             node is None
             or (nodes is not None and piece.node not in nodes)
             or not node.fits(piece, self.use(piece.node))
+            or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
         ):
             return None
         return own if not free_now or _free_now(job, node, piece) else None
@@ -224,6 +225,8 @@ class Trial:
             or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
+        if self._books.apart is not None and 0 < share < WHOLE:
+            use = use.without(self._books.apart.gpus(job.id, node))
         slices = _pick(job, share, node, use, beside)
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 

@@ -78,6 +78,8 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
+    if state.books.apart is not None and state.apart.forbid(job, wanted, state.books.nodes):
+        return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and state.books.open(wanted):
         yield _start(state, job, wanted, placement.sticky)
         return

@@ -1,7 +1,7 @@
 """What clients are shown: messages made from the core's objects."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ebbtide_core.books import Node
@@ -13,6 +13,7 @@ from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
+from ebbtide_core.rates import speed_now
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -58,6 +59,8 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         restart_cost_s=job.restart_cost_s,
         gpu_mem_bytes=job.gpu_mem_bytes,
         gpu_mem_from=job.gpu_mem_from,
+        rates=_rate_messages(job),
+        steps_per_s=speed_now(job),
     )
 
 
@@ -86,6 +89,18 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         remaining_s=explanation.remaining_s,
         remaining_from=source.value if source is not None else "",
     )
+
+
+def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
+    for at, rate in job.rates.items():
+        yield client_pb2.Rate(
+            gpus=parts_to_share(at.share),
+            nodes=at.nodes,
+            alone=at.alone,
+            steps_per_s=rate.steps_per_s,
+            samples=rate.samples,
+            model=at.model,
+        )
 
 
 def _progress_message(job: Job) -> job_pb2.Progress | None:

@@ -5,6 +5,7 @@ GPU: it starts processes when told to, lets them end when they like, and deliver
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,6 +14,7 @@ from ebbtide_core import events as e
 from ebbtide_core import memory
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
+from ebbtide_core.meter import TOGETHER, WINDOW_S
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -26,6 +28,7 @@ from ebbtide_core.model import (
     JobState,
     LinkKind,
     NodeId,
+    Progress,
     RefusalCause,
     SuspendMode,
     parts,
@@ -74,6 +77,7 @@ class Process:
     out: bool = False  # in host memory
     coming: bool = False  # on its way back
     to_leave: bool = False  # asked to go to host memory
+    step: int = 0
     reports: list[e.Event] = field(default_factory=list)
 
 
@@ -384,6 +388,26 @@ class World(RuleBasedStateMachine):
     def release_memory(self, data: st.DataObject) -> None:
         self._release(self._some(data, [p for p in self.processes.values() if not p.alive and not p.free]))
 
+    def train(self) -> None:
+        """Those who share GPUs get on for a while, much slower than by taking turns where they are not alone."""
+        here = [p for p in self.processes.values() if p.alive and not p.out and self.connected[p.node]]
+        crowd = Counter(gpu for process in here for gpu in process.gpus)
+        for _ in range(TOGETHER + 2):
+            self.now += WINDOW_S
+            for process in here:
+                if any(share < WHOLE for share in process.gpus.values()):
+                    process.step += 12 if all(crowd[gpu] == 1 for gpu in process.gpus) else 1
+                    ref, progress = process.ref, Progress(process.step)
+                    self._perform(self.cluster.handle(e.ProgressReported(ref.job, ref.attempt, progress), self.now))
+
+    @rule()
+    def disturb_each_other(self) -> None:
+        """One more small job comes, beside another if there is one, and all that was said arrives."""
+        self.submit(Fraction(1, 4), 0, False, False, SuspendMode.CHECKPOINT, 0, 0.0, 42, 1, False)
+        for process in [p for p in self.processes.values() if self.connected[p.node]]:
+            self._tell_all(process.reports)
+        self.train()
+
     @rule(seconds=st.sampled_from([1.0, 30.0, 700.0]))
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
@@ -514,7 +538,7 @@ class World(RuleBasedStateMachine):
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
-                assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                assert (twin.priority, twin.weight, twin.rates) == (job.priority, job.weight, job.rates)
                 assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
                     job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
                 )  # fmt: skip

@@ -30,7 +30,7 @@ SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "
 Fields = Iterator[tuple[str, str]]
 
 
-@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint"))
+@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint", "ebb show --json 17 | jq .rates"))
 @id_argument
 @json_option
 @master_option
@@ -66,6 +66,7 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "held by", job.held_by
     yield "user", job.user
     yield "progress", progress_words(job)
+    yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
@@ -124,6 +125,17 @@ def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
     step = f"step {checkpoint.step}" if checkpoint.HasField("step") else "no step known"
     verified = "verified" if checkpoint.verified else "not verified"
     return f"{step}, {format_size(checkpoint.bytes)}, {verified}: {checkpoint.path}"
+
+
+def _speed(job: client_pb2.Job) -> str:
+    """Its steps per second, now and on each number of GPUs that it had."""
+    known = [f"{job.steps_per_s:.3g} steps/s now"] if job.HasField("steps_per_s") else []
+    for rate in job.rates:
+        gpus = format_count(share_of(rate.gpus))
+        where = f"{gpus} GPU{'s' if share_of(rate.gpus) > 1 else ''}" if rate.gpus.numerator else "CPUs only"
+        where += f" of {rate.nodes} nodes" if rate.nodes > 1 else ""
+        known.append(f"{rate.steps_per_s:.3g} on {where}{'' if rate.alone else ' beside others'}")
+    return ", ".join(known)
 
 
 def _measured(job: client_pb2.Job) -> str:

@@ -156,7 +156,7 @@ class Backfill:
         snapshot, shadow = self.draft.snapshot, self.shadow()
         if shadow is None:
             return False
-        held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup, snapshot.reservation(job))
+        held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup_of(job), snapshot.reservation(job))
         return held is not None and _starts(job, snapshot.now) + held <= shadow.time
 
     def _beside(self, job: Job, room: Allocation, shadow: Shadow) -> Allocation | None:
@@ -278,7 +278,7 @@ class Backfill:
         snapshot, allocation = self.draft.snapshot, self.draft.allocation(job)
         assert allocation is not None
         reserved_s = _reservation(snapshot, job) if self._gives_way(job, self.head) else None
-        held = held_s(job, snapshot.now, allocation.share, snapshot.speedup, reserved_s)
+        held = held_s(job, snapshot.now, allocation.share, snapshot.speedup_of(job), reserved_s)
         return None if held is None else Leave(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
 
     def _tell(self) -> None:

@@ -1,5 +1,6 @@
 """A plan in the making: the moves that policies share."""
 
+from ebbtide_core.apart import kept_from
 from ebbtide_core.books import Books
 from ebbtide_core.foreign import on_gpu, users_text
 from ebbtide_core.job import Job
@@ -136,6 +137,8 @@ class Draft:
             return ": no node is connected"
         if (own := job.own_room) is not None:
             return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
+        if others := kept_from(job, books):
+            return f", kept apart from {others}"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and (pinned := self._pinned(job)):
