@@ -29,6 +29,7 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "nodes": "Show nodes and GPUs",
         "events": "Show what happened in the cluster",
+        "doctor": "Check this node, and say what to do about what is wrong",
     },
     "Jobs": {
         "submit": "Queue a job",
