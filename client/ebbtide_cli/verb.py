@@ -43,6 +43,7 @@ VERBS: Final = {
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
         "replay": "Simulate a cluster's past under another policy",
+        "observe": "Record what runs on a node that nobody manages, for a simulation",
         "reserve": "Compute how long to ask for if nobody knows how long a job runs",
     },
     "Changes": {
