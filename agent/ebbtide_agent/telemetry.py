@@ -8,7 +8,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent import procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Link, Reading
 from ebbtide_agent.gpu.reader import GpuReader, listed_pids
 
 
@@ -22,7 +22,8 @@ class Telemetry:
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """The node's GPUs and whether they are healthy."""
         readings = await self._reader.read_all()
-        return [_info(gpu, readings[gpu.uuid]) for gpu in self._reader.gpus]
+        links = await self._reader.links()
+        return [_info(gpu, readings[gpu.uuid], links) for gpu in self._reader.gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         """One reading of every GPU."""
@@ -34,7 +35,7 @@ class Telemetry:
         return agent_pb2.Heartbeat(gpus=[_message(reading, owners) for reading in readings.values()])
 
 
-def _info(gpu: Gpu, reading: Reading) -> agent_pb2.GpuInfo:
+def _info(gpu: Gpu, reading: Reading, links: Iterable[Link]) -> agent_pb2.GpuInfo:
     return agent_pb2.GpuInfo(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -42,7 +43,17 @@ def _info(gpu: Gpu, reading: Reading) -> agent_pb2.GpuInfo:
         mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
+        pci_bus_id=gpu.pci_bus_id,
+        numa_node=gpu.numa_node,
+        compute_capability=gpu.compute_capability,
+        parent=gpu.parent,
+        peers=[_peer(gpu, link) for link in links if gpu.uuid in (link.one, link.other)],
     )
+
+
+def _peer(gpu: Gpu, link: Link) -> agent_pb2.GpuPeer:
+    other = link.other if gpu.uuid == link.one else link.one
+    return agent_pb2.GpuPeer(uuid=other, link=agent_pb2.GpuLink.ValueType(link.kind))
 
 
 def _message(reading: Reading, owners: Mapping[int, AttemptKey]) -> agent_pb2.GpuReading:
@@ -54,11 +65,15 @@ def _message(reading: Reading, owners: Mapping[int, AttemptKey]) -> agent_pb2.Gp
         processes=[_process(process, owners.get(process.pid)) for process in processes],
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
+        mem_reserved_bytes=reading.mem_reserved_bytes,
+        temperature_c=reading.temperature_c,
+        power_w=reading.power_w,
+        xids=reading.xids,
     )
 
 
 def _process(process: GpuProcess, owner: AttemptKey | None) -> agent_pb2.GpuProcess:
-    message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes)
+    message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes, mps=process.mps)
     if owner is not None:
         message.job_id, message.attempt = owner
         return message

@@ -19,6 +19,12 @@ def is_fake(gpus: str) -> bool:
     return gpus not in (REAL, NONE)
 
 
+def open_fake(state_dir: Path) -> NvmlBackend:
+    """The fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it holds none."""
+    library = fake.FakeNvml(state_dir)
+    return NvmlBackend(library, kind="fake", numa_node=library.numa_node)
+
+
 def open_backend(gpus: str, state_dir: Path, in_use: bool) -> GpuBackend:
     """The backend for `auto` (real GPUs if there are any), `none`, or a fake profile kept in `state_dir`.
 
@@ -27,7 +33,7 @@ def open_backend(gpus: str, state_dir: Path, in_use: bool) -> GpuBackend:
     if is_fake(gpus):
         if not fake.set_up(state_dir, parse_profile(gpus), keep=in_use):
             log.warning("event=profile-not-changed profile=%s reason='attempts are live on the GPUs there are'", gpus)
-        return NvmlBackend(fake.FakeNvml(state_dir), kind="fake")
+        return open_fake(state_dir)
     if gpus == NONE:
         return NoGpus()
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ebbtide_agent.apart import apart
-from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,10 @@ class GpuReader:
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the node."""
         return self._gpus
+
+    async def links(self) -> tuple[Link, ...]:
+        """How the GPUs of the node reach each other."""
+        return await apart(self._backend.links)
 
     async def read_all(self) -> Readings:
         """The state of every GPU by UUID."""
