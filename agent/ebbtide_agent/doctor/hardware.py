@@ -38,9 +38,9 @@ class Holder:
 Who = Callable[[int], Holder]
 
 
-def judge_absence(reason: str, has_device: bool) -> Finding:
-    """No GPU answers: the reason in NVML's words, and whether the PCI bus shows one of NVIDIA's."""
-    if not has_device:
+def judge_absence(reason: str, devices: int) -> Finding:
+    """No GPU answers: the reason in NVML's words, and how many of NVIDIA's the PCI bus shows."""
+    if not devices:
         advice = "nothing, if this machine has none (ebb agent --gpus none); else install the NVIDIA driver"
         return note("GPUs", f"none: {reason}", advice)
     if "version" in reason.lower():
@@ -50,6 +50,15 @@ def judge_absence(reason: str, has_device: bool) -> Finding:
         )
     advice = "sudo modprobe nvidia && nvidia-smi (if that fails, install the driver for this kernel and reboot)"
     return problem("driver", f"an NVIDIA GPU is on the PCI bus, and no driver answers: {reason}", advice)
+
+
+def judge_count(gpus: Sequence[Gpu], driven: int | None) -> Finding:
+    """The GPUs that NVML names, beside how many devices the driver has; None: they are not on this machine's bus."""
+    whole = len({gpu.parent or gpu.uuid for gpu in gpus})
+    if driven is not None and driven > whole:
+        text = f"the driver has {driven} devices and answers for {whole} of them"
+        return problem("GPUs", text, "sudo dmesg | grep -iE 'xid|nvrm'; a GPU that fell off the bus needs a reboot")
+    return ok("GPUs", kinds(gpus) + (" (fake)" if driven is None else ""))
 
 
 def judge_driver(driver: Driver) -> Finding:

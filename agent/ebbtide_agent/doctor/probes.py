@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from ebbtide_agent import gpu, people, procfs
 from ebbtide_agent.doctor import hardware, machine, python, storage
 from ebbtide_agent.doctor.finding import Finding, ok
 from ebbtide_agent.doctor.hardware import Answer, Holder
 from ebbtide_agent.doctor.subject import Subject
-from ebbtide_agent.gpu.backend import Driver, GpuBackend, Settings
+from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
 from ebbtide_agent.supervisor.processes import is_below
 
@@ -49,20 +49,20 @@ def _gpus(subject: Subject, known: Known) -> Iterator[Finding]:
         try:
             backend = _open(subject, Path(scratch))
         except NvmlUnavailable as error:
-            yield hardware.judge_absence(str(error), has_device())
+            yield hardware.judge_absence(str(error), devices()[0])
             return
         known.gpus = len(backend.gpus())
         yield from _judge(subject, backend, known.fake)
 
 
 def _judge(subject: Subject, backend: GpuBackend, fake: bool) -> Iterator[Finding]:
-    driver = _driver(backend)
+    driver = backend.driver()
     yield hardware.judge_driver(driver)
     answers = [_ask(backend, uuid) for uuid in (each.uuid for each in backend.gpus())]
     if not answers:
-        yield hardware.judge_absence("the driver knows of none", has_device())
+        yield hardware.judge_absence("the driver knows of none", devices()[0])
         return
-    yield ok("GPUs", hardware.kinds(backend.gpus()) + (" (fake)" if fake else ""))
+    yield hardware.judge_count(backend.gpus(), None if fake else devices()[1])
     for answer in answers:
         yield from hardware.judge_gpu(answer)
     yield from hardware.judge_slices(answers)
@@ -85,17 +85,7 @@ def _ask(backend: GpuBackend, uuid: str) -> Answer:
     reading = backend.read(uuid)
     seconds = time.monotonic() - began
     found = next(each for each in backend.gpus() if each.uuid == uuid)
-    return Answer(found, reading, _settings(backend, uuid), seconds)
-
-
-def _driver(backend: GpuBackend) -> Driver:
-    ask = getattr(backend, "driver", Driver)
-    return cast(Driver, ask())
-
-
-def _settings(backend: GpuBackend, uuid: str) -> Settings:
-    ask = getattr(backend, "settings", lambda _: Settings())
-    return cast(Settings, ask(uuid))
+    return Answer(found, reading, backend.settings(uuid), seconds)
 
 
 def holder(pid: int, supervisors: tuple[int, ...]) -> Holder:
@@ -107,11 +97,15 @@ def holder(pid: int, supervisors: tuple[int, ...]) -> Holder:
     return Holder(stat.alive, people.owner_name(pid), stat.command, ours, stat.parent)
 
 
-def has_device(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether the PCI bus has a display or compute device of NVIDIA's."""
-    return any(
-        _text(each / "vendor") == _NVIDIA and _text(each / "class").startswith(_DISPLAY) for each in _in(devices)
-    )
+def devices(bus: Path = Path("/sys/bus/pci/devices")) -> tuple[int, int]:
+    """How many display and compute devices of NVIDIA's there are, and how many of them its driver has."""
+    found = [
+        each for each in _in(bus) if _text(each / "vendor") == _NVIDIA and _text(each / "class").startswith(_DISPLAY)
+    ]
+    driven = [
+        each for each in found if (each / "driver").is_symlink() and (each / "driver").readlink().name == "nvidia"
+    ]
+    return len(found), len(driven)
 
 
 def _in(directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import pytest
 from ebbtide_agent.doctor import machine, python, storage
 from ebbtide_agent.doctor.examine import examine
 from ebbtide_agent.doctor.finding import Finding, Level
-from ebbtide_agent.doctor.probes import GROUPS, Probe, has_device, holder
+from ebbtide_agent.doctor.probes import GROUPS, Probe, devices, holder
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.jsonfile import write_json
@@ -84,6 +84,32 @@ def test_a_foreign_process_on_a_fake_gpu_of_the_agents_is_seen(subject: Subject)
     assert finding.text.endswith("on GPU 0 with 1.0 GiB is not a job of Ebbtide")
 
 
+def made_up(subject: Subject, *gpus: dict[str, object], **faults: object) -> None:
+    """GPUs of the node's agent, and what is wrong with them; see the fake for the words."""
+    state = subject.home / "nodes" / "ws1" / "gpus"
+    (state / "processes").mkdir(parents=True)
+    common = {"model": "RTX4090", "mem_bytes": 2**34, "idle_bytes": 2**24, "compute_capability": "8.9"}
+    described = [common | {"uuid": f"GPU-{index}"} | gpu for index, gpu in enumerate(gpus)]
+    write_json(state / "gpus.json", {"driver": "570.10", "cuda": "12.8", "gpus": described})
+    write_json(state / "faults.json", faults)
+
+
+def test_how_an_admin_has_set_the_gpus_is_read_from_the_driver(subject: Subject) -> None:
+    made_up(subject, {"persistence": False}, {"compute_mode": 2})
+    found = {(each.check, each.level.value): each.text for each in checked(subject, "GPUs")}
+    assert found["driver", "ok"] == "570.10, CUDA 12.8"
+    assert "persistence mode is off" in found["GPU 0", "warning"]
+    assert "no job can use it" in found["GPU 1", "problem"]
+    assert "needs driver 580" in found["swap", "note"]
+
+
+def test_a_driver_that_hangs_is_given_up_and_the_other_checks_are_made(subject: Subject) -> None:
+    made_up(subject, {}, hang=["nvmlDeviceGetUtilizationRates"])
+    found = examine(subject, lambda name: None, only("GPUs", "limits", limit_s=0.5))
+    assert [(each.check, each.level.value) for each in found if each.level is Level.PROBLEM] == [("GPUs", "problem")]
+    assert found[-1].check == "limits"
+
+
 def test_a_process_is_ours_if_a_supervisor_is_above_it() -> None:
     me, parent = os.getpid(), os.getppid()
     assert holder(me, (parent,)).ours
@@ -115,15 +141,23 @@ def test_a_port_that_somebody_listens_on_is_taken() -> None:
     assert found[0].level is Level.PROBLEM
 
 
-def test_nvidias_devices_are_found_on_the_bus(tmp_path: Path) -> None:
-    assert not has_device(tmp_path / "absent")
-    for name, vendor, kind in (("a", "0x8086", "0x030000"), ("b", "0x10de", "0x040300")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / name / "class").write_text(f"{kind}\n")
-    assert not has_device(tmp_path)  # another maker's, and NVIDIA's sound
-    (tmp_path / "b" / "class").write_text("0x030200\n")
-    assert has_device(tmp_path)
+def device(bus: Path, name: str, vendor: str, kind: str, driver: str = "") -> None:
+    place = bus / name
+    place.mkdir(parents=True)
+    (place / "vendor").write_text(f"{vendor}\n")
+    (place / "class").write_text(f"{kind}\n")
+    if driver:
+        (place / "driver").symlink_to(f"../drivers/{driver}")
+
+
+def test_nvidias_devices_are_found_on_the_bus_and_those_that_its_driver_has(tmp_path: Path) -> None:
+    assert devices(tmp_path / "absent") == (0, 0)
+    device(tmp_path, "a", "0x8086", "0x030000", "i915")
+    device(tmp_path, "b", "0x10de", "0x040300", "snd_hda_intel")  # the sound of one
+    assert devices(tmp_path) == (0, 0)
+    device(tmp_path, "c", "0x10de", "0x030200", "nvidia")
+    device(tmp_path, "d", "0x10de", "0x030000", "vfio-pci")  # given to a virtual machine
+    assert devices(tmp_path) == (2, 1)
 
 
 def script(tmp_path: Path, text: str) -> str:

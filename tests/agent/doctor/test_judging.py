@@ -51,16 +51,23 @@ def test_what_is_wrong_with_a_gpu_comes_with_its_command(found, level, command):
 
 
 @pytest.mark.parametrize(
-    ("reason", "device", "level", "words"),
+    ("reason", "devices", "level", "words"),
     [
-        ("NVML Shared Library Not Found", False, "note", "install the NVIDIA driver"),
-        ("Driver Not Loaded", True, "problem", "modprobe nvidia"),
-        ("Driver/library version mismatch", True, "problem", "modprobe -r"),
+        ("NVML Shared Library Not Found", 0, "note", "install the NVIDIA driver"),
+        ("Driver Not Loaded", 2, "problem", "modprobe nvidia"),
+        ("Driver/library version mismatch", 2, "problem", "modprobe -r"),
     ],
 )
-def test_why_no_gpu_answers(reason, device, level, words):
-    finding = hardware.judge_absence(reason, device)
+def test_why_no_gpu_answers(reason, devices, level, words):
+    finding = hardware.judge_absence(reason, devices)
     assert (finding.level, words in finding.advice) == (Level(level), True)
+
+
+def test_a_gpu_that_fell_off_the_bus_is_missed_though_nvml_does_not_name_it():
+    slices = [Gpu(f"MIG-{n}", 0, "H100 MIG 1g.10gb", 10 * GIB, parent="GPU-b") for n in range(2)]
+    assert hardware.judge_count([GPU, *slices], 2).text == "1 x H100, 2 x H100 MIG 1g.10gb"
+    assert hardware.judge_count([GPU, *slices], 3).level is Level.PROBLEM
+    assert hardware.judge_count([GPU], None).text == "1 x H100 (fake)"
 
 
 def test_a_mig_gpu_without_slices_is_a_problem_and_slices_are_slots():
