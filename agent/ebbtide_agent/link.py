@@ -181,6 +181,7 @@ class Link:
             version=version("ebbtide"),
             address=address,
             attempts=self._attempts.statuses(),
+            cgroup=self._node.cgroup,
         )
 
     def _note(self, event: str, reason: str) -> None:
