@@ -28,6 +28,7 @@ VERBS: Final = {
         "master": "Run the master in the foreground",
         "agent": "Run a node's agent in the foreground",
         "nodes": "Show nodes and GPUs",
+        "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",
         "doctor": "Check this node, and say what to do about what is wrong",
     },
