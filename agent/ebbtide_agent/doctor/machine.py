@@ -96,7 +96,7 @@ def control_groups(subject: Subject) -> Finding:
         return ok("control groups", f"one for each attempt, below {own}")
     whose = "the agent's" if subject.agent_pid else "this shell's"
     text = f"{whose} group {own} is not delegated: what escapes a job's process tree is not found at its end"
-    advice = "Delegate=yes in the agent's unit ; or begin with: systemd-run --user --scope -p Delegate=yes ebb up"
+    advice = "Delegate=yes in the agent's unit; or begin with: systemd-run --user --scope -p Delegate=yes ebb up"
     return note("control groups", text, advice)
 
 
