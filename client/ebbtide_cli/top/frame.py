@@ -61,13 +61,13 @@ def _head(picture: Picture, width: int) -> Text:
     running = sum(job.state not in WAITING for job in picture.jobs)
     waiting = len(picture.jobs) - running
     nodes = plural(up, "node") if up == len(picture.nodes) else f"{up} of {plural(len(picture.nodes), 'node')}"
-    left = Text("ebb top  ", "bold").append(f"{nodes}, {running} running, {waiting} waiting", "default")
+    left = Text.assemble(("ebb top  ", "bold"), f"{nodes}, {running} running, {waiting} waiting")
     if picture.away_s is not None:
-        left = Text("ebb top  ", "bold").append(f"master away since {picture.away_s:.0f} s", "bold red")
+        left = Text.assemble(("ebb top  ", "bold"), (f"master away since {picture.away_s:.0f} s", "bold red"))
     clock = time.strftime("%H:%M:%S", time.localtime(picture.at))
     right = f"{picture.master}  {clock}" if width >= left.cell_len + len(picture.master) + len(clock) + 4 else clock
     left.truncate(max(0, width - len(right) - 1), overflow="ellipsis", pad=True)
-    return left.append(f" {right}", "default")
+    return left.append(f" {right}")
 
 
 # --- GPUs ---
@@ -89,8 +89,8 @@ def _nodes(picture: Picture, width: int) -> Iterator[Text]:
 def _node_line(node: client_pb2.Node, width: int) -> Text:
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
-    line = Text(printable(node.name), "bold").append(f"{GAP}{node.state}", STYLES.get(node.state, "default"))
-    line.append(f"{GAP}{printable(node.reason) or f'{cpus}, {memory}'}", "default")
+    words = f"{GAP}{printable(node.reason) or f'{cpus}, {memory}'}"
+    line = Text.assemble((printable(node.name), "bold"), (f"{GAP}{node.state}", STYLES.get(node.state, "")), words)
     return _cut(line, width)
 
 
