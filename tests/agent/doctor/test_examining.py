@@ -25,12 +25,8 @@ def subject(tmp_path: Path) -> Subject:
     return Subject(home=tmp_path / "home", node="ws1", gpus="2xRTX4090")
 
 
-def only(*names: str, limit_s: float = 10.0) -> dict[str, tuple[Probe, ...]]:
-    return {"some": tuple(Probe(name, BY_NAME[name].run, limit_s) for name in names)}
-
-
 def checked(subject: Subject, *names: str) -> list[Finding]:
-    return examine(subject, lambda name: None, only(*names))
+    return examine(subject, lambda name: None, {"some": tuple(BY_NAME[name] for name in names)})
 
 
 def test_a_subject_and_a_finding_survive_the_way_to_another_process(subject: Subject) -> None:
@@ -105,7 +101,8 @@ def test_how_an_admin_has_set_the_gpus_is_read_from_the_driver(subject: Subject)
 
 def test_a_driver_that_hangs_is_given_up_and_the_other_checks_are_made(subject: Subject) -> None:
     made_up(subject, {}, hang=["nvmlDeviceGetUtilizationRates"])
-    found = examine(subject, lambda name: None, only("GPUs", "limits", limit_s=0.5))
+    groups = {"some": (Probe("GPUs", BY_NAME["GPUs"].run, limit_s=0.5), BY_NAME["limits"])}
+    found = examine(subject, lambda name: None, groups)
     assert [(each.check, each.level.value) for each in found if each.level is Level.PROBLEM] == [("GPUs", "problem")]
     assert found[-1].check == "limits"
 
