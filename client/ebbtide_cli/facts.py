@@ -45,6 +45,13 @@ CHECKPOINTED = {
     job_pb2.CHECKPOINTED_YES: "yes",
     job_pb2.CHECKPOINTED_NO: "no",
 }
+LINKS = {
+    agent_pb2.GPU_LINK_NVLINK: "nvlink",
+    agent_pb2.GPU_LINK_SWITCH: "switch",
+    agent_pb2.GPU_LINK_HOST_BRIDGE: "host bridge",
+    agent_pb2.GPU_LINK_NUMA_NODE: "numa node",
+    agent_pb2.GPU_LINK_SYSTEM: "system",
+}
 FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 
 
@@ -117,8 +124,17 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "checkpoint_root_id": node.checkpoint_root_id,
         "last_seen": _time(node.last_seen),
         "version": node.version,
+        "cgroup": _optional(node, "cgroup"),
+        "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
+
+
+def nvlinks(node: client_pb2.Node) -> list[list[str]]:
+    """The pairs of UUIDs of the node's GPUs that NVLink joins, each pair once."""
+    joined = agent_pb2.GPU_LINK_NVLINK
+    links = [(gpu.info.uuid, peer.uuid) for gpu in node.gpus for peer in gpu.info.peers if peer.link == joined]
+    return [list(pair) for pair in sorted({(min(link), max(link)) for link in links})]
 
 
 def event_facts(event: client_pb2.Event) -> Facts:
@@ -258,6 +274,13 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "utilisation": _optional(reading, "utilisation"),
         "healthy": health.healthy,
         "unhealthy_reason": health.unhealthy_reason,
+        "temperature_c": _optional(reading, "temperature_c"),
+        "power_w": _optional(reading, "power_w"),
+        "pci_bus_id": gpu.info.pci_bus_id or None,
+        "numa_node": _optional(gpu.info, "numa_node"),
+        "compute_capability": gpu.info.compute_capability or None,
+        "mig_parent": gpu.info.parent or None,
+        "links": {peer.uuid: LINKS[peer.link] for peer in gpu.info.peers if peer.link in LINKS},
         "share_allocated": _number(gpu.share_allocated),
         "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),

@@ -87,6 +87,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         session = self._sessions.get(node)
         return session.readings if session is not None else {}
 
+    def hello(self, node: NodeId) -> agent_pb2.Hello | None:
+        """What the node said of itself when it attached; None if it is not connected."""
+        session = self._sessions.get(node)
+        return session.hello if session is not None else None
+
     def connected(self, node: NodeId) -> bool:
         """Whether the node's stream is open."""
         return node in self._sessions

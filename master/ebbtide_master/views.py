@@ -174,10 +174,15 @@ def event_message(stored: StoredEvent) -> client_pb2.Event:
 
 
 def node_message(
-    node: Node, cluster: Cluster, readings: Mapping[GpuId, agent_pb2.GpuReading], now: float
+    node: Node,
+    cluster: Cluster,
+    now: float,
+    readings: Mapping[GpuId, agent_pb2.GpuReading],
+    hello: agent_pb2.Hello | None,
 ) -> client_pb2.Node:
-    """One node, its GPUs, and who is on them."""
+    """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
     facts = node.facts
+    infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
     if node.connected:
         state, reason = "up", ""
     else:
@@ -188,7 +193,7 @@ def node_message(
         hostname=facts.hostname,
         state=state,
         reason=reason,
-        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu)) for gpu in by_index],
+        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu), infos.get(gpu)) for gpu in by_index],
         cpus=facts.cpus,
         cpus_allocated=node.held.cpus,
         mem_bytes=facts.mem_bytes,
@@ -197,11 +202,19 @@ def node_message(
         checkpoint_root_id=facts.checkpoint_root_id,
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
+        cgroup=hello.cgroup if hello is not None else None,
     )
 
 
-def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuReading | None) -> client_pb2.NodeGpu:
+def _node_gpu(
+    node: Node,
+    gpu: GpuId,
+    cluster: Cluster,
+    reading: agent_pb2.GpuReading | None,
+    described: agent_pb2.GpuInfo | None,
+) -> client_pb2.NodeGpu:
     facts = node.gpus[gpu]
+    place = described or agent_pb2.GpuInfo()  # on the bus, which the core does without
     info = agent_pb2.GpuInfo(
         uuid=gpu,
         index=facts.index,
@@ -210,6 +223,11 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
         healthy=facts.healthy,
         unhealthy_reason=facts.unhealthy_reason,
         mps=facts.mps,
+        pci_bus_id=place.pci_bus_id,
+        numa_node=place.numa_node if place.HasField("numa_node") else None,
+        compute_capability=place.compute_capability,
+        parent=place.parent,
+        peers=place.peers,
     )
     here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
     jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]

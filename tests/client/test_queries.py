@@ -2,7 +2,7 @@
 
 import grpc
 import pytest
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, make_node, share
@@ -205,6 +205,30 @@ def test_nodes_show_gpus_jobs_and_foreign_processes(ebb, master):
     (gpu,) = node["gpus"]
     assert (gpu["share_allocated"], gpu["job_ids"], gpu["utilisation"]) == (0.25, ["17"], 0.5)
     assert [process["id"] for process in gpu["processes"]] == ["17", None]
+
+
+def test_a_node_tells_where_its_gpus_are_and_what_joins_them(ebb, master):
+    node = make_node(cgroup="/sys/fs/cgroup/ebb")
+    first = node.gpus[0]
+    first.reading.temperature_c, first.reading.power_w = 61, 250.5
+    first.info.pci_bus_id, first.info.numa_node = "0000:01:00.0", 0
+    first.info.peers.add(uuid="GPU-b", link=agent_pb2.GPU_LINK_NVLINK)
+    second = node.gpus.add(info=agent_pb2.GpuInfo(uuid="GPU-b", index=1, parent="GPU-x"))
+    second.info.peers.add(uuid="GPU-a", link=agent_pb2.GPU_LINK_NVLINK)
+    master.nodes.append(node)
+    assert "control groups: yes" in ebb("nodes").out
+    (facts,) = ebb("nodes", "--json").json
+    assert (facts["cgroup"], facts["nvlinks"]) == ("/sys/fs/cgroup/ebb", [["GPU-a", "GPU-b"]])
+    here, slice = facts["gpus"]
+    assert (here["temperature_c"], here["power_w"], here["links"]) == (61, 250.5, {"GPU-b": "nvlink"})
+    assert (here["pci_bus_id"], here["numa_node"], here["mig_parent"]) == ("0000:01:00.0", 0, None)
+    assert (slice["temperature_c"], slice["numa_node"], slice["mig_parent"]) == (None, None, "GPU-x")
+
+
+def test_of_a_node_that_is_away_nobody_knows_whether_jobs_get_control_groups(ebb, master):
+    master.nodes.append(make_node())
+    assert "control groups" not in ebb("nodes").out
+    assert ebb("nodes", "--json").json[0]["cgroup"] is None
 
 
 def test_a_gpu_without_a_reading_is_not_called_unhealthy(ebb, master):

@@ -245,6 +245,7 @@ class Hello(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
+    CGROUP_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -266,6 +267,8 @@ class Hello(_message.Message):
     """how other nodes reach this one (gang rendezvous)"""
     share_with_foreign: _builtins.bool
     """shares of GPUs may be given out beside processes of no job"""
+    cgroup: _builtins.str
+    """below which each attempt gets a control group; empty: none gets one"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -289,10 +292,11 @@ class Hello(_message.Message):
         address: _builtins.str = ...,
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         share_with_foreign: _builtins.bool = ...,
+        cgroup: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -997,6 +997,7 @@ class Node(_message.Message):
     CHECKPOINT_ROOT_ID_FIELD_NUMBER: _builtins.int
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CGROUP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
@@ -1010,6 +1011,8 @@ class Node(_message.Message):
     checkpoint_root_id: _builtins.str
     last_seen: _builtins.float
     version: _builtins.str
+    cgroup: _builtins.str
+    """below which each attempt gets a control group; empty: none does; unset: not known"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeGpu]: ...
     def __init__(
@@ -1028,12 +1031,15 @@ class Node(_message.Message):
         checkpoint_root_id: _builtins.str = ...,
         last_seen: _builtins.float = ...,
         version: _builtins.str = ...,
+        cgroup: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
+    _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cgroup) -> _WhichOneofReturnType__cgroup | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
 
