@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -166,11 +166,11 @@ class Attempts:
         known.place.forget()
         del self._attempts[job_id, attempt]
 
-    def mark_freed(self, job_id: str, attempt: int, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs of an attempt that exited are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs of an attempt that exited are free, but for the dirty ones and why. Raises OSError."""
         known = self._attempts.get((job_id, attempt))
         if known is not None:
-            known.mark_freed(dirty_gpus)
+            known.mark_freed(dirty)
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
@@ -182,6 +182,16 @@ class Attempts:
         """The live processes of each live attempt, its supervisor excepted."""
         supervisors = [(key, attempt.supervisor()) for key, attempt in list(self._attempts.items())]
         return {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+
+    def groups(self) -> dict[Path, AttemptKey]:
+        """The control groups of the attempts that have one."""
+        found = {key: attempt.place.cgroup() for key, attempt in self._attempts.items()}
+        return {path: key for key, path in found.items() if path is not None}
+
+    def by_environment(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
+        """The attempts that those of these processes name in their environment which were launched here. May block."""
+        names = survivors.attempts_of(self._node_dir, pids)
+        return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
 
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""

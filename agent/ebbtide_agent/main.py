@@ -21,11 +21,12 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
-from ebbtide_agent.freeing import Freeing, idle_baselines
+from ebbtide_agent.freeing import Freeing
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.idle import Idle
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
 from ebbtide_agent.network import Network, address_of
@@ -160,11 +161,12 @@ async def _serve_for_ever(
         closing.push_async_callback(attempts.close)
         backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
         reader = GpuReader(backend)
-        attribution = Attribution(attempts.pids)
-        baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
-        freeing = Freeing(attempts, reader, attribution, baselines)
+        attribution = Attribution(attempts.pids, groups=attempts.groups, environments=attempts.by_environment)
+        idle = Idle(node_dir / "idle.json")
+        freeing = Freeing(attempts, reader, attribution, idle)
         closing.push_async_callback(freeing.close)
-        telemetry = Telemetry(reader, attribution)
+        telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts))
+        await telemetry.heartbeat()  # what is idle now is known before anything starts
         link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]

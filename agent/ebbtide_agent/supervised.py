@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -88,12 +88,12 @@ class Supervised:
         """Ask the attempt, which has left its GPU so often, to come back."""
         self._order_move({"do": "resume", "swaps": swaps})
 
-    def mark_freed(self, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs are free, but for the dirty ones and why. Raises OSError."""
         if self.status.phase not in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
             return
-        self.place.record_freed(list(dirty_gpus))
-        self._change(_freed(self.status, dirty_gpus))
+        self.place.record_freed(dict(dirty))
+        self._change(_freed(self.status, dirty))
 
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
@@ -110,8 +110,8 @@ class Supervised:
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
-        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
-            status = _freed(status, dirty_gpus)
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty := self._dirty_gpus()) is not None:
+            status = _freed(status, dirty)
         self._change(status)
 
     def _change(self, status: agent_pb2.AttemptStatus) -> None:
@@ -188,7 +188,7 @@ class Supervised:
         self._use(channel)
         return True
 
-    def _dirty_gpus(self) -> list[str] | None:
+    def _dirty_gpus(self) -> dict[str, str] | None:
         """What an agent before this one has proven of the GPUs; None if nothing, so that it is proven anew."""
         try:
             return self.place.dirty_gpus()
@@ -196,9 +196,9 @@ class Supervised:
             return None
 
 
-def _freed(status: agent_pb2.AttemptStatus, dirty_gpus: Sequence[str]) -> agent_pb2.AttemptStatus:
+def _freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
     freed = agent_pb2.AttemptStatus()
     freed.CopyFrom(status)
     freed.phase = agent_pb2.ATTEMPT_PHASE_FREED
-    freed.dirty_gpus[:] = dirty_gpus
+    freed.dirty_gpus[:], freed.dirty_reasons[:] = list(dirty), list(dirty.values())
     return freed

@@ -83,6 +83,7 @@ class Reading:
     power_w: float | None = None
     xids: tuple[int, ...] = ()  # errors that the driver reported since the last reading
     unhealthy_reason: str = ""
+    gone: bool = False  # it is lost for certain, and with it what computed there
 
     @property
     def healthy(self) -> bool:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from ebbtide_agent.gpu import gone
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Reading
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class NvmlBackend:
         try:
             return self._read(uuid, handle)
         except self._nvml.NVMLError as error:
-            return Reading(uuid, unhealthy_reason=str(error))
+            lost = getattr(error, "value", None) in gone.CODES
+            return Reading(uuid, unhealthy_reason=str(error), gone=lost)
 
     def _find(self, index: int) -> None:
         try:

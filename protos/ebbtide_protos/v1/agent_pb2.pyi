@@ -457,6 +457,9 @@ class GpuReading(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_W_FIELD_NUMBER: _builtins.int
     XIDS_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    IDLE_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESSES_UNKNOWN_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     mem_used_bytes: _builtins.int
     """unset: not available"""
@@ -468,6 +471,12 @@ class GpuReading(_message.Message):
     """by the driver for itself; not part of what is used"""
     temperature_c: _builtins.int
     power_w: _builtins.float
+    gone: _builtins.bool
+    """it is lost for certain: what computed on it has come to its end"""
+    idle_bytes: _builtins.int
+    """what it showed as used when last nothing ran on it"""
+    processes_unknown: _builtins.bool
+    """`processes` is not available, which is not the same as empty"""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]: ...
     @_builtins.property
@@ -487,11 +496,16 @@ class GpuReading(_message.Message):
         temperature_c: _builtins.int | None = ...,
         power_w: _builtins.float | None = ...,
         xids: _abc.Iterable[_builtins.int] | None = ...,
+        gone: _builtins.bool = ...,
+        idle_bytes: _builtins.int | None = ...,
+        processes_unknown: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes", "_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "idle_bytes", b"idle_bytes", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes", "_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "gone", b"gone", "healthy", b"healthy", "idle_bytes", b"idle_bytes", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "processes_unknown", b"processes_unknown", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__idle_bytes: _TypeAlias = _typing.Literal["idle_bytes"]  # noqa: Y015
+    _WhichOneofArgType__idle_bytes: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes"]  # noqa: Y015
     _WhichOneofReturnType__mem_reserved_bytes: _TypeAlias = _typing.Literal["mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_reserved_bytes: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__mem_used_bytes: _TypeAlias = _typing.Literal["mem_used_bytes"]  # noqa: Y015
@@ -502,6 +516,8 @@ class GpuReading(_message.Message):
     _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
     _WhichOneofReturnType__utilisation: _TypeAlias = _typing.Literal["utilisation"]  # noqa: Y015
     _WhichOneofArgType__utilisation: _TypeAlias = _typing.Literal["_utilisation", b"_utilisation"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_bytes) -> _WhichOneofReturnType__idle_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_reserved_bytes) -> _WhichOneofReturnType__mem_reserved_bytes | None: ...
     @_typing.overload
@@ -733,6 +749,11 @@ class AttemptStatus(_message.Message):
     SWAP_NOTE_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    OVERRAN_GPU_FIELD_NUMBER: _builtins.int
+    OVERRAN_BYTES_FIELD_NUMBER: _builtins.int
+    ALLOWED_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    DIRTY_REASONS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -756,6 +777,14 @@ class AttemptStatus(_message.Message):
     """with SWAPPED: why it could not come back when it was asked to"""
     master_port: _builtins.int
     """where the ranks meet, once the first of several nodes has chosen it"""
+    overran_gpu: _builtins.str
+    """UUID of a GPU of which it uses more memory than it was given; empty: of none"""
+    overran_bytes: _builtins.int
+    """what it uses there"""
+    allowed_bytes: _builtins.int
+    """what it was given there"""
+    gpu_mem_peak_bytes: _builtins.int
+    """the most that it was seen to use of one GPU; unset: nothing is known"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -771,6 +800,10 @@ class AttemptStatus(_message.Message):
     @_builtins.property
     def start(self) -> Global___StartRecord:
         """how the first rank came to its first step"""
+
+    @_builtins.property
+    def dirty_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why, for each of dirty_gpus"""
 
     def __init__(
         self,
@@ -794,13 +827,23 @@ class AttemptStatus(_message.Message):
         swap_note: _builtins.str = ...,
         start: Global___StartRecord | None = ...,
         master_port: _builtins.int = ...,
+        overran_gpu: _builtins.str = ...,
+        overran_bytes: _builtins.int = ...,
+        allowed_bytes: _builtins.int = ...,
+        gpu_mem_peak_bytes: _builtins.int | None = ...,
+        dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
+    _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_mem_peak_bytes) -> _WhichOneofReturnType__gpu_mem_peak_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
 
 Global___AttemptStatus: _TypeAlias = AttemptStatus  # noqa: Y015
