@@ -111,6 +111,7 @@ class StopCause(Enum):
     RESERVATION = "reservation over"
     BROKEN = "broken up"
     DRILLED = "drill"
+    LOST_GPU = "GPU lost"
 
     @property
     def final(self) -> bool:
@@ -236,7 +237,10 @@ class Checkpoint:
 
 @frozen(kw_only=True)
 class ExitFacts:
-    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it."""
+    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it.
+
+    ``lost_gpu`` is a GPU of it that was gone when it ended, if one was.
+    """
 
     exit_code: int = 0
     signal: int = 0
@@ -251,3 +255,4 @@ class ExitFacts:
     checkpoint_s: float = 0.0
     ended_at: float = 0.0
     swap_failure: str = ""
+    lost_gpu: str = ""

@@ -94,7 +94,7 @@ def _about_attempt(event: Event) -> str:
             free = "; what it held is free" if event.freed else ""
             return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{free}"
         case e.AttemptFreed():
-            dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
+            dirty = "".join([f"; not {gpu}: {event.why_dirty(gpu)}" for gpu in event.dirty_gpus])
             return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"

@@ -151,7 +151,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         mem_bytes, note = min(status.swapped_bytes, limits.MAX_MEM_BYTES), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
-        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part)
+        reasons = tuple(reason[:MAX_NOTE_LENGTH] for reason in status.dirty_reasons)
+        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
@@ -172,6 +173,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         checkpoint_s=_seconds(record.checkpoint_s),
         ended_at=_seconds(record.ended_at),
         swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
+        lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
     )
 
 

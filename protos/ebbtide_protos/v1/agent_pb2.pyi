@@ -906,6 +906,7 @@ class ExitRecord(_message.Message):
     FAILED_RANK_FIELD_NUMBER: _builtins.int
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
     SWAP_FAILURE_FIELD_NUMBER: _builtins.int
+    LOST_GPU_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -931,6 +932,8 @@ class ExitRecord(_message.Message):
     stop_requested_at: _builtins.float
     swap_failure: _builtins.str
     """why it could not be swapped out, or came to its end because of that"""
+    lost_gpu: _builtins.str
+    """UUID of a GPU of it that was gone when it ended; empty: of none it is known"""
     def __init__(
         self,
         *,
@@ -948,10 +951,11 @@ class ExitRecord(_message.Message):
         failed_rank: _builtins.int = ...,
         stop_requested_at: _builtins.float = ...,
         swap_failure: _builtins.str = ...,
+        lost_gpu: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "lost_gpu", b"lost_gpu", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
