@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +67,7 @@ class Attempts:
         self._settled_s = settled_s
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
+        self.gone: Callable[[Sequence[str]], Awaitable[str]] | None = None  # which of these GPUs is gone, if one is
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for their checkpoint
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
@@ -193,6 +194,12 @@ class Attempts:
         names = survivors.attempts_of(self._node_dir, pids)
         return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
 
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
+        known = self._attempts.get((seen.job_id, seen.attempt))
+        if known is not None:
+            known.note_memory(seen, tell)
+
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""
         known = self._attempts.get((job_id, attempt))
@@ -286,9 +293,12 @@ class Attempts:
         self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._changed)
+        attempt = Supervised(place, intent, self._changed, self._find_lost_gpu)
         self._attempts[attempt.key] = attempt
         return attempt
+
+    async def _find_lost_gpu(self, intent: Intent) -> str:
+        return "" if self.gone is None else await self.gone([gpu.uuid for gpu in intent.gpus])
 
     def _changed(self, status: agent_pb2.AttemptStatus) -> None:
         attempt = self._attempts.get((status.job_id, status.attempt))

@@ -33,6 +33,7 @@ from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor.cgroup import delegated
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.watchdog import Watchdog
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
 
@@ -166,6 +167,10 @@ async def _serve_for_ever(
         freeing = Freeing(attempts, reader, attribution, idle)
         closing.push_async_callback(freeing.close)
         telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts))
+        watchdog = Watchdog(attempts, reader, attribution, idle)
+        closing.push_async_callback(watchdog.close)
+        telemetry.listeners.append(watchdog.look)
+        attempts.gone = reader.gone
         await telemetry.heartbeat()  # what is idle now is known before anything starts
         link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.

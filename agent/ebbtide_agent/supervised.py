@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,14 @@ _OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED
 class Supervised:
     """Follows one attempt to its end, through any number of connections."""
 
-    def __init__(self, place: AttemptDir, intent: Intent, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+    def __init__(
+        self,
+        place: AttemptDir,
+        intent: Intent,
+        on_change: Callable[[agent_pb2.AttemptStatus], None],
+        find_lost_gpu: Callable[[Intent], Awaitable[str]],
+    ) -> None:
+        """`find_lost_gpu` names one of the GPUs that the attempt was launched on and that is gone now, if one is."""
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
@@ -39,6 +46,9 @@ class Supervised:
         self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
+        self._find_lost_gpu = find_lost_gpu
+        self._autopsy: asyncio.Task[None] | None = None
+        self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
@@ -71,6 +81,9 @@ class Supervised:
         if self._recovery is not None:
             self._recovery.cancel()
             await asyncio.gather(self._recovery, return_exceptions=True)
+        if self._autopsy is not None:
+            self._autopsy.cancel()
+            await asyncio.gather(self._autopsy, return_exceptions=True)
         if self._channel is not None:
             self._channel.close()
 
@@ -95,13 +108,24 @@ class Supervised:
         self.place.record_freed(dict(dirty))
         self._change(_freed(self.status, dirty))
 
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of its GPU memory, the fields of `seen`; it is told now, or with what is told next."""
+        self._memory = seen
+        if self.is_over or not tell:
+            return
+        status = agent_pb2.AttemptStatus()
+        status.CopyFrom(self.status)
+        for field in ("overran_gpu", "overran_bytes", "allowed_bytes"):
+            status.ClearField(field)
+        self._change(status)
+
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
         return self._identity if self._identity is not None and self._identity.is_alive() else None
 
     def apply(self, content: dict[str, Any]) -> None:
         """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
-        if self.is_over:
+        if self.is_over or self._autopsy is not None:
             return
         try:
             status = status_of(content)
@@ -112,12 +136,24 @@ class Supervised:
             return
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty := self._dirty_gpus()) is not None:
             status = _freed(status, dirty)
+        if _failed_by_itself(status) and self.intent.gpus:
+            self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
+        else:
+            self._change(status)
+
+    async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
+        """Before anybody hears that it failed: was it a GPU that failed?"""
+        try:
+            status.exit.lost_gpu = await self._find_lost_gpu(self.intent)
+        except Exception:
+            log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
 
     def _change(self, status: agent_pb2.AttemptStatus) -> None:
         if status.phase != self.status.phase:
             name = agent_pb2.AttemptPhase.Name(status.phase).removeprefix("ATTEMPT_PHASE_").lower()
             log.info("event=%s job=%s attempt=%d refusal=%r", name, *self.key, status.refusal)
+        status.MergeFrom(self._memory)
         changed = status != self.status
         self.status = status
         self.settled.set()
@@ -194,6 +230,12 @@ class Supervised:
             return self.place.dirty_gpus()
         except (OSError, ValueError):
             return None
+
+
+def _failed_by_itself(status: agent_pb2.AttemptStatus) -> bool:
+    """Whether it has come to an end that would be charged to its job."""
+    over = status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED)
+    return over and not status.exit.stop_requested and bool(status.exit.exit_code or status.exit.signal)
 
 
 def _freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from ebbtide_agent.gpu import gone
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Reading
 
 log = logging.getLogger(__name__)
@@ -15,6 +14,9 @@ T = TypeVar("T")
 # Codes that say "this question has no answer here", and nothing about the GPU's health: not supported, no
 # permission, not found, function not found, no data, argument version mismatch, deprecated, not ready.
 _NO_ANSWER = frozenset({3, 4, 6, 13, 21, 25, 26, 27})
+
+# Codes that say that the GPU is lost, must be reset, is not found any more.
+_GONE = frozenset({15, 16, 28})
 
 
 class NvmlLibrary(Protocol):
@@ -65,8 +67,7 @@ class NvmlBackend:
         try:
             return self._read(uuid, handle)
         except self._nvml.NVMLError as error:
-            lost = getattr(error, "value", None) in gone.CODES
-            return Reading(uuid, unhealthy_reason=str(error), gone=lost)
+            return Reading(uuid, unhealthy_reason=str(error), gone=getattr(error, "value", None) in _GONE)
 
     def _find(self, index: int) -> None:
         try:
