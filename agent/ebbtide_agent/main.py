@@ -21,6 +21,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
+from ebbtide_agent.foreign import Notifier, parse_command
 from ebbtide_agent.freeing import Freeing
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
@@ -57,6 +58,7 @@ class AgentOptions:
     interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
     warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
+    on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
 class CannotRun(Exception):
@@ -73,6 +75,7 @@ def run(options: AgentOptions) -> int:
         name = node_name(options.name)
         find_master = _master_finder(options)
         network = Network.parse(options.interface, options.ports)
+        parse_command(options.on_foreign)
         if gpu.is_fake(options.gpus):
             parse_profile(options.gpus)
     except ValueError as error:
@@ -171,7 +174,11 @@ async def _serve_for_ever(
         closing.push_async_callback(watchdog.close)
         telemetry.listeners.append(watchdog.look)
         attempts.gone = reader.gone
-        await telemetry.heartbeat()  # what is idle now is known before anything starts
+        if command := parse_command(options.on_foreign):
+            notifier = Notifier(command, name)
+            closing.push_async_callback(notifier.close)
+            telemetry.listeners.append(notifier.look)
+        await telemetry.inventory()  # what is idle now is known before anything starts
         link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]

@@ -69,10 +69,6 @@ class Telemetry:
             processes=_processes(reading, owners),
             healthy=reading.healthy,
             unhealthy_reason=reading.unhealthy_reason,
-            mem_reserved_bytes=reading.mem_reserved_bytes,
-            temperature_c=reading.temperature_c,
-            power_w=reading.power_w,
-            xids=reading.xids,
             gone=reading.gone,
             idle_bytes=self._idle.of(reading.uuid),
             processes_unknown=reading.processes is None,
@@ -87,10 +83,6 @@ def _info(gpu: Gpu, reading: Reading, owners: Owners) -> agent_pb2.GpuInfo:
         mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
-        pci_bus_id=gpu.pci_bus_id,
-        numa_node=gpu.numa_node,
-        compute_capability=gpu.compute_capability,
-        parent=gpu.parent,
         processes=_processes(reading, owners),
     )
 
@@ -101,7 +93,7 @@ def _processes(reading: Reading, owners: Owners) -> list[agent_pb2.GpuProcess]:
 
 
 def _process(process: GpuProcess, owner: AttemptKey | None) -> agent_pb2.GpuProcess:
-    message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes, mps=process.mps)
+    message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes)
     if owner is not None:
         message.job_id, message.attempt = owner
         return message

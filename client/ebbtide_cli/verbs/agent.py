@@ -14,6 +14,7 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
         "ebb agent",
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
         "ebb agent --warm 4",
+        "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     )
 )
@@ -37,6 +38,12 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     show_default=True,
     help="Interpreters to hold ready for jobs that will go on here (0: none).",
 )
+@click.option(
+    "--on-foreign",
+    metavar="COMMAND",
+    default="",
+    help="Run this, without a shell, for each process that appears on a GPU and is of no job (EBB_FOREIGN_PID, …).",
+)
 def command(
     name: str,
     gpus: str,
@@ -47,6 +54,7 @@ def command(
     interface: str,
     ports: str,
     warm: int,
+    on_foreign: str,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
@@ -63,5 +71,6 @@ def command(
             interface=interface,
             ports=ports,
             warm=warm,
+            on_foreign=on_foreign,
         )
     )
