@@ -200,6 +200,11 @@ class Attempts:
         if known is not None:
             known.note_memory(seen, tell)
 
+    def is_over(self, job_id: str, attempt: int) -> bool:
+        """Whether it is proven that the attempt has ended. Of one that nothing is known of, nothing is."""
+        known = self._attempts.get((job_id, attempt))
+        return known.is_over if known is not None else AttemptDir.of(self._node_dir, job_id, attempt).is_forgotten()
+
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""
         known = self._attempts.get((job_id, attempt))

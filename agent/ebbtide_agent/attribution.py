@@ -5,6 +5,7 @@ environment, which a process inherits that has left its tree where there are no 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -60,20 +61,27 @@ class Attribution:
         self._environments = environments
         self._known: dict[int, _Known] = {}
         self._foreign: dict[int, tuple[int, str]] = {}  # start time and program of whom the environment did not name
+        self._turn = asyncio.Lock()
         self._looking: asyncio.Future[Mapping[int, AttemptKey]] | None = None
 
     async def owners(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
-        """The attempts of those of these pids that belong to one; the others are foreign."""
+        """The attempts of those of these pids that belong to one; the others are foreign, as far as one can tell."""
         owners, strangers = self._at_hand(pids)
-        wanted = {pid: stat for pid, stat in strangers.items() if self._foreign.get(pid) != _look_of(stat)}
-        if wanted and self._environments is not None:
-            for pid, owner in (await self._by_environment(wanted)).items():
-                stat = self._read_stat(pid)
-                # It is the same process that had been there before it was looked into.
-                if stat is not None and stat.starttime == wanted[pid].starttime:
-                    self._known[pid] = _Known(stat.starttime, owner)
-                    owners[pid] = owner
-        return owners
+        if not strangers or self._environments is None:
+            return owners
+        async with self._turn:  # who comes second finds what the first one learned
+            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_told(pid, stat)}
+            if wanted:
+                await self._look_into(wanted)
+        known = {pid: known for pid in strangers if (known := self._known.get(pid)) is not None}
+        return owners | {pid: k.owner for pid, k in known.items() if k.starttime == strangers[pid].starttime}
+
+    def is_foreign(self, pid: int) -> bool:
+        """Whether the process, which lives, is nobody's here for certain; there may have been no way to tell yet."""
+        stat, known = self._read_stat(pid), self._known.get(pid)
+        if stat is None or not stat.alive or (known is not None and known.starttime == stat.starttime):
+            return False
+        return self._environments is None or self._foreign.get(pid) == _look_of(stat)
 
     def living(self, key: AttemptKey, pids: frozenset[int]) -> list[Identity]:
         """Those of these pids whose processes are known to be the attempt's and live."""
@@ -135,19 +143,27 @@ class Attribution:
             stat = parent
         return None
 
-    async def _by_environment(self, wanted: Mapping[int, ProcessStat]) -> Mapping[int, AttemptKey]:
-        """What the environments of these name, as far as that can be had in time; no second look while one is stuck."""
-        if self._environments is None or (self._looking is not None and not self._looking.done()):
-            return {}
+    def _is_told(self, pid: int, stat: ProcessStat) -> bool:
+        known = self._known.get(pid)
+        return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
+
+    async def _look_into(self, wanted: Mapping[int, ProcessStat]) -> None:
+        """Learn what the environments of these name, as far as that can be had in time; never while a look is stuck."""
+        assert self._environments is not None
+        if self._looking is not None and not self._looking.done():
+            return
         look = self._looking = apart(partial(self._environments, frozenset(wanted)))
         done, _ = await asyncio.wait({look}, timeout=_ENVIRONMENT_S)
-        if not done:
-            return {}
-        found = look.result()
-        # Who sleeps in the kernel was not looked into, and is asked again.
-        told = {pid: stat for pid, stat in wanted.items() if pid not in found and not stat.in_kernel}
-        self._foreign |= {pid: _look_of(stat) for pid, stat in told.items()}
-        return found
+        found = look.result() if done else {}
+        for pid, stat in wanted.items() if done else ():
+            now = self._read_stat(pid)
+            if now is None or now.starttime != stat.starttime:
+                continue  # another process than the one that was there before
+            if pid in found:
+                self._known[pid] = _Known(stat.starttime, found[pid])
+            elif not (stat.in_kernel or now.in_kernel) or procfs.owner_uid(pid) not in (None, os.geteuid()):
+                # One of ours that sleeps there was not looked into.
+                self._foreign[pid] = _look_of(stat)
 
 
 def _look_of(stat: ProcessStat) -> tuple[int, str]:

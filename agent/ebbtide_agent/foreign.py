@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -41,11 +41,15 @@ def parse_command(text: str) -> tuple[str, ...]:
 class Notifier:
     """Listens to readings, and runs the command once for each foreign process."""
 
-    def __init__(self, command: tuple[str, ...], node: str, time_s: float = TIME_S) -> None:
+    def __init__(
+        self, command: tuple[str, ...], node: str, is_foreign: Callable[[int], bool], time_s: float = TIME_S
+    ) -> None:
+        """`is_foreign` tells whether a process is nobody's here for certain."""
         self._command = command
         self._node = node
+        self._is_foreign = is_foreign
         self._time_s = time_s
-        self._seen = frozenset[int]()  # at the last look: one that a job has just started may not be known as its yet
+        self._seen = frozenset[int]()  # at the last look: what comes and goes at once is of no interest
         self._told: dict[int, int] = {}  # start times by pid
         self._running: dict[int, asyncio.Task[None]] = {}
 
@@ -54,7 +58,7 @@ class Notifier:
         found: dict[int, dict[str, GpuProcess]] = {}
         for uuid, reading in readings.items():
             for process in reading.processes or ():
-                if process.pid not in owners:
+                if process.pid not in owners and self._is_foreign(process.pid):
                     found.setdefault(process.pid, {})[uuid] = process
         if all(reading.processes is not None for reading in readings.values()):
             self._told = {pid: starttime for pid, starttime in self._told.items() if pid in found}

@@ -8,14 +8,12 @@ reported dirty, with the reason, so that nobody is started on them; one that is 
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
-from ebbtide_agent import procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu.backend import GpuProcess, Reading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
@@ -36,6 +34,7 @@ class Ended(Protocol):
 
     def allocation(self, job_id: str, attempt: int) -> tuple[GpuAllocation, ...]: ...
     def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None: ...
+    def is_over(self, job_id: str, attempt: int) -> bool: ...
 
 
 class Freeing:
@@ -62,6 +61,12 @@ class Freeing:
         if status.phase != agent_pb2.ATTEMPT_PHASE_EXITED or status.dirty_gpus or key in self._watches:
             return
         self._watches[key] = asyncio.create_task(self._watch(key), name=f"freeing {key[0]}.{key[1]}")
+
+    def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
+        """End what is left of attempts that are over: it may come to light after the GPU was given up as dirty."""
+        for key in set(owners.values()):
+            if self._attempts.is_over(*key):
+                self._end_leftovers(key, readings)
 
     async def close(self) -> None:
         """Stop watching; the next agent goes on with the attempts that are not marked."""
@@ -91,7 +96,8 @@ class Freeing:
 
     async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
         """The GPUs that are not free when patience ends, or never will be, and why; empty as soon as all are."""
-        started = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         held, lost = [gpu.uuid for gpu in allocation], dict[str, str]()
         pause_s = _FIRST_PAUSE_S
         while held:
@@ -101,7 +107,7 @@ class Freeing:
             self._end_leftovers(key, readings)
             reasons = {uuid: self._reason(key, uuid, readings[uuid], owners) for uuid in held if uuid not in lost}
             held = [uuid for uuid, reason in reasons.items() if reason]
-            if held and time.monotonic() - started > self._patience_s:
+            if held and clock() - started > self._patience_s:
                 lost |= {uuid: reasons[uuid] for uuid in held}
                 break
             if held:
@@ -116,26 +122,23 @@ class Freeing:
         own = [process.pid for process in reading.processes or () if owners.get(process.pid) == key]
         if own:
             return f"its process {', '.join(map(str, own[:_PIDS_NAMED]))} does not end"
-        others = [process for process in reading.processes or () if _is_other(process, owners)]
+        others = [process for process in reading.processes or () if self._is_other(process, owners)]
         if reading.mem_used_bytes is None and reading.processes is None:
             return f"the GPU cannot be read: {reading.unhealthy_reason or 'no memory and no processes to be seen'}"
         if reading.mem_used_bytes is None or any(process.mem_bytes is None for process in others):
+            # One that is listed and was not told apart may well have been ours.
             gone = [process.pid for process in reading.processes or () if process not in others]
             return f"the driver still lists process {gone[0]}, which has ended or hangs" if gone else ""
         left = reading.mem_used_bytes - sum(process.mem_bytes or 0 for process in others)
         left -= self._idle.of(uuid) or 0
         return f"{left / _GIB:.1f} GiB are in use, and no process has them" if left > TOLERANCE_BYTES else ""
 
+    def _is_other(self, process: GpuProcess, owners: Mapping[int, AttemptKey]) -> bool:
+        """Whether it is somebody else's for certain, the attempt having none there."""
+        return process.pid in owners or self._attribution.is_foreign(process.pid)
+
     def _end_leftovers(self, key: AttemptKey, readings: Readings) -> None:
         """Kill what is proven to be the attempt's and still computes on its GPUs: the attempt is over."""
         for process in self._attribution.living(key, listed_pids(readings)):
             if process.signal(signal.SIGKILL):
                 log.warning("event=leftover-killed job=%s attempt=%d pid=%d", *key, process.pid)
-
-
-def _is_other(process: GpuProcess, owners: Mapping[int, AttemptKey]) -> bool:
-    """Whether the process is somebody else's for certain. One that is listed but gone may well have been ours."""
-    if process.pid in owners:
-        return True  # ours were looked for before
-    stat = procfs.read_stat(process.pid)
-    return stat is not None and stat.alive and not stat.in_kernel

@@ -172,10 +172,10 @@ async def _serve_for_ever(
         telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts))
         watchdog = Watchdog(attempts, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
-        telemetry.listeners.append(watchdog.look)
+        telemetry.listeners += [freeing.look, watchdog.look]
         attempts.gone = reader.gone
         if command := parse_command(options.on_foreign):
-            notifier = Notifier(command, name)
+            notifier = Notifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         await telemetry.inventory()  # what is idle now is known before anything starts

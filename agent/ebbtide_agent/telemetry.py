@@ -43,7 +43,7 @@ class Telemetry:
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """The node's GPUs, whether they are healthy, and what is on them."""
         readings, owners = await self._look()
-        return [_info(gpu, readings[gpu.uuid], owners) for gpu in self._reader.gpus]
+        return [self._info(gpu, readings[gpu.uuid], owners) for gpu in self._reader.gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         """One reading of every GPU."""
@@ -66,7 +66,7 @@ class Telemetry:
             uuid=reading.uuid,
             mem_used_bytes=reading.mem_used_bytes,
             utilisation=reading.utilisation,
-            processes=_processes(reading, owners),
+            processes=self._processes(reading, owners),
             healthy=reading.healthy,
             unhealthy_reason=reading.unhealthy_reason,
             gone=reading.gone,
@@ -74,31 +74,28 @@ class Telemetry:
             processes_unknown=reading.processes is None,
         )
 
+    def _info(self, gpu: Gpu, reading: Reading, owners: Owners) -> agent_pb2.GpuInfo:
+        return agent_pb2.GpuInfo(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            model=gpu.model,
+            mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
+            healthy=reading.healthy,
+            unhealthy_reason=reading.unhealthy_reason,
+            processes=self._processes(reading, owners),
+        )
 
-def _info(gpu: Gpu, reading: Reading, owners: Owners) -> agent_pb2.GpuInfo:
-    return agent_pb2.GpuInfo(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        model=gpu.model,
-        mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
-        healthy=reading.healthy,
-        unhealthy_reason=reading.unhealthy_reason,
-        processes=_processes(reading, owners),
-    )
+    def _processes(self, reading: Reading, owners: Owners) -> list[agent_pb2.GpuProcess]:
+        processes: Iterable[GpuProcess] = reading.processes or ()
+        return [self._process(process, owners.get(process.pid)) for process in processes]
 
-
-def _processes(reading: Reading, owners: Owners) -> list[agent_pb2.GpuProcess]:
-    processes: Iterable[GpuProcess] = reading.processes or ()
-    return [_process(process, owners.get(process.pid)) for process in processes]
-
-
-def _process(process: GpuProcess, owner: AttemptKey | None) -> agent_pb2.GpuProcess:
-    message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes)
-    if owner is not None:
-        message.job_id, message.attempt = owner
+    def _process(self, process: GpuProcess, owner: AttemptKey | None) -> agent_pb2.GpuProcess:
+        message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes)
+        if owner is not None:
+            message.job_id, message.attempt = owner
+        elif self._attribution.is_foreign(process.pid):  # else it has ended, or nobody could tell yet
+            message.user, message.command = who(process.pid)
         return message
-    message.user, message.command = who(process.pid)
-    return message
 
 
 def who(pid: int) -> tuple[str, str]:

@@ -24,9 +24,9 @@ def is_released(reading: agent_pb2.GpuReading, cluster: Cluster) -> bool:
 
 
 def _is_left_over(process: agent_pb2.GpuProcess, cluster: Cluster) -> bool:
-    """Whether the process is one of an attempt that has ended."""
+    """Whether the process is one of an attempt that has ended, or has ended itself, though it is listed."""
     if not process.job_id:
-        return False
+        return not process.user and not process.command
     job = cluster.job(JobId(process.job_id))
     if job is None or not 0 < process.attempt <= len(job.attempts):
         return True

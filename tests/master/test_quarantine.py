@@ -9,7 +9,8 @@ from tests.master.world import EXITED, GIB, a_master
 
 
 def process(mem_bytes: int | None, job: str = "", attempt: int = 0) -> agent_pb2.GpuProcess:
-    return agent_pb2.GpuProcess(pid=7, mem_bytes=mem_bytes, job_id=job, attempt=attempt)
+    user = "" if job else "ann"
+    return agent_pb2.GpuProcess(pid=7, mem_bytes=mem_bytes, job_id=job, attempt=attempt, user=user)
 
 
 def reading(used: int | None, *processes: agent_pb2.GpuProcess, **more: object) -> agent_pb2.GpuReading:
@@ -25,6 +26,7 @@ CASES = [
     (reading(8 * GIB, process(8 * GIB)), True),  # somebody else's, who explains all of it
     (reading(8 * GIB, process(4 * GIB)), False),
     (reading(8 * GIB, process(None)), True),
+    (reading(8 * GIB, agent_pb2.GpuProcess(pid=7, mem_bytes=8 * GIB)), False),  # it has ended, but is still listed
     (reading(8 * GIB, process(8 * GIB, "1", 2)), True),  # of the attempt that runs there
     (reading(8 * GIB, process(8 * GIB, "1", 1)), False),  # of the attempt that is over
     (reading(8 * GIB, process(8 * GIB, "99", 1)), False),  # of nobody who is known

@@ -46,6 +46,9 @@ class Attempts:
     def pids(self):
         return self.running
 
+    def is_over(self, job_id, attempt):
+        return (job_id, attempt) in self.freed
+
     def mark_freed(self, job_id, attempt, dirty):
         if self.disk_full:
             self.disk_full = False
