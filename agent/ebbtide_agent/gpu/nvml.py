@@ -228,7 +228,7 @@ class NvmlBackend:
             own = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
             is_slice = uuid.startswith("MIG-")
             whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
-            handles = self._handles[uuid] = _Handles(own, whole)
+            handles = self._handles[uuid] = _Handles(own, own if whole is None else whole)
         return handles
 
     def _read(self, uuid: str, handles: _Handles) -> Reading:
