@@ -13,6 +13,7 @@ from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,8 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             # Without its UUID a GPU has no name to be reported under.
             log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
-            self.unnamed += 1
+            # One that this user may not use, as in a container that was given others, is none of ours.
+            self.unnamed += meaning(error) is not Meaning.NO_VALUE
             return
         if mode is None or mode[0] != _MIG_ON:
             self._add(uuid, _Handles(handle, handle), index)
@@ -225,7 +227,7 @@ class NvmlBackend:
         """What the driver knows the GPU by now. Raises NVMLError."""
         handles = self._handles.get(uuid)
         if handles is None:
-            own = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            own = handle_of(self._nvml, uuid)
             is_slice = uuid.startswith("MIG-")
             whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
             handles = self._handles[uuid] = _Handles(own, own if whole is None else whole)
