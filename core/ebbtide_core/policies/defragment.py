@@ -31,7 +31,9 @@ STAY_S: Final = 300.0
 UNKNOWN_WAIT_S: Final = 600.0
 """How long one who waits is taken to wait on if nothing tells."""
 MOST_NODES: Final = 8
-"""Nodes that are looked at closely in one pass."""
+"""Nodes from which moves are tried in one pass."""
+MOST_ASKED: Final = 32
+"""Nodes whose jobs are asked when they end, those with most idle GPUs first: more would make a pass slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +153,21 @@ def _wait_s(draft: Draft, job: Job) -> float:
             trial.give(planned)
     for placement in draft.placements.values():
         trial.take(placement.allocation)
-    found = first_room(trial, job, sorted(_leaving(draft)))
+    found = first_room(trial, job, sorted(_leaving(draft, job)))
     return UNKNOWN_WAIT_S if found is None else found[0].time - snapshot.now
 
 
-def _leaving(draft: Draft) -> list[Gone]:
+def _leaving(draft: Draft, job: Job) -> list[Gone]:
     """Those who run on where they are, and when they end as far as one can tell."""
     snapshot, gone = draft.snapshot, list[Gone]()
-    for job in snapshot.planned():
-        room, left = draft.allocation(job), snapshot.remaining(job)
-        if room is None or job.id in draft.placements or not job.running or left is None:
+    nodes = islice(dict.fromkeys(chain(_nodes(draft, job), snapshot.nodes)), MOST_ASKED)
+    for id in {id for node in nodes for id in snapshot.nodes[node].planned}:
+        other = snapshot.job(id)
+        room, left = draft.allocation(other), snapshot.remaining(other)
+        if room is None or id in draft.placements or not other.running or left is None:
             continue
-        if (
-            left.work_s > 0 or left.source is not Source.EARLIER_RUNS
-        ):  # one that runs for longer than those tells nothing
+        # That one runs for longer than its earlier runs tells nothing of when it ends.
+        if left.work_s > 0 or left.source is not Source.EARLIER_RUNS:
             end = snapshot.now + left.work_s / snapshot.speedup(room.share)
-            gone.append((Leave(end, job.sequence, False, False, job), room))
+            gone.append((Leave(end, other.sequence, False, False, other), room))
     return gone
