@@ -226,11 +226,15 @@ class Node:
         apart = [gpu for gpu in self.topology.slices if gpu in self.slices]
         return count - sum(1 for gpu in apart if use.share(gpu) == 0)
 
+    def together_with(self, mem_bytes: int) -> int:
+        """How many GPUs with so much memory one job could have, if all were idle and healthy."""
+        large = [facts for facts in self.gpus.values() if facts.mem_bytes >= mem_bytes]
+        return sum(1 for facts in large if facts.parent is None) or min(1, len(large))
+
     def link(self) -> None:
         """Take note of how its GPUs reach each other."""
         self.topology = topology_of(self.gpus.values())
-        whole = sum(1 for facts in self.gpus.values() if facts.parent is None)
-        self.together = whole or min(1, len(self.gpus))
+        self.together = self.together_with(0)
 
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""

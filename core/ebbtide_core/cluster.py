@@ -250,11 +250,23 @@ class Cluster:
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
+        elif (
+            share > WHOLE and spec.most_nodes == 1 and share > (count := self._with_memory(spec.gpu_mem_bytes)) * WHOLE
+        ):
+            each = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
+            message = f"--gpu-mem: {each} are more than the {count} that one node has"
         elif spec.cpus > most.cpus:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
         return Refusal(RefusalKind.INVALID, message) if message else None
+
+    def _with_memory(self, mem_bytes: int) -> int:
+        """How many GPUs with so much memory one job can have on one node."""
+        books = self.state.books
+        if not mem_bytes:
+            return books.most.gpus[0]
+        return max(node.together_with(mem_bytes) for node in books.nodes.values())
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:
