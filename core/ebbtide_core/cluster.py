@@ -253,8 +253,8 @@ class Cluster:
         elif (
             share > WHOLE and spec.most_nodes == 1 and share > (count := self._with_memory(spec.gpu_mem_bytes)) * WHOLE
         ):
-            each = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
-            message = f"--gpu-mem: {each} are more than the {count} that one node has"
+            large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
+            message = f"--gpu-mem: {large} are more than the {count} that one node has"
         elif spec.cpus > most.cpus:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
