@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
-from ebbtide_core.linking import Topology, topology_of
+from ebbtide_core.linking import Topology, together, topology_of
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -209,10 +209,8 @@ class Node:
         if left is None or piece.share == WHOLE or id in use.whole:
             return False
         share, memory = (less.share, less.mem_bytes) if less else (0, 0)
-        return (
-            use.share(id) - share + piece.share <= WHOLE
-            and use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
-        )
+        fits = use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
+        return fits and use.share(id) - share + piece.share <= WHOLE
 
     def offers(self, piece: GpuSlice) -> bool:
         """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
@@ -226,15 +224,9 @@ class Node:
         apart = [gpu for gpu in self.topology.slices if gpu in self.slices]
         return count - sum(1 for gpu in apart if use.share(gpu) == 0)
 
-    def together_with(self, mem_bytes: int) -> int:
-        """How many GPUs with so much memory one job could have, if all were idle and healthy."""
-        large = [facts for facts in self.gpus.values() if facts.mem_bytes >= mem_bytes]
-        return sum(1 for facts in large if facts.parent is None) or min(1, len(large))
-
     def link(self) -> None:
         """Take note of how its GPUs reach each other."""
-        self.topology = topology_of(self.gpus.values())
-        self.together = self.together_with(0)
+        self.topology, self.together = topology_of(self.gpus.values()), together(self.gpus.values())
 
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""

@@ -16,6 +16,7 @@ from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
 from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
+from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
@@ -266,7 +267,7 @@ class Cluster:
         books = self.state.books
         if not mem_bytes:
             return books.most.gpus[0]
-        return max(node.together_with(mem_bytes) for node in books.nodes.values())
+        return max(together(node.gpus.values(), mem_bytes) for node in books.nodes.values())
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

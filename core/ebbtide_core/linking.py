@@ -99,6 +99,12 @@ def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
     return Topology(tuple(facts.gpu for facts in by_index), reach, slices)
 
 
+def together(gpus: Iterable[GpuFacts], mem_bytes: int = 0) -> int:
+    """How many of ``gpus`` with so much memory one job could have: MIG slices are not combined."""
+    large = [facts for facts in gpus if facts.mem_bytes >= mem_bytes]
+    return sum(1 for facts in large if facts.parent is None) or min(1, len(large))
+
+
 def best_of(topology: Topology | None, gpus: tuple[GpuSlice, ...], count: int) -> tuple[GpuSlice, ...]:
     """Those ``count`` of a job's ``gpus`` that go together best."""
     if topology is None or count >= len(gpus):
