@@ -312,7 +312,8 @@ class Books:
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
     roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
-    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them.
+    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them, ``sliced`` those
+    with MIG slices.
     """
 
     def __init__(self) -> None:
@@ -324,6 +325,7 @@ class Books:
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
+        self.sliced: dict[NodeId, Node] = {}
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
@@ -351,7 +353,9 @@ class Books:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
         node.list_slices()
         usable = node.usable
-        for index, belongs in ((self.usable, usable), (self.foreign, node.foreign), (self.beside, node.beside)):
+        sliced = node.topology is not None and node.topology.slices
+        indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
+        for index, belongs in indexes:
             if usable and belongs:
                 index[node.id] = node
             else:

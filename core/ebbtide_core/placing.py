@@ -296,17 +296,16 @@ class Trial:
         return None
 
     def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
-        idle, known = self._room.idle, self.nodes
+        idle, known, sliced = self._room.idle, self.nodes, self._books.sliced
         for count in sorted(idle, reverse=True):
             if count == 0:
                 return
             for id in idle[count]:
                 if wanted is None or id in wanted:
-                    node = known[id]
-                    if node.topology is None:
-                        yield node, count
-                    elif together := node.idle_together(self.use(id)):
-                        yield node, together
+                    if not sliced or id not in sliced:
+                        yield known[id], count
+                    elif together := sliced[id].idle_together(self.use(id)):
+                        yield sliced[id], together
 
 
 def _pick(
