@@ -251,23 +251,21 @@ class Cluster:
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
-        elif (
-            share > WHOLE and spec.most_nodes == 1 and share > (count := self._with_memory(spec.gpu_mem_bytes)) * WHOLE
-        ):
+        elif spec.gpu_mem_bytes and share > (count := self._with_memory(spec)) * WHOLE:
             large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
-            message = f"--gpu-mem: {large} are more than the {count} that one node has"
+            where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
+            message = f"--gpu-mem: {large} are more than the {count} {where}"
         elif spec.cpus > most.cpus:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
         return Refusal(RefusalKind.INVALID, message) if message else None
 
-    def _with_memory(self, mem_bytes: int) -> int:
-        """How many GPUs with so much memory one job can have on one node."""
-        books = self.state.books
-        if not mem_bytes:
-            return books.most.gpus[0]
-        return max(together(node.gpus.values(), mem_bytes) for node in books.nodes.values())
+    def _with_memory(self, spec: JobSpec) -> int:
+        """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+        nodes = self.state.books.nodes.values()
+        counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
+        return sum(counts[: spec.most_nodes])
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:
