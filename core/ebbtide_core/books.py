@@ -336,7 +336,7 @@ class Books:
             node = self.nodes[event.node] = Node(event.node, event, gpus)
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
-                gpus[gpu] = GpuFacts(gpu, facts.index, facts.model, facts.mem_bytes, False, "its node lost it")
+                gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
         if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
             node.quarantine.clear()
             node.foreign.clear()

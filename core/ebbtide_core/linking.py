@@ -84,6 +84,8 @@ class Topology:
 def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
     """How ``gpus`` reach each other; None if it makes no difference which of them a job gets, as far as is known."""
     by_index = sorted(gpus, key=lambda facts: facts.index)
+    if not any(facts.links or facts.parent is not None or facts.numa_node is not None for facts in by_index):
+        return None
     slices = frozenset(facts.gpu for facts in by_index if facts.parent is not None)
     links = {facts.gpu: {link.gpu: link.kind for link in facts.links} for facts in by_index}
     kinds = {(one.gpu, other.gpu): _kind(links, one, other) for one, other in combinations(by_index, 2)}

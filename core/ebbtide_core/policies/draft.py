@@ -135,7 +135,10 @@ class Draft:
         if not books.usable:
             return ": no node is connected"
         if (own := job.own_room) is not None:
-            return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
+            node = books.nodes[own.node_ids[0]]
+            others = on_gpu(node, own.gpu_ids[0])
+            used = f", used by {users_text(others)}" if others else ""
+            return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and (pinned := self._pinned(job)):
