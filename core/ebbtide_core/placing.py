@@ -205,9 +205,11 @@ class Trial:
     def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
         """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
         fits: dict[NodeId, float] = {}
+        most = WHOLE - share  # may be in use of a GPU: most that are shared are full, and need no closer look
         for id in self._room.shared:
-            node, use = self.nodes[id], self.use(id)
-            slices = [node.slices[gpu] for gpu in use.shares if gpu in node.slices]
+            use = self.use(id)
+            gpus = [gpu for gpu, used in use.shares.items() if used <= most]
+            slices = [whole for gpu in gpus if (whole := self.nodes[id].slices.get(gpu)) is not None]
             left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
             if left:
                 fits[id] = min(left)
