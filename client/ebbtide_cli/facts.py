@@ -79,6 +79,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "restart_cost_s": _optional(job, "restart_cost_s"),
         "pool": "default",
         **_spec_facts(job.spec),
+        "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
+        "gpu_mem_from": job.gpu_mem_from or None,
         "gpus": {
             "min": _number(job.spec.gpus_min),
             "max": _number(job.spec.gpus_max),
@@ -93,6 +95,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "resizes": job.resizes,
         "restarts": job.restarts,
         "progress": _progress_facts(job),
+        "steps_per_s": _optional(job, "steps_per_s"),
+        "rates": [_rate_facts(rate) for rate in job.rates],
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -193,6 +197,17 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
     }
 
 
+def _rate_facts(rate: client_pb2.Rate) -> Facts:
+    return {
+        "gpus": _number(rate.gpus),
+        "nodes": rate.nodes,
+        "model": rate.model,
+        "alone": rate.alone,
+        "steps_per_s": rate.steps_per_s,
+        "samples": rate.samples,
+    }
+
+
 def _checkpoint_facts(checkpoint: job_pb2.Checkpoint) -> Facts:
     return {
         "step": _optional(checkpoint, "step"),
@@ -234,7 +249,10 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "outcome": attempt.outcome or None,
         "resumed_step": _optional(attempt, "resumed_step"),
         "pid": attempt.pid or None,
+        "gpu_mem_peak_bytes": _optional(attempt, "gpu_mem_peak_bytes"),
         "warm": _optional(attempt, "warm"),
+        "sharing": attempt.sharing or None,
+        "limited_by": attempt.limited_by or None,
     }
 
 
@@ -264,17 +282,19 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "mig_parent": gpu.info.parent or None,
         "links": {peer.uuid: LINKS[peer.link] for peer in gpu.info.peers if peer.link in LINKS},
         "share_allocated": _number(gpu.share_allocated),
+        "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),
-        "processes": [
-            {
-                "pid": process.pid,
-                "mem_bytes": _optional(process, "mem_bytes"),
-                "id": process.job_id or None,
-                "user": process.user,
-                "command": process.command,
-            }
-            for process in reading.processes
-        ],
+        "processes": [_process_facts(process) | {"id": process.job_id or None} for process in reading.processes],
+        "foreign": [_process_facts(process) for process in gpu.foreign],
+    }
+
+
+def _process_facts(process: agent_pb2.GpuProcess) -> Facts:
+    return {
+        "pid": process.pid,
+        "mem_bytes": _optional(process, "mem_bytes"),
+        "user": process.user,
+        "command": process.command,
     }
 
 

@@ -27,6 +27,7 @@ VERBS: Final = {
         "demo": "Watch real training step aside, come back and change size",
         "master": "Run the master in the foreground",
         "agent": "Run a node's agent in the foreground",
+        "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
         "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",

@@ -55,6 +55,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
+        self.learned = client_pb2.SubmitReply()
         self.dying = 0
         self.mute = 0
         self.behind_s = 0.0
@@ -80,7 +81,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._note("Submit", request, context)
         self._cut(context)
         job_id = "" if request.dry_run else "17"
-        return client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
+        reply = client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
+        reply.MergeFrom(self.learned)
+        return reply
 
     def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
         self._note("ListJobs", request, context)

@@ -5,7 +5,7 @@ import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
-from tests.client.scripted_master import make_job, make_node
+from tests.client.scripted_master import make_job, make_node, share
 
 SHOW_KEYS = {
     "id", "name", "user", "state", "reason", "held_by", "class", "preemptible", "priority", "pool", "gpus",
@@ -112,6 +112,15 @@ def test_show_tells_a_person_the_same(ebb, master):
     assert "checkpointed and stepped aside" in out
     assert "2.5s" in out  # from the request to the exit
     assert "yes, 2KiB, 1.5s" in out
+
+
+def test_show_says_how_much_gpu_memory_a_job_needs_and_how_that_is_known(ebb, master):
+    attempt = client_pb2.AttemptSummary(attempt=1, placed_time=1000.9, gpu_mem_peak_bytes=4 << 30)
+    master.add(make_job(gpu_mem_bytes=9 << 29, gpu_mem_from="from its last 5 runs", attempts=[attempt]))
+    shown = ebb("show", "17", "--json").json
+    assert (shown["gpu_mem_bytes"], shown["gpu_mem_from"]) == (9 << 29, "from its last 5 runs")
+    assert shown["attempts"][0]["gpu_mem_peak_bytes"] == 4 << 30
+    assert "4.5GiB: from its last 5 runs" in ebb("show", "17").out
 
 
 @pytest.mark.parametrize("verb", ["show", "story", "logs", "suspend", "resume", "cancel", "hold", "release", "wait"])
@@ -292,3 +301,26 @@ def test_every_refusal_has_its_exit_code_and_one_line(ebb, master, status, words
     result = ebb("show", "17")
     assert result.code == code
     assert words.replace("\n", " ") in result.complaint
+
+
+def test_show_tells_how_fast_a_job_is_and_was(ebb, master):
+    rates = [
+        client_pb2.Rate(gpus=share(1), nodes=1, alone=True, steps_per_s=6.42, samples=9, model="A100"),
+        client_pb2.Rate(gpus=share(2), nodes=2, alone=True, steps_per_s=11.7, samples=3, model="A100"),
+        client_pb2.Rate(gpus=share(1, 2), nodes=1, alone=False, steps_per_s=3.1, samples=4, model="A100"),
+    ]
+    master.add(make_job(state="RUNNING", steps_per_s=11.8, rates=rates))
+    words = "11.8 steps/s now, 6.42 on 1 GPU, 11.7 on 2 GPUs of 2 nodes, 3.1 on 1/2 GPU beside others"
+    assert words in ebb("show", "17").out
+    shown = ebb("show", "--json", "17").json
+    assert shown["steps_per_s"] == 11.8
+    assert shown["rates"][2] == {
+        "gpus": 0.5, "nodes": 1, "model": "A100", "alone": False, "steps_per_s": 3.1, "samples": 4
+    }  # fmt: skip
+
+
+def test_a_job_of_unknown_speed_shows_none(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    assert "speed" not in ebb("show", "17").out
+    shown = ebb("show", "--json", "17").json
+    assert (shown["steps_per_s"], shown["rates"]) == (None, [])

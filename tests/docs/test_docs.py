@@ -210,6 +210,9 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
     "time limit, and not completed before": [
         (dataclasses.replace(STOPPED, exit_code=code), StopCause.TIME_LIMIT) for code in (0, 1, 85)
     ],
+    "more GPU memory than it was given, `--suspend none`, and not completed before": [
+        (dataclasses.replace(STOPPED, exit_code=code), StopCause.EXPELLED) for code in (0, 1, 85)
+    ],
     "the exit status is not known": [(ExitFacts(lost=True), cause) for cause in (None, SUSPEND)],
 }
 

@@ -119,6 +119,9 @@ class NoGpus:
 
     kind: Kind = "none"
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def gpus(self) -> tuple[Gpu, ...]:
         return ()
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from ebbtide_agent import procfs
-from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, read_holders, read_node, set_up
+from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, lives, read_holders, read_node, set_up
 from ebbtide_agent.jsonfile import read_json
 
 __all__ = ["FakeNvml", "NVMLError", "set_up"]
@@ -212,6 +212,8 @@ class FakeNvml:
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Device:
         if uuid not in self._devices:
             raise NVMLError(_NOT_FOUND)
+        if not self._devices.keys().isdisjoint(self._faults.value().get("lost", ())):
+            raise NVMLError(_GPU_IS_LOST)  # the driver comes by all of them
         return self._devices[uuid]
 
     @_named("nvmlDeviceGetUUID")
@@ -275,16 +277,7 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Device, version: int | None = None) -> Memory:
         self.suffer("nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo", handle.uuid)
-        release_after_s = self._faults.value().get("release_after_s", {}).get(handle.uuid, 0.0)
-        held = sum(holder.gpus[handle.uuid] or 0 for holder in self._holding(handle))
-        now = time.monotonic()
-        late = sum(
-            holder.gpus.get(handle.uuid) or 0
-            for holder, missed_at in self._missed_at.items()
-            if now < missed_at + release_after_s
-        )
-        offered = handle.mem_bytes - handle.reserved_bytes
-        used = min(handle.idle_bytes + held + late, offered)
+        offered, used = handle.mem_bytes - handle.reserved_bytes, self._used(handle)
         if not version:
             return Memory(total=handle.mem_bytes, free=offered - used, used=used + handle.reserved_bytes)
         return Memory(total=handle.mem_bytes, free=offered - used, used=used, reserved=handle.reserved_bytes)
@@ -337,6 +330,16 @@ class FakeNvml:
             return Event(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
         raise NVMLError(_TIMEOUT)
 
+    def room(self, uuid: str) -> tuple[int, int]:
+        """How many bytes processes can still get of this GPU, and how many it has, whatever the faults make NVML say.
+
+        Raises ValueError for a GPU that is none.
+        """
+        device = self._devices.get(uuid)
+        if device is None:
+            raise ValueError(f"no fake GPU {uuid}")
+        return device.mem_bytes - device.reserved_bytes - self._used(device), device.mem_bytes
+
     def suffer(self, call: str, uuid: str) -> None:
         """Go wrong as the faults in force say. Raises NVMLError."""
         faults = self._faults.value()
@@ -360,6 +363,17 @@ class FakeNvml:
 
     def _together(self, groups: str, one: Device, other: Device) -> bool:
         return any(one.uuid in group and other.uuid in group for group in self._node.get(groups, ()))
+
+    def _used(self, device: Device) -> int:
+        release_after_s = self._faults.value().get("release_after_s", {}).get(device.uuid, 0.0)
+        held = sum(holder.gpus[device.uuid] or 0 for holder in self._holding(device))
+        now = time.monotonic()
+        late = sum(
+            holder.gpus.get(device.uuid) or 0
+            for holder, missed_at in self._missed_at.items()
+            if now < missed_at + release_after_s
+        )
+        return min(device.idle_bytes + held + late, device.mem_bytes - device.reserved_bytes)
 
     def _listed(self, device: Device, mps: bool) -> list[ProcessInfo]:
         most = device.mem_bytes - device.idle_bytes  # nobody holds what an idle GPU needs for itself
@@ -387,7 +401,7 @@ class FakeNvml:
         now = time.monotonic()
         registered = self._registered.value()
         candidates = [holder for holder in {*registered, *self._living} if device.uuid in holder.gpus]
-        living = [holder for holder in registered if device.uuid in holder.gpus and _lives(holder)]
+        living = [holder for holder in registered if device.uuid in holder.gpus and lives(holder)]
         for holder in candidates:
             if holder in living:
                 self._missed_at.pop(holder, None)  # it may have been checkpointed, and is back
@@ -399,11 +413,6 @@ class FakeNvml:
             if holder not in registered:
                 del self._missed_at[holder]
         return sorted(living, key=lambda holder: holder.pid)
-
-
-def _lives(holder: Holder) -> bool:
-    stat = procfs.read_stat(holder.pid)
-    return stat is not None and stat.alive and stat.starttime == holder.starttime
 
 
 def _cpu_s(pid: int) -> float:

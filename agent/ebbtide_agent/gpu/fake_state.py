@@ -1,14 +1,17 @@
 """The directory that describes fake GPUs: made here, and read for `fake.py`, which tells what is in it."""
 
+import fcntl
 import json
 import os
 import time
 import uuid as uuids
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ebbtide_agent import procfs
 from ebbtide_agent.gpu.profiles import MIB, FakeGpu, Profile
 from ebbtide_agent.jsonfile import read_json, write_json
 
@@ -96,6 +99,48 @@ def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
     if read_json(path) != content:
         write_json(path, content)
     return True
+
+
+def register(state_dir: Path, pid: int, starttime: int, gpus: Mapping[str, int | None]) -> None:
+    """Make the process show on these GPUs, by UUID with the bytes that it holds. Raises OSError."""
+    path = _entry(state_dir, pid)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for holder in read_holders(path.parent):
+        if not lives(holder):
+            unregister(state_dir, holder.pid)
+    draft = path.with_name(f".{pid}")
+    draft.write_text(json.dumps({"pid": pid, "starttime": starttime, "gpus": dict(gpus)}))
+    os.replace(draft, path)
+
+
+def held(state_dir: Path, pid: int, starttime: int) -> dict[str, int | None]:
+    """What this process holds."""
+    found = (holder for holder in read_holders(state_dir / "processes") if holder.pid == pid)
+    return next((holder.gpus for holder in found if holder.starttime == starttime), {})
+
+
+def lives(holder: Holder) -> bool:
+    """Whether this very process has not ended."""
+    stat = procfs.read_stat(holder.pid)
+    return stat is not None and stat.alive and stat.starttime == holder.starttime
+
+
+@contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Nobody else takes memory meanwhile. Raises OSError."""
+    with (state_dir / ".memory.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def unregister(state_dir: Path, pid: int) -> None:
+    """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
+    with suppress(OSError):
+        _entry(state_dir, pid).unlink()
+
+
+def _entry(state_dir: Path, pid: int) -> Path:
+    return state_dir / "processes" / f"{pid}.json"
 
 
 def _sizes(devices: Iterable[Device]) -> list[tuple[str, int, bool]]:

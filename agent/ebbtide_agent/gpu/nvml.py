@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
+from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
 
 log = logging.getLogger(__name__)
@@ -152,9 +154,7 @@ class NvmlBackend:
         self._handles.pop(uuid, None)
         if meaning(error) is not Meaning.NO_VALUE:
             return Reading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
-        if any(gpu.uuid == uuid for gpu in self._gpus):
-            return Reading(uuid, unhealthy_reason="the driver does not know this GPU any more", gone=True)
-        return Reading(uuid, unhealthy_reason="no such GPU on this node")
+        return Reading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
         """Take the GPU with this number, or the slices that it is cut into, among those there are."""
@@ -165,7 +165,8 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             # Without its UUID a GPU has no name to be reported under.
             log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
-            self.unnamed += 1
+            # One that this user may not use, as in a container that was given others, is none of ours.
+            self.unnamed += meaning(error) is not Meaning.NO_VALUE
             return
         if mode is None or mode[0] != _MIG_ON:
             self._add(uuid, _Handles(handle, handle), index)
@@ -226,7 +227,7 @@ class NvmlBackend:
         """What the driver knows the GPU by now. Raises NVMLError."""
         handles = self._handles.get(uuid)
         if handles is None:
-            own = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            own = handle_of(self._nvml, uuid)
             is_slice = uuid.startswith("MIG-")
             whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
             handles = self._handles[uuid] = _Handles(own, whole)
@@ -299,6 +300,12 @@ def open_nvml(xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBack
     except ImportError as error:
         raise NvmlUnavailable(str(error)) from None
     return NvmlBackend(library, xids_before=xids_before)
+
+
+def open_fake(state_dir: Path, xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
+    """The fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it describes none."""
+    library = FakeNvml(state_dir)
+    return NvmlBackend(library, "fake", library.numa_node, xids_before)
 
 
 def has_real_gpus() -> bool:

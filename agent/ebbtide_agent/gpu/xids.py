@@ -1,6 +1,7 @@
 """Xids: the errors that the driver reports of a GPU as they happen, and which of them make it unhealthy."""
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -40,7 +41,7 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _NO_ACTION = 0
 _SUCCESS = 0
 # A driver may need a moment to find out what a GPU needs.
-_SETTLES_S = 60.0
+_SETTLES_S = 10.0
 # So many events are taken in before anything else has its turn.
 _BATCH = 256
 
@@ -64,6 +65,7 @@ class XidEvents:
         self._nvml = library
         self._slots = slots
         self._waiting: defaultdict[str, list[int]] = defaultdict(list)
+        self._is_wrong = False
         self._set = self._register()
 
     def take(self, uuid: str) -> tuple[int, ...]:
@@ -87,9 +89,9 @@ class XidEvents:
 
     def _look(self) -> None:
         """Take what the driver has ready; it is not waited for."""
+        if self._set is None:
+            return
         for _ in range(_BATCH):
-            if self._set is None:
-                return
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
             except self._nvml.NVMLError as error:
@@ -99,9 +101,11 @@ class XidEvents:
                 self._waiting[uuid].append(int(event.eventData))
 
     def _note(self, error: Exception) -> None:
-        if getattr(error, "value", 0) != _TIMEOUT:
-            log.error("event=no-more-xids reason=%r", str(error))
-            self._set = None
+        """Say once that something is wrong; it may be over the next time."""
+        is_wrong = getattr(error, "value", 0) != _TIMEOUT
+        if is_wrong and not self._is_wrong:
+            log.error("event=no-xids-now reason=%r", str(error))
+        self._is_wrong = is_wrong
 
     def _meant(self, device: Any) -> list[str]:
         """Under which UUIDs to tell what happened to a device: of a GPU that is cut up, every slice may be hit."""
@@ -121,9 +125,9 @@ class Verdicts:
     """Which GPUs are unhealthy because of an Xid: until the driver says that they need nothing, or the agent ends."""
 
     def __init__(self, library: Any, known: Mapping[str, int]) -> None:
-        """`known`: by UUID the Xids that were seen before."""
+        """`known`: by UUID the Xids that were seen some time ago."""
         self._nvml = library
-        self._since = {uuid: (xid, time.monotonic()) for uuid, xid in known.items()}
+        self._since = {uuid: (xid, -math.inf) for uuid, xid in known.items()}
 
     def hear(self, uuid: str, xids: Iterable[int]) -> None:
         """Take note of what happened to a GPU."""
