@@ -1,5 +1,6 @@
 """``ebb observe``: what runs on a node that nobody manages."""
 
+import logging
 import select
 import time
 from collections.abc import Iterator
@@ -104,6 +105,7 @@ def _looked_at(gpus: str, node: str) -> "Iterator[GpuBackend]":
     from ebbtide_agent.gpu import open_apart
     from ebbtide_agent.node import node_name
 
+    logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # whose lines are for an agent's log
     home = Home.current()
     settings = Settings.remembered(home)
     try:
