@@ -43,11 +43,9 @@ def judge_absence(reason: str, devices: int) -> Finding:
     if not devices:
         advice = "nothing, if this machine has none (ebb agent --gpus none); else install the NVIDIA driver"
         return note("GPUs", f"none: {reason}", advice)
-    if "version" in reason.lower():
-        text = f"the driver was upgraded while it was loaded: {reason}"
-        return problem(
-            "driver", text, "reboot, or stop what uses GPUs and: sudo modprobe -r nvidia_uvm nvidia && nvidia-smi"
-        )
+    if "upgraded" in reason:
+        advice = "reboot, or stop what uses GPUs and: sudo modprobe -r nvidia_uvm nvidia && nvidia-smi"
+        return problem("driver", reason, advice)
     advice = "sudo modprobe nvidia && nvidia-smi (if that fails, install the driver for this kernel and reboot)"
     return problem("driver", f"an NVIDIA GPU is on the PCI bus, and no driver answers: {reason}", advice)
 

@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_gpu_comes_with_its_command(found, level, command):
     [
         ("NVML Shared Library Not Found", 0, "note", "install the NVIDIA driver"),
         ("Driver Not Loaded", 2, "problem", "modprobe nvidia"),
-        ("Driver/library version mismatch", 2, "problem", "modprobe -r"),
+        ("the driver was upgraded under us: reload it or reboot", 2, "problem", "modprobe -r"),
     ],
 )
 def test_why_no_gpu_answers(reason, devices, level, words):
