@@ -5,7 +5,7 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +28,19 @@ SHORTEST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class WallClock:
-    """This machine's time; a byte on `stop` asks to stop."""
+class SteadyClock:
+    """Unix time that is not set back or forth while it is looked at; a byte on `stop` asks to stop."""
 
     stop: int
+    offset_s: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     def now(self) -> float:
         """Unix seconds."""
-        return time.time()
+        return time.monotonic() + self.offset_s
 
     def wait_until(self, at: float) -> bool:
         """Wait; False if asked to stop meanwhile."""
-        return not select.select([self.stop], [], [], max(0.0, at - time.time()))[0]
+        return not select.select([self.stop], [], [], max(0.0, at - self.now()))[0]
 
 
 @click.command(
@@ -89,7 +90,7 @@ def command(
             stop_signals() as stop,
             StatusLine(wanted=not as_json) as line,
         ):
-            summary = observe(backend, recording, plan, WallClock(stop), lambda s: line.show(*_progress(s)))
+            summary = observe(backend, recording, plan, SteadyClock(stop), lambda s: line.show(*_progress(s)))
     except CannotRecord as error:
         raise Failure(f"observe: {error}") from None
     replay = replay_command(out, summary)
