@@ -68,8 +68,10 @@ def judge_driver(driver: Driver) -> Finding:
     return ok("driver", text)
 
 
-def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool) -> Finding:
+def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool, gpus: Sequence[Answer] = ()) -> Finding:
     """Whether `ebb submit --suspend swap` can work. `single_user`: the agent is not root."""
+    if gpus and all(answer.gpu.parent for answer in gpus):
+        return note("swap", "not on MIG slices")
     major = major_version(driver.version)
     if major is None or major < SWAP_DRIVER:
         text = f"--suspend swap needs driver {SWAP_DRIVER} or newer, this is {driver.version or 'unknown'}"
@@ -138,6 +140,11 @@ def judge_processes(gpus: Sequence[Answer], who: Who) -> Iterator[Finding]:
             yield warning("processes", text, f"{advice}{answer.gpu.index}")
     if gpus and not strange:
         yield ok("processes", "none on the GPUs that is not a job's")
+
+
+def visible(gpus: Sequence[Gpu]) -> int:
+    """How many a CUDA program sees to which nothing is hidden: of MIG slices no more than one."""
+    return 1 if any(gpu.parent for gpu in gpus) else len(gpus)
 
 
 def major_version(version: str) -> int | None:

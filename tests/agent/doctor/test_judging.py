@@ -77,6 +77,13 @@ def test_a_mig_gpu_without_slices_is_a_problem_and_slices_are_slots():
     assert levels(hardware.judge_slices([answer(gpu=part, settings=Settings(mig=True))])) == ["note"]
 
 
+def test_of_mig_slices_a_program_sees_one_and_none_can_be_swapped():
+    slices = [answer(gpu=Gpu(f"MIG-{n}", n, "H100 MIG 1g.10gb", 10 * GIB, parent="GPU-a")) for n in range(7)]
+    assert hardware.visible([each.gpu for each in slices]) == 1
+    assert hardware.visible([GPU, GPU]) == 2
+    assert hardware.judge_swap(Driver("580.65.06"), 0, True, slices).text == "not on MIG slices"
+
+
 def test_swap_needs_a_new_driver_and_the_right_to_trace():
     assert hardware.judge_swap(Driver("580.65.06", "13.0"), 1, single_user=True).level is Level.OK
     assert hardware.judge_swap(Driver("575.51", "12.9"), 1, single_user=True).level is Level.NOTE
