@@ -117,7 +117,9 @@ def judge_sharing(gpus: Sequence[Answer], control: str | None, fake: bool) -> Fi
     if fake:
         return ok("MPS", "fake GPUs are shared without it")
     if control is None:
-        text = "nvidia-cuda-mps-control is not on PATH: jobs that share a GPU take turns, without limits"
+        text = (
+            "nvidia-cuda-mps-control is not on PATH: jobs that share a GPU take turns, with PyTorch's own limits only"
+        )
         return note("MPS", text, "install it (part of the driver's compute package: nvidia-compute-utils)")
     if gpus and all(answer.gpu.parent for answer in gpus):
         return note("MPS", "not used: all GPUs are MIG slices")
