@@ -99,6 +99,7 @@ def test_an_agent_says_which_process_it_is(node):
         "starttime": procfs.read_stat(agent.pid).starttime,
         "boot_id": procfs.boot_id(),
         "node": "n1",
+        "gpu_backend": "none",
     }
 
 
