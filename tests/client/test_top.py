@@ -132,6 +132,13 @@ def test_thousands_that_wait_are_counted_and_not_drawn():
     assert lines[-1] == "     … and 49982 more"
 
 
+def test_of_a_thousand_nodes_those_that_fit_are_drawn():
+    lines = drawn(picture([node()] * 1000), 80, 24)
+    assert lines[0].startswith("ebb top  1000 nodes")
+    assert len(lines) == 24
+    assert lines[-1].startswith("     … and 59")  # lines: six of each node
+
+
 @pytest.mark.parametrize("height", range(1, 15))
 def test_even_a_terminal_that_is_much_too_low_shows_whole_lines(height):
     lines = drawn(picture([node()], jobs(waiting=9)), 60, height)

@@ -23,6 +23,8 @@ SPEED_S: Final = 30.0
 
 AWAY_S: Final = 1.0
 """How much later than expected an answer may come before the master counts as away."""
+RESPITE: Final = 20
+"""How many times as long as it took to answer a master is left alone: one with a thousand nodes has other work."""
 SETTLED_S: Final = 2.0
 """After so long a new connection has told of every job that there is."""
 
@@ -121,7 +123,7 @@ class Feed:
 
     def __init__(self, master: str | None, every_s: float) -> None:
         self._named = master
-        self._every_s = every_s
+        self._every_s = self._pause_s = every_s
         self._speeds = Speeds()
         self._lock = threading.Lock()
         self._heard = time.monotonic()
@@ -151,7 +153,8 @@ class Feed:
                 raise self._broken
             silent_s = time.monotonic() - self._heard
             last = self._picture
-        if silent_s <= 2 * self._every_s + AWAY_S:
+            expected_s = 1.2 * self._pause_s + AWAY_S  # the next answer may take somewhat longer than the last
+        if silent_s <= expected_s:
             return last
         return replace(last, at=time.time(), away_s=silent_s)
 
@@ -170,10 +173,12 @@ class Feed:
                 return
 
     def _poll_nodes(self, stub: ClientServiceStub, address: Address) -> None:
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(self._pause_s):
+            began = time.monotonic()
             picture = self._fetch(stub, address)
             with self._lock:
                 self._picture, self._heard = picture, time.monotonic()
+                self._pause_s = max(self._every_s, RESPITE * (self._heard - began))
 
     def _watch_jobs(self, stub: ClientServiceStub, address: Address) -> None:
         # Not listed every second: of a hundred thousand jobs that wait, few change.

@@ -67,7 +67,7 @@ def frame(picture: Picture, width: int, height: int | None = None) -> list[Text]
     # Who is held waits for a person, not for room. Nothing is drawn that cannot be seen: thousands may wait.
     waiting.sort(key=lambda job: bool(job.held_by))
     parts = {
-        "GPUS": Part(list(_nodes(picture, width))),
+        "GPUS": _all_nodes(picture.nodes, width, height),
         "RUNNING": _part(running, height, lambda jobs: _running(jobs, picture, width)),
         "WAITING": _part(waiting, height, lambda jobs: _waiting(jobs, picture, width)),
     }
@@ -96,17 +96,24 @@ def _head(picture: Picture, running: int, waiting: int, width: int) -> Text:
 # --- GPUs ---
 
 
-def _nodes(picture: Picture, width: int) -> Iterator[Text]:
-    for node in picture.nodes:
-        yield _node_line(node, width)
-        if not node.gpus:
-            continue
-        lines = _table(list(_gpu_columns(node, width)), width)
-        notes = [list(_notes(gpu, width)) for gpu in node.gpus]
-        yield lines[0]
-        for line, below in zip(lines[1:], notes, strict=True):
-            yield line
-            yield from below
+def _all_nodes(nodes: Sequence[client_pb2.Node], width: int, height: int | None) -> Part:
+    lines = list[Text]()
+    for place, node in enumerate(nodes):
+        if height is not None and len(lines) >= height:
+            return Part(lines, sum(1 + bool(rest.gpus) + len(rest.gpus) for rest in nodes[place:]))
+        lines += _node(node, width)
+    return Part(lines)
+
+
+def _node(node: client_pb2.Node, width: int) -> Iterator[Text]:
+    yield _node_line(node, width)
+    if not node.gpus:
+        return
+    lines = _table(list(_gpu_columns(node, width)), width)
+    yield lines[0]
+    for line, gpu in zip(lines[1:], node.gpus, strict=True):
+        yield line
+        yield from _notes(gpu, width)
 
 
 def _node_line(node: client_pb2.Node, width: int) -> Text:
