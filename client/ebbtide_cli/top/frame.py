@@ -72,7 +72,8 @@ def frame(picture: Picture, width: int, height: int | None = None) -> list[Text]
         "WAITING": _part(waiting, height, lambda jobs: _waiting(jobs, picture, width)),
     }
     head = [_head(picture, len(running), len(waiting), width)]
-    shown = _fit(parts, None if height is None else height - len(head) - len(parts))
+    gaps = sum(bool(part.lines) for part in parts.values())
+    shown = _fit(parts, None if height is None else height - len(head) - gaps)
     return [*head, *(line for lines in shown if lines for line in (Text(), *lines))]
 
 
