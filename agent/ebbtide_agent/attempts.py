@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
 from ebbtide_agent.copying import Copy, NotCopied
 from ebbtide_agent.exchange import Exchange, read
+from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
@@ -41,7 +42,7 @@ class Attempts:
 
     `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
     checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready,
-    not before an attempt has made steps for `settled_s`.
+    not before an attempt has made steps for `settled_s`. `sharing` knows how those on shares of GPUs share them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Attempts:
         network: Network = ANY,
         warm: int = 0,
         settled_s: float = 0.0,
+        sharing: Sharing | None = None,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
@@ -65,8 +67,11 @@ class Attempts:
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm)
         self._settled_s = settled_s
+        self._sharing = sharing or Sharing(node_dir)
+        self._sharing.fail = self._fail
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
+        self.gone: Callable[[Sequence[str]], Awaitable[str]] | None = None  # which of these GPUs is gone, if one is
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for their checkpoint
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
@@ -76,6 +81,7 @@ class Attempts:
         attempts_dir(self._node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_path(self._node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
         await self._spawner.start()
+        await self._sharing.start()
         for place, intent in await asyncio.to_thread(_read_intents, self._node_dir):
             self._adopt(place, intent)
         adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
@@ -84,6 +90,7 @@ class Attempts:
             for waiter in pending:
                 waiter.cancel()
         await self._look_for_unaccounted()
+        self._sharing.watch()
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
@@ -92,6 +99,7 @@ class Attempts:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+        await self._sharing.close()
         await self._standbys.close()
         await self._spawner.close()
 
@@ -166,11 +174,11 @@ class Attempts:
         known.place.forget()
         del self._attempts[job_id, attempt]
 
-    def mark_freed(self, job_id: str, attempt: int, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs of an attempt that exited are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs of an attempt that exited are free, but for the dirty ones and why. Raises OSError."""
         known = self._attempts.get((job_id, attempt))
         if known is not None:
-            known.mark_freed(dirty_gpus)
+            known.mark_freed(dirty)
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
@@ -182,6 +190,27 @@ class Attempts:
         """The live processes of each live attempt, its supervisor excepted."""
         supervisors = [(key, attempt.supervisor()) for key, attempt in list(self._attempts.items())]
         return {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+
+    def groups(self) -> dict[Path, AttemptKey]:
+        """The control groups of the attempts that have one."""
+        found = {key: attempt.place.cgroup() for key, attempt in self._attempts.items()}
+        return {path: key for key, path in found.items() if path is not None}
+
+    def by_environment(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
+        """The attempts that those of these processes name in their environment which were launched here. May block."""
+        names = survivors.attempts_of(self._node_dir, pids)
+        return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
+
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
+        known = self._attempts.get((seen.job_id, seen.attempt))
+        if known is not None:
+            known.note_memory(seen, tell)
+
+    def is_over(self, job_id: str, attempt: int) -> bool:
+        """Whether it is proven that the attempt has ended. Of one that nothing is known of, nothing is."""
+        known = self._attempts.get((job_id, attempt))
+        return known.is_over if known is not None else AttemptDir.of(self._node_dir, job_id, attempt).is_forgotten()
 
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""
@@ -250,7 +279,11 @@ class Attempts:
             attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
             return
         try:
+            intent = attempt.intent = await self._sharing.prepare(intent)
             channel = await self._standbys.take(intent) or await self._spawner.spawn()
+        except NotShared as refused:
+            attempt.apply(recovery.record_refusal(place, intent, str(refused)))
+            return
         except OSError as error:
             attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
             return
@@ -276,16 +309,26 @@ class Attempts:
         self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._changed)
+        attempt = Supervised(place, intent, self._changed, self._sharing.verdict, self._find_lost_gpu)
         self._attempts[attempt.key] = attempt
         return attempt
+
+    async def _find_lost_gpu(self, intent: Intent) -> str:
+        return "" if self.gone is None else await self.gone([gpu.uuid for gpu in intent.gpus])
 
     def _changed(self, status: agent_pb2.AttemptStatus) -> None:
         attempt = self._attempts.get((status.job_id, status.attempt))
         if attempt is not None and attempt.told and not attempt.was_prepared_for and not attempt.is_over:
             attempt.was_prepared_for = True
             asyncio.get_running_loop().call_later(self._settled_s, self._prepare_for_next, attempt)
+        if attempt is not None and attempt.is_over:
+            self._sharing.left(attempt.key)
         self._on_change(status)
+
+    def _fail(self, key: AttemptKey, failure: str) -> None:
+        attempt = self._attempts.get(key)
+        if attempt is not None and not attempt.is_over:
+            attempt.fail(failure)
 
     def _prepare_for_next(self, attempt: Supervised) -> None:
         if not attempt.is_over:
@@ -293,6 +336,7 @@ class Attempts:
 
     def _adopt(self, place: AttemptDir, intent: Intent) -> None:
         attempt = self._add(place, intent)
+        self._sharing.adopt(intent)
         attempt.recover()
 
     async def _running_attempt(self, launching: Supervised) -> int | None:

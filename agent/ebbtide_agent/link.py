@@ -19,13 +19,12 @@ from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 from ebbtide_agent import membership
 from ebbtide_agent.endpoint import Endpoint, NoMaster
 from ebbtide_agent.exchange import Exchange
-from ebbtide_agent.gpu.backend import Kind
 from ebbtide_agent.membership import WelcomeRefused
 from ebbtide_agent.node import Node, address_towards
 from ebbtide_agent.orders import Orders
 from ebbtide_agent.outbox import Outbox
 from ebbtide_agent.stream import AttachCall, AttemptControl, Stream
-from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.telemetry import GpusChanged, Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,6 @@ class Link:
         self,
         find_master: Callable[[], Endpoint],
         node: Node,
-        gpu_backend: Kind,
         attempts: AttemptControl,
         telemetry: Telemetry,
         cluster_file: Path,
@@ -89,7 +87,6 @@ class Link:
         """`find_master` is asked at every try and may raise NoMaster. Raises ValueError if `cluster_file` is broken."""
         self._find_master = find_master
         self._node = node
-        self._gpu_backend = gpu_backend
         self._attempts = attempts
         self._telemetry = telemetry
         self._cluster_file = cluster_file
@@ -122,6 +119,9 @@ class Link:
             async with grpc.aio.insecure_channel(str(endpoint), options=_CHANNEL_OPTIONS) as channel:
                 await self._converse(agent_pb2_grpc.AgentServiceStub(channel).Attach(), endpoint)
             self._note("master-away", "the master ended the stream")
+        except GpusChanged as change:
+            self._note("gpus-changed", str(change))
+            return 0.0
         except (WelcomeRefused, Rejected) as refusal:
             self._note("refused", str(refusal))
             return self._refused.pause_s(_LONGEST_REFUSED_PAUSE_S)
@@ -177,10 +177,12 @@ class Link:
             cpus=self._node.cpus,
             mem_bytes=self._node.mem_bytes,
             checkpoint_root_id=self._node.checkpoint_root_id,
-            gpu_backend=self._gpu_backend,
+            gpu_backend=self._telemetry.kind,
             version=version("ebbtide"),
             address=address,
             attempts=self._attempts.statuses(),
+            share_with_foreign=self._node.share_with_foreign,
+            cgroup=self._node.cgroup,
         )
 
     def _note(self, event: str, reason: str) -> None:

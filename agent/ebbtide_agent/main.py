@@ -9,29 +9,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import gpu, logs, membership, standbys
+from ebbtide_agent import gpu, logs, membership, mps, standbys
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
-from ebbtide_agent.freeing import Freeing, idle_baselines
+from ebbtide_agent.foreign import Notifier, parse_command
+from ebbtide_agent.freeing import Freeing
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.idle import Idle
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
+from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor.cgroup import delegated
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.watchdog import Watchdog
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
 
@@ -55,6 +59,9 @@ class AgentOptions:
     interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
     warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
+    mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
+    share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
+    on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
 class CannotRun(Exception):
@@ -71,8 +78,10 @@ def run(options: AgentOptions) -> int:
         name = node_name(options.name)
         find_master = _master_finder(options)
         network = Network.parse(options.interface, options.ports)
+        parse_command(options.on_foreign)
         if gpu.is_fake(options.gpus):
             parse_profile(options.gpus)
+        mps.find_binary(options.mps, fake=gpu.is_fake(options.gpus))
     except ValueError as error:
         return _fail(error, _WRONG_USE)
     node_dir = options.home / "nodes" / name
@@ -143,34 +152,48 @@ async def _serve_for_ever(
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
     address = address_of(network.interface) if network.interface else ""
     node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
+    node = replace(node, share_with_foreign=options.share_with_foreign)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
+    fake = gpu.is_fake(options.gpus)
+    sharing = Sharing(node_dir, mps.find_binary(options.mps, fake=fake))
     attempts = Attempts(
         node_dir,
         checkpoint_root,
         cluster_id=membership.load(cluster_file).cluster_id,
         on_change=changed,
-        fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
+        fake_gpu_dir=fake_dir if fake else None,
         network=network,
         warm=options.warm,
         settled_s=standbys.SETTLED_S,
+        sharing=sharing,
     )
     async with AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_backend, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        closing.callback(backend.close)
         reader = GpuReader(backend)
-        attribution = Attribution(attempts.pids)
-        baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
-        freeing = Freeing(attempts, reader, attribution, baselines)
+        attribution = Attribution(attempts.pids, groups=attempts.groups, environments=attempts.by_environment)
+        idle = Idle(node_dir / "idle.json")
+        freeing = Freeing(attempts, reader, attribution, idle)
         closing.push_async_callback(freeing.close)
-        telemetry = Telemetry(reader, attribution)
-        link = Link(find_master, node, reader.kind, attempts, telemetry, cluster_file, attempts.exchange)
+        telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts), sharing)
+        watchdog = Watchdog(attempts, reader, attribution, idle)
+        closing.push_async_callback(watchdog.close)
+        telemetry.listeners += [freeing.look, watchdog.look]
+        attempts.gone = reader.gone
+        if command := parse_command(options.on_foreign):
+            notifier = Notifier(command, name, attribution.is_foreign)
+            closing.push_async_callback(notifier.close)
+            telemetry.listeners.append(notifier.look)
+        await telemetry.inventory()  # what is idle now is known before anything starts
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():
             freeing.consider(status)
-        _announce(node_dir / "agent.json", name)
+        _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
         cgroup = delegated() or "none"
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
@@ -189,8 +212,8 @@ def _held_gpus(attempts: Attempts) -> frozenset[str]:
     return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
 
 
-def _announce(path: Path, name: str) -> None:
+def _announce(path: Path, name: str, gpu_backend: str) -> None:
     """Let the node's tools see that, and as which process, the agent serves."""
     me = Identity.of(os.getpid())
     assert me is not None
-    write_json(path, asdict(me) | {"node": name, "started_at": time.time()})
+    write_json(path, asdict(me) | {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend})

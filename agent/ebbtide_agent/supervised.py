@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.channel import Channel
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.mps.sharing import Way
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.translation import status_of
 
@@ -29,7 +31,19 @@ _OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED
 class Supervised:
     """Follows one attempt to its end, through any number of connections."""
 
-    def __init__(self, place: AttemptDir, intent: Intent, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+    def __init__(
+        self,
+        place: AttemptDir,
+        intent: Intent,
+        on_change: Callable[[agent_pb2.AttemptStatus], None],
+        verdict: Callable[[Intent, bool], Awaitable[str]],
+        find_lost_gpu: Callable[[Intent], Awaitable[str]],
+    ) -> None:
+        """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
+
+        It says how the server failed if that is to blame. `find_lost_gpu` names one of the GPUs that the attempt was
+        launched on and that is gone now, if one is.
+        """
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
@@ -39,6 +53,12 @@ class Supervised:
         self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
+        self._verdict = verdict
+        self._judging: asyncio.Task[None] | None = None
+        self._mps_failure: str | None = None
+        self._find_lost_gpu = find_lost_gpu
+        self._autopsy: asyncio.Task[None] | None = None
+        self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
@@ -68,9 +88,10 @@ class Supervised:
     async def close(self) -> None:
         """Let go of the attempt; a running one goes on."""
         self._closed = True
-        if self._recovery is not None:
-            self._recovery.cancel()
-            await asyncio.gather(self._recovery, return_exceptions=True)
+        tasks = [task for task in (self._recovery, self._judging, self._autopsy) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             self._channel.close()
 
@@ -88,12 +109,23 @@ class Supervised:
         """Ask the attempt, which has left its GPU so often, to come back."""
         self._order_move({"do": "resume", "swaps": swaps})
 
-    def mark_freed(self, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs are free, but for the dirty ones and why. Raises OSError."""
         if self.status.phase not in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
             return
-        self.place.record_freed(list(dirty_gpus))
-        self._change(_freed(self.status, dirty_gpus))
+        self.place.record_freed(dict(dirty))
+        self._change(_freed(self.status, dirty))
+
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of its GPU memory, the fields of `seen`; it is told now, or with what is told next."""
+        self._memory = seen
+        if self.is_over or not tell:
+            return
+        status = agent_pb2.AttemptStatus()
+        status.CopyFrom(self.status)
+        for field in ("overran_gpu", "overran_bytes", "allowed_bytes"):
+            status.ClearField(field)
+        self._change(status)
 
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
@@ -101,7 +133,7 @@ class Supervised:
 
     def apply(self, content: dict[str, Any]) -> None:
         """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
-        if self.is_over:
+        if self.is_over or self._autopsy is not None:
             return
         try:
             status = status_of(content)
@@ -110,14 +142,70 @@ class Supervised:
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
-        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
-            status = _freed(status, dirty_gpus)
+        status.sharing, status.limited_by = self.intent.sharing, self.intent.limited_by
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._may_blame_server(status):
+            failure = self._known_failure()
+            if failure is None and not status.exit.stop_requested:
+                self._judge(content, signalled=status.exit.signal > 0)
+                return
+            status.exit.mps_failure = failure or ""
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty := self._dirty_gpus()) is not None:
+            status = _freed(status, dirty)
+        if _failed_by_itself(status) and self.intent.gpus and not status.exit.mps_failure:
+            self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
+        else:
+            self._change(status)
+
+    async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
+        """Before anybody hears that it failed: was it a GPU that failed?"""
+        try:
+            status.exit.lost_gpu = await self._find_lost_gpu(self.intent)
+        except Exception:
+            log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
+
+    def fail(self, failure: str) -> None:
+        """End the attempt at once, whose MPS server has failed: its GPU can do nothing more for it."""
+        self._blame(failure)
+        self.stop(0.0)
+
+    def _may_blame_server(self, status: agent_pb2.AttemptStatus) -> bool:
+        ended_well = status.exit.acknowledged or not (status.exit.exit_code or status.exit.signal)
+        return self.intent.sharing == Way.MPS and not ended_well and not status.lost
+
+    def _known_failure(self) -> str | None:
+        """What is known of its MPS server's failure; None if nobody has asked."""
+        if self._mps_failure is None:
+            with suppress(OSError, ValueError):
+                self._mps_failure = self.place.mps_failure()
+        return self._mps_failure
+
+    def _judge(self, content: dict[str, Any], *, signalled: bool) -> None:
+        """Find out whether its MPS server is to blame for its end, and only then say that it has ended."""
+        if self._judging is None:
+            self._judging = asyncio.create_task(self._find_blame(content, signalled), name=f"verdict on {self.key}")
+
+    async def _find_blame(self, content: dict[str, Any], signalled: bool) -> None:
+        failure = ""
+        try:
+            failure = await self._verdict(self.intent, signalled)
+        except Exception:
+            log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
+        self._blame(failure)
+        self.apply(content)
+
+    def _blame(self, failure: str) -> None:
+        self._mps_failure = failure
+        try:
+            self.place.record_mps_failure(failure)
+        except OSError as error:  # a later agent asks again
+            log.error("event=mps-failure-not-noted job=%s attempt=%d error=%r", *self.key, str(error))
 
     def _change(self, status: agent_pb2.AttemptStatus) -> None:
         if status.phase != self.status.phase:
             name = agent_pb2.AttemptPhase.Name(status.phase).removeprefix("ATTEMPT_PHASE_").lower()
             log.info("event=%s job=%s attempt=%d refusal=%r", name, *self.key, status.refusal)
+        status.MergeFrom(self._memory)
         changed = status != self.status
         self.status = status
         self.settled.set()
@@ -188,7 +276,7 @@ class Supervised:
         self._use(channel)
         return True
 
-    def _dirty_gpus(self) -> list[str] | None:
+    def _dirty_gpus(self) -> dict[str, str] | None:
         """What an agent before this one has proven of the GPUs; None if nothing, so that it is proven anew."""
         try:
             return self.place.dirty_gpus()
@@ -196,9 +284,15 @@ class Supervised:
             return None
 
 
-def _freed(status: agent_pb2.AttemptStatus, dirty_gpus: Sequence[str]) -> agent_pb2.AttemptStatus:
+def _failed_by_itself(status: agent_pb2.AttemptStatus) -> bool:
+    """Whether it has come to an end that would be charged to its job."""
+    over = status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED)
+    return over and not status.exit.stop_requested and bool(status.exit.exit_code or status.exit.signal)
+
+
+def _freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
     freed = agent_pb2.AttemptStatus()
     freed.CopyFrom(status)
     freed.phase = agent_pb2.ATTEMPT_PHASE_FREED
-    freed.dirty_gpus[:] = dirty_gpus
+    freed.dirty_gpus[:], freed.dirty_reasons[:] = list(dirty), list(dirty.values())
     return freed

@@ -7,7 +7,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 Facts = dict[str, Any]
 
@@ -44,6 +44,13 @@ CHECKPOINTED = {
     job_pb2.CHECKPOINTED_UNKNOWN: "unknown",
     job_pb2.CHECKPOINTED_YES: "yes",
     job_pb2.CHECKPOINTED_NO: "no",
+}
+LINKS = {
+    agent_pb2.GPU_LINK_NVLINK: "nvlink",
+    agent_pb2.GPU_LINK_SWITCH: "switch",
+    agent_pb2.GPU_LINK_HOST_BRIDGE: "host bridge",
+    agent_pb2.GPU_LINK_NUMA_NODE: "numa node",
+    agent_pb2.GPU_LINK_SYSTEM: "system",
 }
 FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 
@@ -88,6 +95,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "resizes": job.resizes,
         "restarts": job.restarts,
         "progress": _progress_facts(job),
+        "steps_per_s": _optional(job, "steps_per_s"),
+        "rates": [_rate_facts(rate) for rate in job.rates],
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -115,8 +124,17 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "checkpoint_root_id": node.checkpoint_root_id,
         "last_seen": _time(node.last_seen),
         "version": node.version,
+        "cgroup": _optional(node, "cgroup"),
+        "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
+
+
+def nvlinks(node: client_pb2.Node) -> list[list[str]]:
+    """The pairs of UUIDs of the node's GPUs that NVLink joins, each pair once."""
+    joined = agent_pb2.GPU_LINK_NVLINK
+    links = [(gpu.info.uuid, peer.uuid) for gpu in node.gpus for peer in gpu.info.peers if peer.link == joined]
+    return [list(pair) for pair in sorted({(min(link), max(link)) for link in links})]
 
 
 def event_facts(event: client_pb2.Event) -> Facts:
@@ -179,6 +197,17 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
     }
 
 
+def _rate_facts(rate: client_pb2.Rate) -> Facts:
+    return {
+        "gpus": _number(rate.gpus),
+        "nodes": rate.nodes,
+        "model": rate.model,
+        "alone": rate.alone,
+        "steps_per_s": rate.steps_per_s,
+        "samples": rate.samples,
+    }
+
+
 def _checkpoint_facts(checkpoint: job_pb2.Checkpoint) -> Facts:
     return {
         "step": _optional(checkpoint, "step"),
@@ -222,6 +251,8 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "pid": attempt.pid or None,
         "gpu_mem_peak_bytes": _optional(attempt, "gpu_mem_peak_bytes"),
         "warm": _optional(attempt, "warm"),
+        "sharing": attempt.sharing or None,
+        "limited_by": attempt.limited_by or None,
     }
 
 
@@ -230,10 +261,18 @@ def _allocation_facts(node: client_pb2.NodeAllocation) -> Facts:
     return {"node": node.node, "gpus": gpus}
 
 
+def why_unusable(gpu: client_pb2.NodeGpu) -> str:
+    """Why nothing is started on a GPU: the master set it aside, or its last reading says so; empty: it is usable."""
+    if not gpu.info.healthy:
+        return gpu.info.unhealthy_reason or "unhealthy"
+    if gpu.HasField("reading") and not gpu.reading.healthy:
+        return gpu.reading.unhealthy_reason or "unhealthy"
+    return ""
+
+
 def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
     reading = gpu.reading
-    # Before the first reading arrives, what the node said of the GPU when it attached is all there is.
-    health = reading if gpu.HasField("reading") else gpu.info
+    unusable = why_unusable(gpu)
     return {
         "uuid": gpu.info.uuid,
         "index": gpu.info.index,
@@ -241,20 +280,29 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "mem_bytes": gpu.info.mem_bytes,
         "mem_used_bytes": _optional(reading, "mem_used_bytes"),
         "utilisation": _optional(reading, "utilisation"),
-        "healthy": health.healthy,
-        "unhealthy_reason": health.unhealthy_reason,
+        "healthy": not unusable,
+        "unhealthy_reason": unusable,
+        "temperature_c": _optional(reading, "temperature_c"),
+        "power_w": _optional(reading, "power_w"),
+        "pci_bus_id": gpu.info.pci_bus_id or None,
+        "numa_node": _optional(gpu.info, "numa_node"),
+        "compute_capability": gpu.info.compute_capability or None,
+        "mig_parent": gpu.info.parent or None,
+        "links": {peer.uuid: LINKS[peer.link] for peer in gpu.info.peers if peer.link in LINKS},
         "share_allocated": _number(gpu.share_allocated),
+        "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),
-        "processes": [
-            {
-                "pid": process.pid,
-                "mem_bytes": _optional(process, "mem_bytes"),
-                "id": process.job_id or None,
-                "user": process.user,
-                "command": process.command,
-            }
-            for process in reading.processes
-        ],
+        "processes": [_process_facts(process) | {"id": process.job_id or None} for process in reading.processes],
+        "foreign": [_process_facts(process) for process in gpu.foreign],
+    }
+
+
+def _process_facts(process: agent_pb2.GpuProcess) -> Facts:
+    return {
+        "pid": process.pid,
+        "mem_bytes": _optional(process, "mem_bytes"),
+        "user": process.user,
+        "command": process.command,
     }
 
 

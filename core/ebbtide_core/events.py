@@ -13,6 +13,7 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     ExitFacts,
+    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -20,6 +21,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    Sharing,
     StartFacts,
     StopCause,
 )
@@ -155,7 +157,10 @@ class JobRetired(Event):
 
 @frozen(kw_only=True)
 class NodeRegistered(Event):
-    """A node connected. ``known`` are the attempts that it has, ended ones included."""
+    """A node connected. ``known`` are the attempts that it has, ended ones included.
+
+    With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    """
 
     node: NodeId
     hostname: str
@@ -168,6 +173,7 @@ class NodeRegistered(Event):
     version: str
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
+    share_with_foreign: bool = False
 
 
 @frozen
@@ -188,12 +194,22 @@ class NodeLost(Event):
 
 @frozen
 class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again."""
+    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
 
     node: NodeId
     gpu: GpuId
     healthy: bool
     reason: str = ""
+    gone: bool = False
+
+
+@frozen
+class ForeignUseChanged(Event):
+    """All processes of no job that are on a GPU now; none: the last has left."""
+
+    node: NodeId
+    gpu: GpuId
+    processes: tuple[ForeignProcess, ...]
 
 
 @frozen
@@ -202,7 +218,7 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
     """
 
     job: JobId
@@ -212,6 +228,7 @@ class AttemptStarted(Event):
     swaps: int = 0
     node: NodeId = EVERY_NODE
     port: int = 0
+    sharing: Sharing | None = None
 
 
 @frozen
@@ -256,12 +273,18 @@ class AttemptExited(Event):
 
 @frozen
 class AttemptFreed(Event):
-    """The attempt's GPUs are free again, but for ``dirty_gpus``, whose memory was not released in time."""
+    """The attempt's GPUs are free again, but for ``dirty_gpus``, and ``dirty_reasons`` says why each is not."""
 
     job: JobId
     attempt: int
     dirty_gpus: tuple[GpuId, ...] = ()
     node: NodeId = EVERY_NODE
+    dirty_reasons: tuple[str, ...] = ()
+
+    def why_dirty(self, gpu: GpuId) -> str:
+        """Why one of ``dirty_gpus`` is not free, in words."""
+        known = dict(zip(self.dirty_gpus, self.dirty_reasons, strict=False))
+        return known.get(gpu) or "its memory was not released"
 
 
 @frozen
@@ -352,6 +375,37 @@ class WorkResumed(Event):
 
 
 @frozen
+class RateMeasured(Event):
+    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
+
+    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
+    """
+
+    job: JobId
+    attempt: int
+    share: int
+    nodes: int
+    alone: bool
+    steps_per_s: float
+    samples: int
+    model: str = ""
+
+
+@frozen
+class InterferenceFound(Event):
+    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
+
+    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
+    """
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    others: tuple[JobId, ...]
+    speeds: tuple[float, ...]
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -412,6 +466,8 @@ JobEvent = (
     | ReturnRequested
     | StopRequested
     | WorkResumed
+    | RateMeasured
+    | InterferenceFound
     | RoomClaimed
     | ClaimDropped
     | GpuMemoryChanged
@@ -419,7 +475,7 @@ JobEvent = (
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged
+NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

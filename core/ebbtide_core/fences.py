@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang
+from ebbtide_core import foreign, gang
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
@@ -108,6 +108,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
+    e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
 }

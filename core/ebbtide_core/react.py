@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits, memory, moving
+from ebbtide_core import gang, interference, limits, losses, memory, moving, rates
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -30,8 +30,15 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
         yield e.RoomClaimed(job.id, allocation, "drill: stepping aside, to come back at once")
 
 
-def _work_resumed(state: ClusterState, event: e.ProgressReported) -> Iterable[Event]:
+def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     job = state.jobs[event.job]
+    yield from _work_resumed(job, event)
+    if (meter := job.attempts[-1].meter) is not None and meter.fresh:
+        yield from rates.news(state, job)
+        yield from interference.taken_apart(state, job)
+
+
+def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:
     if not job.suspensions or not job.running:
         return ()
     last = job.suspensions[-1]
@@ -54,9 +61,12 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     attempt = job.attempts[-1]
     if attempt.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
+    if attempt.exited is None:
+        return ()
+    told = rates.last_words(state, job) if attempt.meter is not None else ()
     if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
-        return (change,)
-    return _hold_if_fruitless(job) if isinstance(event, e.AttemptExited) and attempt.exited is not None else ()
+        return (*told, change)
+    return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:
@@ -107,13 +117,14 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
-    e.ProgressReported: _work_resumed,
+    e.ProgressReported: _progressed,
     e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,
     e.AttemptRefused: _after_end,
     e.NodeRegistered: _after_registration,
+    e.GpuHealthChanged: losses.stop_on,
 }
 """Facts that follow from an event, once it was applied."""
 

@@ -15,7 +15,14 @@ from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMod
 from ebbtide_core.state import ClusterState
 
 SWAPPED_FOR: Final = frozenset(
-    {StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION, StopCause.DRILLED, StopCause.OVERRAN}
+    {
+        StopCause.PREEMPTED,
+        StopCause.SUSPENDED,
+        StopCause.RESERVATION,
+        StopCause.DRILLED,
+        StopCause.OVERRAN,
+        StopCause.INTERFERENCE,
+    }
 )
 """Why a job is swapped; for any other reason it is ended."""
 
@@ -39,7 +46,7 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
     if attempt.started is not None:
         job.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.work_s += max(0.0, until - attempt.started) * state.speedup(attempt.allocation.share)
+        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)

@@ -259,7 +259,8 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         def nodes(cluster: Cluster) -> list[client_pb2.Node]:
             now = self._clock.now()
             known = cluster.state.books.nodes
-            return [node_message(node, cluster, self._agents.readings(id), now) for id, node in sorted(known.items())]
+            said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
+            return [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
 
         return client_pb2.ListNodesReply(nodes=await self._loop.ask(nodes))
 

@@ -15,6 +15,16 @@ A *step* is always the number of steps that are done. Outside Ebbtide the same s
 
 from ebbtide.checkpoints import Checkpoint, InvalidCheckpoint
 from ebbtide.distributed import CheckpointFailed
+from ebbtide.fakes import OutOfMemory, fake_allocate
 from ebbtide.jobs import Job, State, job
 
-__all__ = ["Checkpoint", "CheckpointFailed", "InvalidCheckpoint", "Job", "State", "job"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointFailed",
+    "InvalidCheckpoint",
+    "Job",
+    "OutOfMemory",
+    "State",
+    "fake_allocate",
+    "job",
+]

@@ -382,7 +382,7 @@ def test_a_gpu_on_which_it_could_not_have_more_is_not_its_own() -> None:
     lab = Lab(nodes="", gpus=1)
     lab.tell(replace(registration("a", 1), gpus=(GpuFacts(GpuId("a0"), 0, "T4", 12 * GIB),)))
     lab.tell(registration("b", 1))
-    filling = lab.running("1/16", gpu_mem_bytes=28 * GIB)
+    filling = lab.running("1/16", gpu_mem_bytes=26 * GIB)
     job = lab.running("1/4", gpu_mem_bytes=12 * GIB)
     assert (filling.attempts[-1].allocation.gpu_ids, job.attempts[-1].allocation.gpu_ids) == (("b0",), ("b0",))
     lab.end(job, OUT_OF_MEMORY)

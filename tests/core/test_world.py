@@ -5,6 +5,7 @@ GPU: it starts processes when told to, lets them end when they like, and deliver
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,15 +14,21 @@ from ebbtide_core import events as e
 from ebbtide_core import memory
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
+from ebbtide_core.meter import TOGETHER, WINDOW_S
 from ebbtide_core.model import (
     WHOLE,
+    Allocation,
     AttemptRef,
     ExitFacts,
+    ForeignProcess,
     GpuId,
+    GpuLink,
     JobClass,
     JobId,
     JobState,
+    LinkKind,
     NodeId,
+    Progress,
     RefusalCause,
     SuspendMode,
     parts,
@@ -40,6 +47,20 @@ GPUS = 3
 PORT = 20000
 
 
+SLICE = "b2"
+FOREIGN_BYTES = 20 << 30
+
+
+def linked(node: e.NodeRegistered) -> e.NodeRegistered:
+    """The first and the last GPU of node a are an NVLink pair; the last one of node b is a MIG slice."""
+    first, *between, last = node.gpus
+    if node.node == "a":
+        first = dataclasses.replace(first, links=(GpuLink(last.gpu, LinkKind.NVLINK),))
+    else:
+        last = dataclasses.replace(last, parent=GpuId("the GPU that it is cut from"))
+    return dataclasses.replace(node, gpus=(first, *between, last))
+
+
 @dataclass
 class Process:
     """An attempt, or its part of one, as it really is on its node; ``part`` is what reports of it name."""
@@ -56,14 +77,15 @@ class Process:
     out: bool = False  # in host memory
     coming: bool = False  # on its way back
     to_leave: bool = False  # asked to go to host memory
+    step: int = 0
     reports: list[e.Event] = field(default_factory=list)
 
 
 class World(RuleBasedStateMachine):
     """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
 
-    @initialize(policy=st.sampled_from([*POLICIES]))
-    def begin(self, policy: str) -> None:
+    @initialize(policy=st.sampled_from([*POLICIES]), shares=st.booleans())
+    def begin(self, policy: str, shares: bool) -> None:
         options = {field.name for field in dataclasses.fields(POLICIES[policy])}
         self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
         self.cluster = Cluster(self.policy)
@@ -74,6 +96,8 @@ class World(RuleBasedStateMachine):
         self.accepted: set[JobId] = set()
         self.finished: dict[JobId, JobState] = {}
         self.connected = dict.fromkeys(NODES, False)
+        self.foreign: set[str] = set()
+        self.shares_with_foreign = shares
         for node in NODES:
             self.connect(node)
 
@@ -92,10 +116,25 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
+            if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
+                attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
+                self._check_placement(attempt.allocation)
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
                         self._order(command, node)
+
+    def _check_placement(self, allocation: Allocation) -> None:
+        gpus = allocation.gpu_ids
+        assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
+        if not self.shares_with_foreign:
+            assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
+        for piece in allocation.nodes:
+            held = self.cluster.state.books.nodes[piece.node].held
+            for gpu in piece.gpus:
+                if gpu.gpu in self.foreign:
+                    assert gpu.share < WHOLE
+                    assert held.gpu_mem[gpu.gpu] + FOREIGN_BYTES <= 40 << 30, "memory that others have"
 
     def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
@@ -201,11 +240,13 @@ class World(RuleBasedStateMachine):
             grace_s=float(len(self.accepted) + 1),
         )
         id = JobId(str(len(self.accepted) + 1))
-        self.accepted.add(id)
-        self.tell(e.JobSubmitted(id, spec, "ann", hold))
-        needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id]) if self.cluster.job(id) else None
-        if needs is not None:
-            self.tell(needs)
+        submitted = e.JobSubmitted(id, spec, "ann", hold)
+        if self.cluster.refusal(submitted) is None:
+            self.accepted.add(id)
+            self.tell(submitted)
+            needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])
+            if needs is not None:
+                self.tell(needs)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), size=st.integers(1, 3))
@@ -347,10 +388,38 @@ class World(RuleBasedStateMachine):
     def release_memory(self, data: st.DataObject) -> None:
         self._release(self._some(data, [p for p in self.processes.values() if not p.alive and not p.free]))
 
+    def train(self) -> None:
+        """Those who share GPUs get on for a while, much slower than by taking turns where they are not alone."""
+        here = [p for p in self.processes.values() if p.alive and not p.out and self.connected[p.node]]
+        crowd = Counter(gpu for process in here for gpu in process.gpus)
+        for _ in range(TOGETHER + 2):
+            self.now += WINDOW_S
+            for process in here:
+                if any(share < WHOLE for share in process.gpus.values()):
+                    process.step += 12 if all(crowd[gpu] == 1 for gpu in process.gpus) else 1
+                    ref, progress = process.ref, Progress(process.step)
+                    self._perform(self.cluster.handle(e.ProgressReported(ref.job, ref.attempt, progress), self.now))
+
+    @rule()
+    def disturb_each_other(self) -> None:
+        """One more small job comes, beside another if there is one, and all that was said arrives."""
+        self.submit(Fraction(1, 4), 0, False, False, SuspendMode.CHECKPOINT, 0, 0.0, 42, 1, False)
+        for process in [p for p in self.processes.values() if self.connected[p.node]]:
+            self._tell_all(process.reports)
+        self.train()
+
     @rule(seconds=st.sampled_from([1.0, 30.0, 700.0]))
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
         self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
+
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, GPUS - 1))
+    def come_or_go_past_the_cluster(self, node: str, index: int) -> None:
+        """Somebody starts a process on a GPU that no job is to know of, or ends it."""
+        if self.connected[node]:
+            self.foreign ^= {gpu := f"{node}{index}"}
+            found = (ForeignProcess(7, "eve", "python", FOREIGN_BYTES),) if gpu in self.foreign else ()
+            self.tell(e.ForeignUseChanged(NodeId(node), GpuId(gpu), found))
 
     @rule(node=st.sampled_from(NODES))
     def disconnect(self, node: str) -> None:
@@ -372,7 +441,9 @@ class World(RuleBasedStateMachine):
         self.connected[node] = True
         here = [process for process in self.processes.values() if process.node == node]
         known = tuple(process.ref for process in here)
-        self.tell(registration(node, GPUS, known=known, checkpoint_root_id="shared"))
+        shares = self.shares_with_foreign
+        facts = registration(node, GPUS, known=known, checkpoint_root_id="shared", share_with_foreign=shares)
+        self.tell(linked(facts))
         for process in here:
             self._tell_all(process.reports)
 
@@ -467,7 +538,7 @@ class World(RuleBasedStateMachine):
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
-                assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                assert (twin.priority, twin.weight, twin.rates) == (job.priority, job.weight, job.rates)
                 assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
                     job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
                 )  # fmt: skip
@@ -480,6 +551,8 @@ class World(RuleBasedStateMachine):
             return
         for node in NODES:
             self.connect(node)
+        for gpu in sorted(self.foreign):
+            self.come_or_go_past_the_cluster(gpu[0], int(gpu[1]))
         for _ in range(60):
             self.now += 1000.0
             for process in list(self.processes.values()):

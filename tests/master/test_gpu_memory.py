@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ebbtide_core import memory
+from ebbtide_core.placing import CONTEXT_BYTES
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.master.world import FREED, GIB, RUNNING, STEPPED_ASIDE, Agent, Master, a_master, make_spec, share
@@ -73,7 +74,7 @@ async def test_what_a_job_asks_for_itself_wins(tmp_path: Path) -> None:
         reply = await submit(master, gpu_mem_bytes=2 * GIB)
         assert (reply.gpu_mem_bytes, reply.gpu_mem_from) == (0, "")
         launch = await agent.receive("launch")
-        assert (launch.gpus[0].mem_bytes, launch.spec.gpu_mem_bytes) == (2 * GIB, 2 * GIB)
+        assert (launch.gpus[0].mem_bytes, launch.spec.gpu_mem_bytes) == (2 * GIB + CONTEXT_BYTES, 2 * GIB)
 
 
 async def test_what_was_learned_survives_the_master(tmp_path: Path) -> None:

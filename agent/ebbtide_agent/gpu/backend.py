@@ -83,6 +83,7 @@ class Reading:
     power_w: float | None = None
     xids: tuple[int, ...] = ()  # errors that the driver reported since the last reading
     unhealthy_reason: str = ""
+    gone: bool = False  # it is lost for certain, and with it whatever ran on it
 
     @property
     def healthy(self) -> bool:
@@ -98,7 +99,16 @@ class GpuBackend(Protocol):
         """Who answers."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs found when the backend was opened, in the driver's order."""
+        """The GPUs found so far, in the driver's order."""
+
+    def links(self) -> tuple[Link, ...]:
+        """How these GPUs reach each other; pairs of which the driver does not tell are missing."""
+
+    def driver(self) -> Driver:
+        """What answers."""
+
+    def settings(self, uuid: str) -> Settings:
+        """How one of these GPUs is set now."""
 
     def read(self, uuid: str) -> Reading:
         """The state of one of these GPUs now."""
@@ -109,8 +119,20 @@ class NoGpus:
 
     kind: Kind = "none"
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def gpus(self) -> tuple[Gpu, ...]:
         return ()
+
+    def links(self) -> tuple[Link, ...]:
+        return ()
+
+    def driver(self) -> Driver:
+        return Driver()
+
+    def settings(self, uuid: str) -> Settings:
+        return Settings()
 
     def read(self, uuid: str) -> Reading:
         return Reading(uuid, unhealthy_reason="no such GPU on this node")

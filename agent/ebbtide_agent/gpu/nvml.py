@@ -2,22 +2,46 @@
 
 import importlib
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
 
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Reading
+from ebbtide_agent import procfs
+from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
+from ebbtide_agent.gpu.codes import Meaning, meaning, reason
+from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.handles import handle_of
+from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# Codes that say "this question has no answer here", and nothing about the GPU's health: not supported, no
-# permission, not found, function not found, no data, argument version mismatch, deprecated, not ready.
-_NO_ANSWER = frozenset({3, 4, 6, 13, 21, 25, 26, 27})
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_GPU_SENSOR = 0
+_P2P_OVER_NVLINK = 2  # by its number: the constants of pynvml have a tuple among them
+_P2P_OK = 0
+_MIG_ON = 1
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+# Levels of nvmlDeviceGetTopologyCommonAncestor.
+_TOPOLOGY = {
+    0: LinkKind.SWITCH,  # on one board
+    10: LinkKind.SWITCH,
+    20: LinkKind.SWITCH,
+    30: LinkKind.HOST_BRIDGE,
+    40: LinkKind.NUMA_NODE,
+    50: LinkKind.SYSTEM,
+}
+# The server is listed with a context of its own, and belongs to no job. The kernel cuts names off after 15 bytes.
+_MPS_SERVER = "nvidia-cuda-mps-server"[:15]
 
 
 class NvmlLibrary(Protocol):
-    """The part of NVML that is used, under the names and with the results of `pynvml`."""
+    """The part of NVML that every library has, under the names and with the results of `pynvml`.
+
+    What else is asked, by name, an older module or driver may lack: see `NvmlBackend._answer`.
+    """
 
     @property
     def NVMLError(self) -> type[Exception]: ...  # its instances carry NVML's code as `value`
@@ -26,108 +50,262 @@ class NvmlLibrary(Protocol):
     def nvmlInit(self) -> None: ...
     def nvmlDeviceGetCount(self) -> int: ...
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any: ...
     def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
-    def nvmlDeviceGetName(self, handle: Any) -> str: ...
     def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any: ...
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any) -> list[Any]: ...
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: Any) -> list[Any]: ...
-    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
 
 
 class NvmlUnavailable(Exception):
     """There is no NVML to ask on this machine, or it does not start; the message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """What the driver knows a GPU by; sensors are asked of the whole one that a MIG slice is cut from."""
+
+    own: Any
+    whole: Any
+
+
+def numa_node_of(pci_bus_id: str) -> int | None:
+    """The NUMA node that the kernel tells for the device with this bus id of NVML, None if it tells none."""
+    domain, _, place = pci_bus_id.lower().partition(":")
+    try:
+        # NVML writes the domain with eight digits, the kernel with four.
+        node = int((_PCI_DEVICES / f"{int(domain, 16):04x}:{place}" / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
 class NvmlBackend:
     """`GpuBackend` over an NVML library. Raises NvmlUnavailable if the library does not start."""
 
-    def __init__(self, library: NvmlLibrary, kind: Kind = "nvml") -> None:
+    def __init__(
+        self,
+        library: NvmlLibrary,
+        kind: Kind = "nvml",
+        numa_node: Callable[[str], int | None] = numa_node_of,
+        xids_before: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`numa_node` tells the node of a PCI bus id; `xids_before` what speaks against GPUs already, by UUID."""
         self.kind: Kind = kind
+        self.unnamed = 0  # GPUs that the driver counts and does not name
         self._nvml = library
-        self._handles: dict[str, Any] = {}
+        self._numa_node = numa_node
+        self._handles: dict[str, _Handles] = {}  # one that fails is looked up again by its GPU's UUID
         self._gpus: list[Gpu] = []
         try:
             library.nvmlInit()
             count = library.nvmlDeviceGetCount()
         except library.NVMLError as error:
-            raise NvmlUnavailable(str(error)) from None
+            raise NvmlUnavailable(reason(error)) from None
         for index in range(count):
             self._find(index)
+        self._events = XidEvents(library, self._event_sources())
+        self._verdicts = Verdicts(library, xids_before)
 
     def gpus(self) -> tuple[Gpu, ...]:
         return tuple(self._gpus)
 
-    def read(self, uuid: str) -> Reading:
-        handle = self._handles.get(uuid)
-        if handle is None:
-            return Reading(uuid, unhealthy_reason="no such GPU on this node")
+    def links(self) -> tuple[Link, ...]:
+        whole = [gpu.uuid for gpu in self._gpus if not gpu.parent]
+        pairs = ((one, other, self._link(one, other)) for one, other in combinations(whole, 2))
+        return tuple(Link(one, other, kind) for one, other, kind in pairs if kind is not None)
+
+    def driver(self) -> Driver:
         try:
-            return self._read(uuid, handle)
+            number = self._answer("nvmlSystemGetCudaDriverVersion_v2")
+            cuda = "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
+            return Driver(self._answer("nvmlSystemGetDriverVersion") or "", cuda)
         except self._nvml.NVMLError as error:
-            return Reading(uuid, unhealthy_reason=str(error))
+            log.warning("event=driver-not-known reason=%r", reason(error))
+            return Driver()
+
+    def settings(self, uuid: str) -> Settings:
+        try:
+            handle = self._found(uuid).whole
+            persistence = self._answer("nvmlDeviceGetPersistenceMode", handle)
+            mode = self._answer("nvmlDeviceGetComputeMode", handle)
+            mig = self._answer("nvmlDeviceGetMigMode", handle)
+        except self._nvml.NVMLError:
+            self._handles.pop(uuid, None)
+            return Settings()
+        return Settings(
+            persistence=None if persistence is None else bool(persistence),
+            compute_mode=None if mode is None else _COMPUTE_MODES.get(mode),
+            mig=None if mig is None else mig[0] == _MIG_ON,
+        )
+
+    def read(self, uuid: str) -> Reading:
+        happened = self._events.take(uuid)
+        self._verdicts.hear(uuid, happened)
+        try:
+            handles = self._found(uuid)
+            reading = self._read(uuid, handles)
+            xid = self._verdicts.standing(uuid, handles.whole)
+        except self._nvml.NVMLError as error:
+            return replace(self._failed(uuid, error), xids=happened)
+        if xid is None:
+            return replace(reading, xids=happened)
+        return replace(reading, xids=happened, unhealthy_reason=words(xid), gone=xid in FATAL)
+
+    def _failed(self, uuid: str, error: Exception) -> Reading:
+        self._handles.pop(uuid, None)
+        if meaning(error) is not Meaning.NO_VALUE:
+            return Reading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
+        return Reading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
+        """Take the GPU with this number, or the slices that it is cut into, among those there are."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = self._nvml.nvmlDeviceGetUUID(handle)
+            mode = self._answer("nvmlDeviceGetMigMode", handle)
         except self._nvml.NVMLError as error:
             # Without its UUID a GPU has no name to be reported under.
-            log.error("event=gpu-left-out index=%d reason=%r", index, str(error))
+            log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
+            # One that this user may not use, as in a container that was given others, is none of ours.
+            self.unnamed += meaning(error) is not Meaning.NO_VALUE
             return
-        model = self._name(handle)
-        self._handles[uuid] = handle
-        self._gpus.append(Gpu(uuid, index, model, mem_bytes=self.read(uuid).mem_total_bytes or 0))
+        if mode is None or mode[0] != _MIG_ON:
+            self._add(uuid, _Handles(handle, handle), index)
+            return
+        for place in range(self._optional("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            part = self._optional("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
+            name = None if part is None else self._optional("nvmlDeviceGetUUID", part)
+            if name is not None:
+                self._add(name, _Handles(part, handle), index, parent=uuid)
 
-    def _name(self, handle: Any) -> str:
+    def _add(self, uuid: str, handles: _Handles, index: int, parent: str = "") -> None:
+        self._handles[uuid] = handles
+        capability = self._optional("nvmlDeviceGetCudaComputeCapability", handles.whole)
+        bus_id = self._bus_id(handles.whole)
+        gpu = Gpu(
+            uuid,
+            # The driver's number, unless slices before it have taken that.
+            index if not self._gpus else max(index, self._gpus[-1].index + 1),
+            model=self._optional("nvmlDeviceGetName", handles.own) or "unknown",
+            mem_bytes=self._mem_bytes(handles.own),
+            pci_bus_id=bus_id,
+            numa_node=self._numa_node(bus_id) if bus_id else None,
+            compute_capability="" if capability is None else f"{capability[0]}.{capability[1]}",
+            parent=parent,
+        )
+        self._gpus.append(gpu)
+
+    def _mem_bytes(self, handle: Any) -> int:
         try:
-            return self._nvml.nvmlDeviceGetName(handle)
+            memory = self._memory(handle)
         except self._nvml.NVMLError:
-            return "unknown"
+            return 0
+        return 0 if memory is None else int(memory.total)
 
-    def _read(self, uuid: str, handle: Any) -> Reading:
-        memory = self._answer(lambda: self._memory(handle))
-        rates = self._answer(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle))
+    def _bus_id(self, handle: Any) -> str:
+        pci = self._optional("nvmlDeviceGetPciInfo", handle)
+        if pci is None:
+            return ""
+        return pci.busId.decode() if isinstance(pci.busId, bytes) else str(pci.busId)
+
+    def _event_sources(self) -> dict[str, tuple[Any, tuple[str, ...]]]:
+        """By UUID of each whole GPU its handle, and under what UUIDs it is offered."""
+        wholes = dict.fromkeys(gpu.parent or gpu.uuid for gpu in self._gpus)
+        offered = {whole: tuple(gpu.uuid for gpu in self._gpus if whole in (gpu.uuid, gpu.parent)) for whole in wholes}
+        return {whole: (self._handles[uuids[0]].whole, uuids) for whole, uuids in offered.items()}
+
+    def _link(self, one: str, other: str) -> LinkKind | None:
+        try:
+            handles = (self._found(one).own, self._found(other).own)
+        except self._nvml.NVMLError:
+            return None
+        if self._optional("nvmlDeviceGetP2PStatus", *handles, _P2P_OVER_NVLINK) == _P2P_OK:
+            return LinkKind.NVLINK
+        level = self._optional("nvmlDeviceGetTopologyCommonAncestor", *handles)
+        return None if level is None else _TOPOLOGY.get(level)
+
+    def _found(self, uuid: str) -> _Handles:
+        """What the driver knows the GPU by now. Raises NVMLError."""
+        handles = self._handles.get(uuid)
+        if handles is None:
+            own = handle_of(self._nvml, uuid)
+            is_slice = uuid.startswith("MIG-")
+            whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
+            handles = self._handles[uuid] = _Handles(own, whole)
+        return handles
+
+    def _read(self, uuid: str, handles: _Handles) -> Reading:
+        memory = self._memory(handles.own)
+        rates = self._answer("nvmlDeviceGetUtilizationRates", handles.own)
+        power_mw = self._answer("nvmlDeviceGetPowerUsage", handles.whole)
         total = None if memory is None else int(memory.total)
+        reserved = getattr(memory, "reserved", None)
         return Reading(
             uuid,
             mem_used_bytes=None if memory is None else int(memory.used),
             mem_total_bytes=total,
             utilisation=None if rates is None else rates.gpu / 100,
-            processes=self._processes(handle, total),
+            processes=self._processes(handles.own, total),
+            mem_reserved_bytes=None if reserved is None else int(reserved),
+            temperature_c=self._temperature(handles.whole),
+            power_w=None if power_mw is None else power_mw / 1000,
         )
 
     def _memory(self, handle: Any) -> Any:
         # The second version leaves out of `used` what the driver reserves for itself; old drivers have only the first.
-        newer = self._answer(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2))
-        return newer if newer is not None else self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        newer = self._answer("nvmlDeviceGetMemoryInfo", handle, version=self._nvml.nvmlMemory_v2)
+        return newer if newer is not None else self._answer("nvmlDeviceGetMemoryInfo", handle)
+
+    def _temperature(self, handle: Any) -> int | None:
+        older: int | None = self._answer("nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
+        return older if older is not None else self._answer("nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
 
     def _processes(self, handle: Any, total: int | None) -> tuple[GpuProcess, ...] | None:
-        direct = self._answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+        direct = self._answer("nvmlDeviceGetComputeRunningProcesses_v3", handle)
         if direct is None:
             return None
-        through_mps = self._answer(lambda: self._nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)) or []
-        found: dict[int, GpuProcess] = {}
-        for entry in (*direct, *through_mps):
-            found.setdefault(entry.pid, GpuProcess(entry.pid, _plausible(entry.usedGpuMemory, total)))
+        found = {
+            entry.pid: GpuProcess(entry.pid, _plausible(entry.usedGpuMemory, total))
+            for entry in direct
+            if not _is_mps_server(entry.pid)
+        }
+        for entry in self._answer("nvmlDeviceGetMPSComputeRunningProcesses_v3", handle) or ():
+            found[entry.pid] = GpuProcess(entry.pid, _plausible(entry.usedGpuMemory, total), mps=True)
         return tuple(found.values())
 
-    def _answer(self, ask: Callable[[], T]) -> T | None:
-        """The answer, or None if there is none here. Raises NVMLError if something is wrong with the GPU."""
+    def _answer(self, call: str, *arguments: Any, **options: Any) -> Any:
+        """The answer to a call, None if there is none here. Raises NVMLError if something is wrong with the GPU."""
+        function = getattr(self._nvml, call, None)
+        if function is None:
+            return None  # an older module
         try:
-            return ask()
+            return function(*arguments, **options)
         except self._nvml.NVMLError as error:
-            if getattr(error, "value", None) in _NO_ANSWER:
+            if meaning(error) is Meaning.NO_VALUE:
                 return None
             raise
 
+    def _optional(self, call: str, *arguments: Any) -> Any:
+        """The answer to a call, None if there is none for whatever reason: the next reading says what is wrong."""
+        try:
+            return self._answer(call, *arguments)
+        except self._nvml.NVMLError as error:
+            log.info("event=not-known call=%s reason=%r", call, reason(error))
+            return None
 
-def open_nvml() -> NvmlBackend:
+
+def open_nvml(xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
     """The real GPUs of this machine. Raises NvmlUnavailable if it has no NVML library, no driver or no working one."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError as error:
         raise NvmlUnavailable(str(error)) from None
-    return NvmlBackend(library)
+    return NvmlBackend(library, xids_before=xids_before)
+
+
+def open_fake(state_dir: Path, xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
+    """The fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it describes none."""
+    library = FakeNvml(state_dir)
+    return NvmlBackend(library, "fake", library.numa_node, xids_before)
 
 
 def has_real_gpus() -> bool:
@@ -141,3 +319,8 @@ def has_real_gpus() -> bool:
 def _plausible(used: int | None, total: int | None) -> int | None:
     # Driver and binding once disagreed on the layout of this struct; a process cannot hold more than there is.
     return None if used is None or (total is not None and used > total) else int(used)
+
+
+def _is_mps_server(pid: int) -> bool:
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.command == _MPS_SERVER

@@ -1,7 +1,7 @@
 """The one door to a GPU backend: readings that cannot hold up the agent.
 
-A driver call may never return. It is made on a thread that nothing waits for longer than the timeout, and no second
-one is started while the first is stuck.
+A call may take long, as that which starts a process for the driver does. It is made on a thread that nothing waits for
+longer than the timeout, and no second one is started while the first is under way.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from ebbtide_agent.apart import apart
-from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading, Settings
+from ebbtide_agent.gpu.xids import words
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class GpuReader:
         self._timeout_s = timeout_s
         self._gpus = backend.gpus()
         self._turn = asyncio.Lock()
-        self._stuck: asyncio.Future[Readings] | None = None
+        self._stuck: asyncio.Future[tuple[tuple[Gpu, ...], Readings]] | None = None
+        self._xids: dict[str, tuple[int, ...]] = {}
 
     @property
     def kind(self) -> Kind:
@@ -40,23 +42,55 @@ class GpuReader:
         """The GPUs of the node."""
         return self._gpus
 
+    async def links(self) -> tuple[Link, ...]:
+        """How the GPUs of the node reach each other."""
+        return await apart(self._backend.links)
+
+    def settings(self, uuid: str) -> Settings:
+        """How an administrator has set the GPU. Blocks, and may do so for ever."""
+        return self._backend.settings(uuid)
+
+    def take_xids(self) -> dict[str, tuple[int, ...]]:
+        """By UUID the Xids that came with the readings since the last time."""
+        taken, self._xids = self._xids, {}
+        return taken
+
     async def read_all(self) -> Readings:
-        """The state of every GPU by UUID."""
-        return await self.read(gpu.uuid for gpu in self._gpus)
+        """The state of every GPU by UUID, those among them that were found only now."""
+        return await self._read(None)
+
+    async def gone(self, uuids: Iterable[str]) -> str:
+        """One of these GPUs that is lost for certain now; empty: none is."""
+        return next((uuid for uuid, reading in (await self.read(uuids)).items() if reading.gone), "")
 
     async def read(self, uuids: Iterable[str]) -> Readings:
         """The state of these GPUs by UUID."""
         asked = tuple(uuids)
-        if not asked:
-            return {}
+        return await self._read(asked) if asked else {}
+
+    async def _read(self, asked: tuple[str, ...] | None) -> Readings:
         async with self._turn:
             if self._stuck is not None and not self._stuck.done():
-                return _silent(asked)
+                return self._silent(asked)
             call = self._stuck = apart(partial(_read, self._backend, asked))
             done, _ = await asyncio.wait({call}, timeout=self._timeout_s)
         if not done:
             log.error("event=nvml-silent timeout_s=%g", self._timeout_s)
-        return call.result() if done else _silent(asked)
+            return self._silent(asked)
+        self._gpus, readings = call.result()
+        for reading in readings.values():
+            self._note_xids(reading)
+        return readings
+
+    def _note_xids(self, reading: Reading) -> None:
+        for xid in reading.xids:
+            log.warning("event=xid gpu=%s xid=%d words=%r", reading.uuid, xid, words(xid))
+        if reading.xids:
+            self._xids[reading.uuid] = (*self._xids.get(reading.uuid, ()), *reading.xids)
+
+    def _silent(self, asked: tuple[str, ...] | None) -> Readings:
+        uuids = (gpu.uuid for gpu in self._gpus) if asked is None else asked
+        return {uuid: Reading(uuid, unhealthy_reason=_SILENT) for uuid in uuids}
 
 
 def listed_pids(readings: Readings) -> frozenset[int]:
@@ -64,8 +98,11 @@ def listed_pids(readings: Readings) -> frozenset[int]:
     return frozenset(process.pid for reading in readings.values() for process in reading.processes or ())
 
 
-def _read(backend: GpuBackend, uuids: tuple[str, ...]) -> Readings:
-    return {uuid: _read_one(backend, uuid) for uuid in uuids}
+def _read(backend: GpuBackend, asked: tuple[str, ...] | None) -> tuple[tuple[Gpu, ...], Readings]:
+    """The GPUs there are, and what those say that are asked for; None: all."""
+    gpus = backend.gpus()
+    uuids = tuple(gpu.uuid for gpu in gpus) if asked is None else asked
+    return gpus, {uuid: _read_one(backend, uuid) for uuid in uuids}
 
 
 def _read_one(backend: GpuBackend, uuid: str) -> Reading:
@@ -74,7 +111,3 @@ def _read_one(backend: GpuBackend, uuid: str) -> Reading:
     except Exception as error:
         log.exception("event=reading-failed gpu=%s", uuid)
         return Reading(uuid, unhealthy_reason=f"cannot be read: {error}")
-
-
-def _silent(uuids: tuple[str, ...]) -> Readings:
-    return {uuid: Reading(uuid, unhealthy_reason=_SILENT) for uuid in uuids}

@@ -1,11 +1,13 @@
 """Tells the fake driver which process computes on which of its GPUs, for it cannot see for itself."""
 
-import json
 import os
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from ebbtide_agent.gpu import fake_state
+from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor import processes
 from ebbtide_agent.supervisor.intent import Gpu, Intent
 from ebbtide_agent.swap import fake
 
@@ -19,24 +21,51 @@ def register(intent: Intent, local_rank: int, process: Identity) -> None:
     if not gpus or not intent.fake_gpu_dir:
         return
     held = {gpu.uuid: _held_bytes(intent, gpu) for gpu in gpus}
-    path = _path(intent, process.pid)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{process.pid}")
-    draft.write_text(json.dumps({"pid": process.pid, "starttime": process.starttime, "gpus": held}))
-    os.replace(draft, path)
+    fake_state.register(Path(intent.fake_gpu_dir), process.pid, process.starttime, held)
 
 
 def unregister(intent: Intent, pid: int) -> None:
     """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
     if intent.gpus and intent.fake_gpu_dir:
-        with suppress(OSError):
-            _path(intent, pid).unlink()
+        fake_state.unregister(Path(intent.fake_gpu_dir), pid)
         fake.forget(Path(intent.fake_gpu_dir), pid)
+
+
+def allocate(intent: Intent, request: dict[str, Any]) -> dict[str, Any]:
+    """Make a process below this one hold what it asks for, on one of the job's GPUs or on all; what to answer it."""
+    match request:
+        case {"pid": int(pid), "bytes": int(mem_bytes), "gpu": int() | None as place} if mem_bytes >= 0:
+            pass
+        case _:
+            return {"error": "not a request for memory"}
+    if not intent.fake_gpu_dir or not intent.gpus:
+        return {}
+    if place is not None and not 0 <= place < len(intent.gpus):
+        return {"error": f"gpu must be 0 to {len(intent.gpus) - 1}, got {place}"}
+    process = Identity.of(pid)
+    if process is None or not processes.is_below(pid, os.getpid()):
+        return {"error": f"process {pid} is not of this job"}
+    places = range(len(intent.gpus)) if place is None else [place]
+    try:
+        return _hold(
+            Path(intent.fake_gpu_dir), process, {number: intent.gpus[number].uuid for number in places}, mem_bytes
+        )
+    except (OSError, ValueError) as error:
+        return {"error": str(error)}
+
+
+def _hold(state_dir: Path, process: Identity, gpus: dict[int, str], mem_bytes: int) -> dict[str, Any]:
+    with fake_state.locked(state_dir):
+        nvml = FakeNvml(state_dir)
+        held = fake_state.held(state_dir, process.pid, process.starttime)
+        for place, uuid in gpus.items():
+            free, total = nvml.room(uuid)
+            free += held.get(uuid) or 0
+            if mem_bytes > free:
+                return {"free": free, "total": total, "gpu": place}
+        fake_state.register(state_dir, process.pid, process.starttime, held | dict.fromkeys(gpus.values(), mem_bytes))
+    return {"held": True}
 
 
 def _held_bytes(intent: Intent, gpu: Gpu) -> int:
     return min(intent.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)
-
-
-def _path(intent: Intent, pid: int) -> Path:
-    return Path(intent.fake_gpu_dir, "processes", f"{pid}.json")

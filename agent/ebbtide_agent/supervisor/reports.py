@@ -5,6 +5,8 @@ import json
 import math
 import socket
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +26,7 @@ class Reports:
 
     socket: socket.socket  # does not block
     leader_rank: int = 0
+    allocate: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}  # what fake_allocate() is answered
     any: bool = False
     asked: bool = False
     acknowledged: bool = False
@@ -37,10 +40,10 @@ class Reports:
         """Take in what has arrived; False if nothing had. What is malformed is ignored."""
         for count in range(_BATCH):
             try:
-                datagram = self.socket.recv(_LARGEST_DATAGRAM)
+                datagram, sender = self.socket.recvfrom(_LARGEST_DATAGRAM)
             except BlockingIOError:
                 return count > 0
-            self._take(datagram)
+            self._take(datagram, sender)
         return True
 
     def drain(self) -> None:
@@ -48,12 +51,15 @@ class Reports:
         while self.read():
             pass
 
-    def _take(self, datagram: bytes) -> None:
+    def _take(self, datagram: bytes, sender: Any) -> None:
         try:
             report = json.loads(datagram)
         except (ValueError, RecursionError):
             return
         if not isinstance(report, dict):
+            return
+        if report.get("kind") == "fake_allocate":
+            self._answer(sender, self.allocate(report))
             return
         self.any = True
         match report.get("kind"):
@@ -69,6 +75,11 @@ class Reports:
                 self.asked = True
             case "acknowledge" if report.get("rank") == self.leader_rank:
                 self.acknowledged = True
+
+    def _answer(self, sender: Any, answer: dict[str, Any]) -> None:
+        # Who waits for no answer, or no longer, gets none.
+        with suppress(OSError):
+            self.socket.sendto(json.dumps(answer).encode(), sender)
 
     def _take_time(self, report: dict[str, Any]) -> None:
         at = _finite(report.get("at"))

@@ -4,7 +4,7 @@ import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import node_facts, share_of
+from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_count
 from ebbtide_cli.values import format_size
@@ -37,7 +37,8 @@ def _print_node(node: client_pb2.Node) -> None:
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
     reason = [f"({node.reason})"] if node.reason else []
-    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}"))
+    groups = () if not node.HasField("cgroup") else (f"control groups: {'yes' if node.cgroup else 'no'}",)
+    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
     if node.gpus:
         print_table(TITLES, map(_gpu_row, node.gpus))
 
@@ -45,7 +46,6 @@ def _print_node(node: client_pb2.Node) -> None:
 def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
     reading = gpu.reading
     used = format_size(reading.mem_used_bytes) if reading.HasField("mem_used_bytes") else "?"
-    health = reading if gpu.HasField("reading") else gpu.info
     return (
         str(gpu.info.index),
         gpu.info.model,
@@ -54,7 +54,7 @@ def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
         format_count(share_of(gpu.share_allocated)),
         ",".join(gpu.job_ids) or "-",
         "; ".join(_process(process) for process in reading.processes if not process.job_id) or "-",
-        "" if health.healthy else health.unhealthy_reason or "unhealthy",
+        why_unusable(gpu),
     )
 
 

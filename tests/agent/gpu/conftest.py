@@ -21,7 +21,7 @@ class FakeNode:
         self.state_dir = state_dir
         fake.set_up(state_dir, parse_profile(profile), keep=False)
         self.library = fake.FakeNvml(state_dir)
-        self.backend = NvmlBackend(self.library, kind="fake")
+        self.backend = NvmlBackend(self.library, kind="fake", numa_node=self.library.numa_node)
         self.uuids = [gpu.uuid for gpu in self.backend.gpus()]
         self._processes: list[subprocess.Popen[bytes]] = []
 

@@ -10,6 +10,7 @@ class NVMLError(Exception):
 
 
 NOT_SUPPORTED = NVMLError(3, "Not Supported")
+NOT_FOUND = NVMLError(6, "Not Found")
 FUNCTION_NOT_FOUND = NVMLError(13, "Function Not Found")
 GPU_IS_LOST = NVMLError(15, "GPU is lost")
 VERSION_MISMATCH = NVMLError(25, "Argument Version Mismatch")
@@ -46,6 +47,12 @@ class HandNvml:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return self._say("nvmlDeviceGetHandleByIndex", index, index)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        known = {f"GPU-{index}": index for index in range(self.count)}
+        if uuid not in known:
+            raise NOT_FOUND
+        return self._say("nvmlDeviceGetHandleByUUID", known[uuid], known[uuid])
 
     def nvmlDeviceGetUUID(self, index: int) -> str:
         return self._say("nvmlDeviceGetUUID", index, f"GPU-{index}")

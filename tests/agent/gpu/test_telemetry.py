@@ -1,5 +1,6 @@
 """What heartbeats say of GPUs and of the processes on them."""
 
+import json
 import os
 import pwd
 
@@ -7,6 +8,7 @@ from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.gpu.hand_nvml import HandNvml
 
@@ -32,6 +34,26 @@ async def test_a_heartbeat_names_the_attempt_or_else_the_user_and_the_command(fa
     assert by_pid[foreign.pid].user == pwd.getpwuid(os.getuid()).pw_name
     assert by_pid[foreign.pid].command.startswith("python")
     assert [process.pid for process in second.processes] == [foreign.pid]
+
+
+async def test_an_inventory_tells_where_a_gpu_is_and_how_it_reaches_the_others(fake_node):
+    node = fake_node("dgx-a100")
+    inventory = await _telemetry(node.backend, {}).inventory()
+    first, last = inventory[0], inventory[7]
+    assert (first.numa_node, last.numa_node, first.compute_capability) == (0, 1, "8.0")
+    assert first.pci_bus_id == "00000000:01:00.0"
+    assert [peer.uuid for peer in last.peers] == node.uuids[:7]
+    assert {peer.link for peer in last.peers} == {agent_pb2.GPU_LINK_NVLINK}
+
+
+async def test_a_heartbeat_tells_heat_power_and_what_comes_through_mps(fake_node):
+    node = fake_node("1xA100-40GB")
+    client = node.start({node.uuids[0]: GIB})
+    entry = json.loads((node.state_dir / "processes" / f"{client.pid}.json").read_text())
+    node.write(f"processes/{client.pid}.json", entry | {"mps": True})
+    (gpu,) = (await _telemetry(node.backend, {}).heartbeat()).gpus
+    assert (gpu.temperature_c, gpu.power_w, gpu.mem_reserved_bytes) == (35, 25.0, 0)
+    assert [(process.pid, process.mps) for process in gpu.processes] == [(client.pid, True)]
 
 
 async def test_what_is_not_available_stays_unset_in_a_heartbeat(fake_node):

@@ -23,13 +23,17 @@ from ebbtide_agent.main import AgentOptions, run
 home, options = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
 sys.exit(run(AgentOptions(home=home, **options)))
 """
+# What asks NVML says nothing, and ends with the agent.
 STUCK_DRIVER = """
-import pathlib, sys, threading
-from ebbtide_agent import gpu
-def open_nvml():
-    pathlib.Path(sys.argv[1], "stuck").touch()
-    threading.Event().wait()
-gpu.open_nvml = open_nvml
+import sys
+from ebbtide_agent.gpu import process
+process._BOOT = f'''
+import pathlib, socket, sys
+pathlib.Path({sys.argv[1]!r}, "stuck").touch()
+agent = socket.socket(fileno=int(sys.argv[1]))
+while agent.recv(1000):
+    pass
+'''
 """
 
 
@@ -95,6 +99,7 @@ def test_an_agent_says_which_process_it_is(node):
         "starttime": procfs.read_stat(agent.pid).starttime,
         "boot_id": procfs.boot_id(),
         "node": "n1",
+        "gpu_backend": "none",
     }
 
 

@@ -6,7 +6,7 @@ import signal
 
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
-from ebbtide_agent.gpu.profiles import FakeGpu
+from ebbtide_agent.gpu.profiles import FakeGpu, Profile
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.node import EXITED, GIB, RUNNING, python
@@ -35,7 +35,7 @@ class Gpu:
 
     def __init__(self, disk):
         self.dir = disk / "gpus"
-        fake.set_up(self.dir, (FakeGpu("A", 8 * GIB),), keep=False)
+        fake.set_up(self.dir, Profile((FakeGpu("A", 8 * GIB),)), keep=False)
         self._nvml = fake.FakeNvml(self.dir)
         self._handle = self._nvml.nvmlDeviceGetHandleByIndex(0)
         self.uuid = self._handle.uuid

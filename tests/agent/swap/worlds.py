@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
-from ebbtide_agent.gpu.profiles import MIB, FakeGpu
+from ebbtide_agent.gpu.profiles import MIB, FakeGpu, Profile
 from ebbtide_agent.supervisor.processes import descendants
 from ebbtide_agent.swap.fake import FakeDriver
 from ebbtide_agent.swap.operation import carry_out
@@ -123,7 +123,7 @@ class FakeWorld(World):
         super().__init__(directory)
         self._state_dir = directory / "gpus"
         self.fake_gpu_dir = str(self._state_dir)
-        fake.set_up(self._state_dir, (FakeGpu("A", TOTAL_BYTES + 16 * MIB),) * 2, keep=False)
+        fake.set_up(self._state_dir, Profile((FakeGpu("A", TOTAL_BYTES + 16 * MIB),) * 2), keep=False)
         self._nvml = fake.FakeNvml(self._state_dir)
         self.uuid, self.other = (self._nvml.nvmlDeviceGetHandleByIndex(index).uuid for index in range(2))
 

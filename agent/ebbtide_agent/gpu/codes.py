@@ -1,0 +1,48 @@
+"""What each of NVML's codes means for a GPU: the one table, explained in docs/gpu-notes.md.
+
+A code that is not in it says that something is wrong with this call: the GPU is unhealthy in this reading.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+
+class Meaning(Enum):
+    """What follows from a code."""
+
+    NO_VALUE = auto()  # this question has no answer here; nothing is wrong with the GPU
+    GPU_GONE = auto()  # this GPU is offline until it answers again; the others go on
+    NO_DRIVER = auto()  # there is nothing to ask, and no GPUs until there is
+    DRIVER_CHANGED = auto()  # every GPU is offline for new work; what runs on them goes on
+    TROUBLE = auto()  # unhealthy in this reading
+
+
+MEANINGS: Final = {
+    3: Meaning.NO_VALUE,  # not supported
+    4: Meaning.NO_VALUE,  # no permission
+    6: Meaning.NO_VALUE,  # not found
+    7: Meaning.NO_VALUE,  # insufficient size: a list that grew between two calls
+    9: Meaning.NO_DRIVER,  # driver not loaded
+    12: Meaning.NO_DRIVER,  # library not found
+    13: Meaning.NO_VALUE,  # function not found: an older driver
+    15: Meaning.GPU_GONE,  # GPU is lost: fallen off the bus
+    16: Meaning.GPU_GONE,  # reset required
+    18: Meaning.DRIVER_CHANGED,  # library and kernel module are of different versions
+    21: Meaning.NO_VALUE,  # no data
+    25: Meaning.NO_VALUE,  # argument version mismatch: an older driver
+    26: Meaning.NO_VALUE,  # deprecated
+    27: Meaning.NO_VALUE,  # not ready
+    28: Meaning.GPU_GONE,  # GPU not found
+}
+
+_DRIVER_CHANGED: Final = "the driver was upgraded under us: reload it or reboot"
+
+
+def meaning(error: Exception) -> Meaning:
+    """What an NVMLError says; its code is `value`."""
+    return MEANINGS.get(getattr(error, "value", 0), Meaning.TROUBLE)
+
+
+def reason(error: Exception) -> str:
+    """The error in words, for whoever looks after the node."""
+    return _DRIVER_CHANGED if meaning(error) is Meaning.DRIVER_CHANGED else str(error)

@@ -1,0 +1,201 @@
+"""The directory that describes fake GPUs: made here, and read for `fake.py`, which tells what is in it."""
+
+import fcntl
+import json
+import os
+import time
+import uuid as uuids
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ebbtide_agent import procfs
+from ebbtide_agent.gpu.profiles import MIB, FakeGpu, Profile
+from ebbtide_agent.jsonfile import read_json, write_json
+
+T = TypeVar("T")
+
+DRIVER = "580.65.06"
+CUDA = "13.0"
+# What an idle GPU shows as used.
+_IDLE_BYTES = 16 * MIB
+# A file system's clock ticks: what was replaced so recently may be replaced again without showing.
+_UNSETTLED_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU, or a MIG slice, of gpus.json."""
+
+    uuid: str
+    model: str
+    mem_bytes: int
+    idle_bytes: int
+    reserved_bytes: int = 0
+    pci_bus_id: str = ""
+    numa_node: int | None = None
+    compute_capability: str = ""
+    persistence: bool | None = None
+    compute_mode: int | None = None
+    mig: bool | None = None
+    parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process and what it holds; together pid and start time name it."""
+
+    pid: int
+    starttime: int
+    gpus: dict[str, int | None] = field(compare=False, hash=False)
+    mps: bool = field(default=False, compare=False, hash=False)
+
+
+class Cached(Generic[T]):
+    """What was made of a file or a directory, made again when that was replaced."""
+
+    def __init__(self, path: Path, make: Callable[[Path], T]) -> None:
+        self._path = path
+        self._make = make
+        self._seen: tuple[int, ...] | None = None
+        self._value: T | None = None
+
+    def value(self) -> T:
+        """What is to be made of it now. Raises what making it raises."""
+        seen = self._look()
+        if self._value is None or seen is None or seen != self._seen:
+            self._value, self._seen = self._make(self._path), seen
+        return self._value
+
+    def _look(self) -> tuple[int, ...] | None:
+        """By what it can be recognised; None if that would prove nothing."""
+        try:
+            stat = os.stat(self._path)
+        except OSError:
+            return (0,)
+        if time.time_ns() - stat.st_mtime_ns < _UNSETTLED_NS:
+            return None
+        return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
+    """Make the state directory hold these GPUs, under the UUIDs that they have if they are there already.
+
+    With `keep`, others that are there stay instead, because somebody computes on them, and the answer is False.
+    Raises OSError, and ValueError if the directory is broken.
+    """
+    (state_dir / "processes").mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = state_dir / "gpus.json"
+    before = {} if read_json(path) is None else read_node(path)[1]
+    if _sizes(before.values()) == [size for gpu in profile.gpus for size in _sizes_of(gpu)]:
+        names = list(before)
+    elif before and keep:
+        return False
+    else:
+        names = [f"{kind}-{uuids.uuid4()}" for gpu in profile.gpus for kind in ("GPU", *["MIG"] * len(gpu.slices))]
+    content = _describe(profile, names)
+    if read_json(path) != content:
+        write_json(path, content)
+    return True
+
+
+def register(state_dir: Path, pid: int, starttime: int, gpus: Mapping[str, int | None]) -> None:
+    """Make the process show on these GPUs, by UUID with the bytes that it holds. Raises OSError."""
+    path = _entry(state_dir, pid)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for holder in read_holders(path.parent):
+        if not lives(holder):
+            unregister(state_dir, holder.pid)
+    draft = path.with_name(f".{pid}")
+    draft.write_text(json.dumps({"pid": pid, "starttime": starttime, "gpus": dict(gpus)}))
+    os.replace(draft, path)
+
+
+def held(state_dir: Path, pid: int, starttime: int) -> dict[str, int | None]:
+    """What this process holds."""
+    found = (holder for holder in read_holders(state_dir / "processes") if holder.pid == pid)
+    return next((holder.gpus for holder in found if holder.starttime == starttime), {})
+
+
+def lives(holder: Holder) -> bool:
+    """Whether this very process has not ended."""
+    stat = procfs.read_stat(holder.pid)
+    return stat is not None and stat.alive and stat.starttime == holder.starttime
+
+
+@contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Nobody else takes memory meanwhile. Raises OSError."""
+    with (state_dir / ".memory.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def unregister(state_dir: Path, pid: int) -> None:
+    """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
+    with suppress(OSError):
+        _entry(state_dir, pid).unlink()
+
+
+def _entry(state_dir: Path, pid: int) -> Path:
+    return state_dir / "processes" / f"{pid}.json"
+
+
+def _sizes(devices: Iterable[Device]) -> list[tuple[str, int, bool]]:
+    return [(device.model, device.mem_bytes, bool(device.parent)) for device in devices]
+
+
+def _sizes_of(gpu: FakeGpu) -> list[tuple[str, int, bool]]:
+    return [(gpu.model, gpu.mem_bytes, False), *((part.model, part.mem_bytes, True) for part in gpu.slices)]
+
+
+def _describe(profile: Profile, names: list[str]) -> dict[str, Any]:
+    """The content of gpus.json; `names` are the UUIDs of the GPUs, each followed by those of its slices."""
+    rest = iter(names)
+    described: list[dict[str, Any]] = []
+    whole: list[str] = []
+    for index, gpu in enumerate(profile.gpus):
+        common = {
+            "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+            "numa_node": gpu.numa_node,
+            "compute_capability": gpu.compute_capability,
+        }
+        whole.append(next(rest))
+        own = {"uuid": whole[-1], "model": gpu.model, "mem_bytes": gpu.mem_bytes, "idle_bytes": _IDLE_BYTES}
+        described.append({**own, **common, "persistence": True, "compute_mode": 0, "mig": bool(gpu.slices)})
+        described += [
+            {"uuid": next(rest), "model": part.model, "mem_bytes": part.mem_bytes, "idle_bytes": _IDLE_BYTES, **common}
+            | {"parent": whole[-1]}
+            for part in gpu.slices
+        ]
+    return {
+        "driver": DRIVER,
+        "cuda": CUDA,
+        "gpus": described,
+        "nvlinks": [[whole[place] for place in group] for group in profile.nvlinks],
+        "switches": [[whole[place] for place in group] for group in profile.switches],
+    }
+
+
+def read_node(path: Path) -> tuple[dict[str, Any], dict[str, Device]]:
+    """What the file says, and its GPUs by UUID. Raises ValueError."""
+    content = read_json(path) or {}
+    try:
+        return content, {gpu["uuid"]: Device(**gpu) for gpu in content["gpus"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe GPUs: {error}") from None
+
+
+def read_holders(directory: Path) -> Iterator[Holder]:
+    """The processes that are registered there, living or not."""
+    for path in directory.glob("[0-9]*.json"):
+        try:
+            content = json.loads(path.read_text())
+            yield Holder(
+                int(content["pid"]), int(content["starttime"]), dict(content["gpus"]), content.get("mps") is True
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            # Removed since it was listed, or not written whole: either way it registers nobody.
+            continue

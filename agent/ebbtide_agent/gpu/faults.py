@@ -1,0 +1,120 @@
+"""What goes wrong with fake GPUs, changed on purpose: faults.json, which `fake.py` tells of."""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ebbtide_agent.gpu.fake_state import Device, read_node
+from ebbtide_agent.jsonfile import read_json, write_json
+
+Faults = dict[str, Any]
+
+_NOTHING_TO_DO: Final = 0
+_RESET: Final = 1
+"""Recovery actions of NVML."""
+
+
+class FaultFile:
+    """The faults in force on the fake GPUs of one directory. Every method raises OSError and ValueError."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._path = state_dir / "faults.json"
+
+    def devices(self) -> list[Device]:
+        """The GPUs that are offered, in the order of their numbers: slices in the place of a GPU that is cut up."""
+        found = list(read_node(self._state_dir / "gpus.json")[1].values())
+        whole = [device for device in found if not device.parent]
+        parts = {device.uuid: [part for part in found if part.parent == device.uuid] for device in whole}
+        return [part for device in whole for part in (parts[device.uuid] if device.mig else [device])]
+
+    def read(self) -> Faults:
+        """What is in force now."""
+        return read_json(self._path) or {}
+
+    def lose(self, uuid: str) -> None:
+        """The GPU falls off the bus."""
+        with self._changed() as faults:
+            _include(faults, "lost", uuid)
+
+    def restore(self, uuid: str) -> None:
+        """The GPU is back, and nothing is said against it any more."""
+        with self._changed() as faults:
+            for name in ("lost", "no_memory"):
+                _exclude(faults, name, uuid)
+            faults.get("errors", {}).pop(uuid, None)
+            _recover(faults, lambda hit: hit == uuid)
+
+    def xid(self, uuid: str, xid: int) -> None:
+        """The driver reports an error of the GPU."""
+        with self._changed() as faults:
+            # Numbers only grow, though the list is emptied now and then.
+            number = max(time.time_ns() // 1_000_000, *(1 + before["number"] for before in faults.get("xids", [])), 0)
+            faults.setdefault("xids", []).append({"uuid": uuid, "xid": xid, "number": number})
+            faults.setdefault("recovery", {})[uuid] = _RESET
+
+    def hide_memory(self, uuid: str, hidden: bool) -> None:
+        """What processes hold on the GPU is not available, or is again."""
+        with self._changed() as faults:
+            (_include if hidden else _exclude)(faults, "no_memory", uuid)
+
+    def hang(self, call: str) -> None:
+        """A function of NVML never returns."""
+        with self._changed() as faults:
+            _include(faults, "hang", call)
+
+    def release_late(self, uuid: str, seconds: float) -> None:
+        """Memory stays for so long after a process ended; 0: it does not."""
+        with self._changed() as faults:
+            faults.setdefault("release_after_s", {})[uuid] = seconds
+            if not seconds:
+                del faults["release_after_s"][uuid]
+
+    def fail(self, uuid: str, call: str, code: int) -> None:
+        """A function of NVML answers with a code for this GPU, or for `*`; 0: it does its work again."""
+        with self._changed() as faults:
+            errors = faults.setdefault("errors", {}).setdefault(uuid, {})
+            errors[call] = code
+            if not code:
+                del errors[call]
+
+    def permute(self) -> list[str]:
+        """The driver numbers its GPUs the other way round the next time it is opened; the UUIDs in that order."""
+        with self._changed() as faults:
+            order = faults.get("order") or [device.parent or device.uuid for device in self.devices()]
+            faults["order"] = list(dict.fromkeys(reversed(order)))
+            return list(faults["order"])
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; what an Xid said against a GPU is withdrawn."""
+        with self._changed() as faults:
+            _recover(faults, lambda _: True)
+            recovery = faults.get("recovery", {})
+            faults.clear()
+            faults["recovery"] = recovery
+
+    @contextmanager
+    def _changed(self) -> Iterator[Faults]:
+        """The faults to be changed, which nobody else changes meanwhile."""
+        with (self._state_dir / ".faults.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            faults = self.read()
+            yield faults
+            write_json(self._path, {name: fault for name, fault in faults.items() if fault})
+
+
+def _include(faults: Faults, name: str, value: str) -> None:
+    faults[name] = sorted({*faults.get(name, []), value})
+
+
+def _exclude(faults: Faults, name: str, value: str) -> None:
+    faults[name] = [other for other in faults.get(name, []) if other != value]
+
+
+def _recover(faults: Faults, is_meant: Callable[[str], bool]) -> None:
+    hit = {xid["uuid"] for xid in faults.get("xids", []) if is_meant(xid["uuid"])}
+    faults["xids"] = [xid for xid in faults.get("xids", []) if xid["uuid"] not in hit]
+    faults["recovery"] = faults.get("recovery", {}) | dict.fromkeys(hit, _NOTHING_TO_DO)

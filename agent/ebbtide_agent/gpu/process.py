@@ -1,0 +1,275 @@
+"""GPUs asked about in a process that can be lost: the agent's end of `serving`."""
+
+import importlib.util
+import json
+import logging
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ebbtide_agent
+from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
+from ebbtide_agent.gpu.xids import worst
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+# The first call to a driver that nobody has used yet attaches every GPU: seconds, with eight of them.
+OPEN_S = 30.0
+# How often it is asked again whether there is a driver by now, or whether a GPU that is gone is back.
+AGAIN_S = 30.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+# A process that answered for so long was not the one to blame.
+_STEADY_S = 60.0
+_END_S = 1.0
+_SILENT = "NVML does not answer; asked again"
+
+# Isolated from whatever the agent's user has set or installed; so the way to its packages has to be told.
+_BOOT = """
+import sys
+sys.path += sys.argv[2:]
+from ebbtide_agent.gpu.serving import main
+main(int(sys.argv[1]))
+"""
+
+
+class NoAnswer(Exception):
+    """The process hangs, has ended, or talks nonsense; the message says which."""
+
+
+class NvmlProcess:
+    """`GpuBackend` whose calls return within a timeout, whatever the driver does.
+
+    A process that does not answer is killed, and another one is started after a pause that grows; until that answers,
+    every GPU is unhealthy. Where there is no driver, or a GPU is gone, a new process looks again from time to time, for
+    only a process that starts anew sees what changed; GPUs once found stay among those there are.
+    """
+
+    def __init__(
+        self,
+        gpus: str,
+        state_dir: Path,
+        timeout_s: float = TIMEOUT_S,
+        first_pause_s: float = FIRST_PAUSE_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        """`gpus`: "auto" for real ones, "fake" for those of `state_dir`. Starts the first process."""
+        self._order = {"gpus": gpus, "state_dir": str(state_dir)}
+        self._timeout_s = timeout_s
+        self._first_pause_s = first_pause_s
+        self._again_s = again_s
+        self._turn = threading.Lock()
+        self._child: _Child | None = None
+        self._opened_at = self._next_at = 0.0
+        self._pause_s = first_pause_s
+        self._trouble = ""
+        self._gpus: dict[str, Gpu] = {}
+        self._links: tuple[Link, ...] = ()
+        self._driver = Driver()
+        self._missing = False  # GPUs that there should be
+        self._gone: set[str] = set()
+        self._xids: dict[str, int] = {}  # what speaks against GPUs, for the next process to know
+        with self._turn:
+            self._ready()
+
+    @property
+    def kind(self) -> Kind:
+        """Who answers."""
+        if self._order["gpus"] == "fake":
+            return "fake"
+        return "nvml" if self._gpus else "none"
+
+    @property
+    def pid(self) -> int | None:
+        """The process that asks now; None: there is none at the moment."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        with self._turn:
+            self._ready()
+            return tuple(self._gpus.values())
+
+    def links(self) -> tuple[Link, ...]:
+        return self._links
+
+    def driver(self) -> Driver:
+        return self._driver
+
+    def settings(self, uuid: str) -> Settings:
+        with self._turn:
+            answer = self._ask({"settings": uuid})
+        return Settings() if answer is None or "error" in answer else Settings(**answer)
+
+    def read(self, uuid: str) -> Reading:
+        with self._turn:
+            answer = self._ask({"read": uuid})
+            if answer is None:
+                return Reading(uuid, unhealthy_reason=self._trouble)
+            if "error" in answer:
+                return Reading(uuid, unhealthy_reason=f"cannot be read: {answer['error']}")
+            reading = _reading(answer)
+            self._note(reading)
+        return reading
+
+    def close(self) -> None:
+        """End the process, also under a call that waits for it."""
+        self._next_at = math.inf
+        self._end()
+
+    def _note(self, reading: Reading) -> None:
+        """Remember what another process has to know, and whether it should look."""
+        if (xid := worst(reading.xids)) is not None:
+            self._xids[reading.uuid] = xid
+        if reading.healthy:
+            self._xids.pop(reading.uuid, None)
+        if reading.gone and reading.uuid in self._gpus:
+            self._gone.add(reading.uuid)
+        else:
+            self._gone.discard(reading.uuid)
+
+    def _ask(self, request: Mapping[str, str]) -> dict[str, Any] | None:
+        child = self._ready()
+        if child is None:
+            return None
+        try:
+            return child.ask(request, self._timeout_s)
+        except NoAnswer as error:
+            self._give_up(error)
+            return None
+
+    def _ready(self) -> "_Child | None":
+        """The process to ask; started if there is none and the pause is over, or if it is time to look again."""
+        now = time.monotonic()
+        if self._child is not None and (self._missing or self._gone) and now - self._opened_at > self._again_s:
+            self._end()
+        if self._child is None and now >= self._next_at:
+            self._open()
+        return self._child
+
+    def _open(self) -> None:
+        self._opened_at = time.monotonic()
+        try:
+            self._child = _Child()
+            found = self._child.ask({**self._order, "xids": self._xids}, OPEN_S)
+        except NoAnswer as error:
+            self._give_up(error)
+            return
+        if "unavailable" in found:
+            self._end()
+            self._say_trouble(str(found["unavailable"]))
+            self._next_at = time.monotonic() + self._again_s
+            return
+        self._say_trouble("")
+        self._gone.clear()
+        # What is known already stays as it is: a GPU keeps its number while the agent runs.
+        known = {**{gpu["uuid"]: Gpu(**gpu) for gpu in found["gpus"]}, **self._gpus}
+        self._gpus = dict(sorted(known.items(), key=lambda item: item[1].index))
+        links = (Link(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
+        self._links = tuple(links) or self._links
+        self._driver = Driver(**found["driver"])
+        self._missing = bool(found["unnamed"]) or not self._gpus
+
+    def _give_up(self, error: NoAnswer) -> None:
+        """End a process that does not answer; the next one has its turn after a pause."""
+        log.error("event=nvml-silent reason=%r pause_s=%g", str(error), self._pause_s)
+        self._trouble = _SILENT
+        self._end()
+        now = time.monotonic()
+        if now - self._opened_at > _STEADY_S:
+            self._pause_s = self._first_pause_s
+        self._next_at = max(self._next_at, now + self._pause_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+    def _say_trouble(self, reason: str) -> None:
+        if reason != self._trouble:
+            log.warning("event=%s reason=%r", "no-nvml" if reason else "nvml-answers", reason or "-")
+        self._trouble = reason
+
+
+class _Child:
+    """One process that asks NVML. Raises NoAnswer."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_package_roots()]
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
+                )
+            except OSError as error:
+                self._socket.close()
+                raise NoAnswer(f"cannot start a process: {error}") from None
+        self._received = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The answer to one request."""
+        until = time.monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            while b"\n" not in self._received:
+                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise NoAnswer("it has ended")
+                self._received += data
+        except TimeoutError:
+            raise NoAnswer(f"no answer in {timeout_s:g} s") from None
+        except OSError as error:
+            raise NoAnswer(str(error)) from None
+        line, _, self._received = self._received.partition(b"\n")
+        return _parsed(line)
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            # In the driver, beyond all signals; buried when it comes back.
+            log.error("event=nvml-process-stuck pid=%d", self._process.pid)
+            threading.Thread(target=self._process.wait, name="burial", daemon=True).start()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        raise NoAnswer(f"it said {line[:80]!r}") from None
+    if not isinstance(answer, dict):
+        raise NoAnswer(f"it said {line[:80]!r}")
+    return answer
+
+
+def _reading(answer: dict[str, Any]) -> Reading:
+    listed = answer["processes"]
+    processes = None if listed is None else tuple(GpuProcess(**process) for process in listed)
+    return Reading(**{**answer, "processes": processes, "xids": tuple(answer["xids"])})
+
+
+def _package_roots() -> list[str]:
+    """Where this package and the binding of NVML are imported from."""
+    assert ebbtide_agent.__file__ is not None
+    roots = [str(Path(ebbtide_agent.__file__).parents[1])]
+    binding = importlib.util.find_spec("pynvml")
+    if binding is not None and binding.origin is not None:
+        roots.append(str(Path(binding.origin).parent))
+    return roots

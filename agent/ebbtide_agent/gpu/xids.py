@@ -1,0 +1,153 @@
+"""Xids: the errors that the driver reports of a GPU as they happen, and which of them make it unhealthy."""
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
+
+# The fault of what computes on the GPU, not of the GPU: the next process finds it as it was.
+OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
+# Nothing that runs on the GPU comes back from these.
+FATAL: Final = frozenset({79, 119, 120})
+
+_WORDS: Final = {
+    13: "a kernel of the application failed",
+    31: "the application reached for memory that it does not have",
+    43: "the application's work was ended",
+    45: "the application's channels were cleaned up",
+    48: "memory error that cannot be corrected",
+    62: "a controller inside the GPU halted",
+    63: "a memory row was retired",
+    64: "a memory row could not be retired",
+    68: "the video processor failed",
+    74: "an NVLink failed",
+    79: "the GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "memory error, contained to one application",
+    95: "memory error, not contained",
+    109: "the application's context switch took too long",
+    119: "the GPU's system processor does not answer",
+    120: "the GPU's system processor failed",
+    140: "memory error that was not recovered",
+}
+
+_TIMEOUT = 10
+_XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_NO_ACTION = 0
+_SUCCESS = 0
+# A driver may need a moment to find out what a GPU needs.
+_SETTLES_S = 10.0
+# So many events are taken in before anything else has its turn.
+_BATCH = 256
+
+
+def words(xid: int) -> str:
+    """`Xid 79: the GPU has fallen off the bus`."""
+    return f"Xid {xid}: {_WORDS[xid]}" if xid in _WORDS else f"Xid {xid}"
+
+
+def worst(xids: Iterable[int]) -> int | None:
+    """The one of these that says most against the GPU, None if none says anything."""
+    critical = [xid for xid in xids if xid not in OF_APPLICATIONS]
+    return next((xid for xid in critical if xid in FATAL), critical[0] if critical else None)
+
+
+class XidEvents:
+    """The Xids that a driver reports from now on. No method raises: without events there are none."""
+
+    def __init__(self, library: Any, slots: Mapping[str, tuple[Any, tuple[str, ...]]]) -> None:
+        """`slots`: by UUID of a whole GPU its handle, and the UUIDs under which it is offered."""
+        self._nvml = library
+        self._slots = slots
+        self._waiting: defaultdict[str, list[int]] = defaultdict(list)
+        self._is_wrong = False
+        self._set = self._register()
+
+    def take(self, uuid: str) -> tuple[int, ...]:
+        """The Xids of this GPU or MIG slice since the last time."""
+        self._look()
+        return tuple(self._waiting.pop(uuid, ()))
+
+    def _register(self) -> Any:
+        try:
+            events = self._nvml.nvmlEventSetCreate()
+        except (self._nvml.NVMLError, AttributeError) as error:
+            log.info("event=no-xids reason=%r", str(error))
+            return None
+        for uuid, (handle, _) in self._slots.items():
+            try:
+                if self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & _XID_EVENT:
+                    self._nvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
+            except self._nvml.NVMLError as error:
+                log.info("event=no-xids gpu=%s reason=%r", uuid, str(error))
+        return events
+
+    def _look(self) -> None:
+        """Take what the driver has ready; it is not waited for."""
+        if self._set is None:
+            return
+        for _ in range(_BATCH):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+            except self._nvml.NVMLError as error:
+                self._note(error)
+                return
+            for uuid in self._meant(event.device):
+                self._waiting[uuid].append(int(event.eventData))
+
+    def _note(self, error: Exception) -> None:
+        """Say once that something is wrong; it may be over the next time."""
+        is_wrong = getattr(error, "value", 0) != _TIMEOUT
+        if is_wrong and not self._is_wrong:
+            log.error("event=no-xids-now reason=%r", str(error))
+        self._is_wrong = is_wrong
+
+    def _meant(self, device: Any) -> list[str]:
+        """Under which UUIDs to tell what happened to a device: of a GPU that is cut up, every slice may be hit."""
+        name = self._name(device)
+        # One that has fallen off the bus may not say its name any more.
+        wholes = [name] if name else [uuid for uuid, (handle, _) in self._slots.items() if not self._name(handle)]
+        return [uuid for whole in wholes if whole in self._slots for uuid in self._slots[whole][1]]
+
+    def _name(self, handle: Any) -> str:
+        try:
+            return str(self._nvml.nvmlDeviceGetUUID(handle))
+        except self._nvml.NVMLError:
+            return ""
+
+
+class Verdicts:
+    """Which GPUs are unhealthy because of an Xid: until the driver says that they need nothing, or the agent ends."""
+
+    def __init__(self, library: Any, known: Mapping[str, int]) -> None:
+        """`known`: by UUID the Xids that were seen some time ago."""
+        self._nvml = library
+        self._since = {uuid: (xid, -math.inf) for uuid, xid in known.items()}
+
+    def hear(self, uuid: str, xids: Iterable[int]) -> None:
+        """Take note of what happened to a GPU."""
+        xid = worst(xids)
+        if xid is not None:
+            self._since[uuid] = (xid, time.monotonic())
+
+    def standing(self, uuid: str, handle: Any) -> int | None:
+        """The Xid that speaks against this GPU now."""
+        if uuid not in self._since:
+            return None
+        xid, since = self._since[uuid]
+        if time.monotonic() - since > _SETTLES_S and self._needs_nothing(handle):
+            del self._since[uuid]
+            return None
+        return xid
+
+    def _needs_nothing(self, handle: Any) -> bool:
+        try:
+            (answer,) = self._nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
+        except (self._nvml.NVMLError, AttributeError):
+            return False
+        return bool(answer.nvmlReturn == _SUCCESS and answer.value.uiVal == _NO_ACTION)

@@ -1,0 +1,56 @@
+"""Fake GPUs are broken on purpose under a whole cluster, and what runs on the others goes on."""
+
+from typing import Any
+
+from tests.e2e.cluster import Cluster, wait_for
+
+GIB = 1 << 30
+HOLD = """
+import ebbtide, time
+print("held", ebbtide.fake_allocate(5 << 30), flush=True)
+try:
+    ebbtide.fake_allocate(100 << 30)
+except RuntimeError as error:
+    print(error, flush=True)
+time.sleep(600)
+"""
+
+
+def gpus(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.facts("nodes")[0]["gpus"]
+    return found
+
+
+def asking(cluster: Cluster) -> int:
+    """The process that asks NVML for the agent."""
+    children = cluster.daemon(cluster.node_name()).children()
+    (child,) = [child for child in children if "gpu.serving" in " ".join(child.cmdline())]
+    return child.pid
+
+
+def test_what_breaks_is_shown_what_runs_goes_on_and_all_heals(idle_cluster: Cluster) -> None:
+    cluster = idle_cluster
+    cluster.up("2xT4")
+    job = cluster.submit("--", "python", "-c", HOLD)
+    wait_for("it holds memory", lambda: "CUDA out of memory" in cluster.log(job))
+    before = cluster.show(job)
+    used = [gpu["uuid"] for gpu in gpus(cluster)].index(before["gpu_uuids"][0])
+    lost = 1 - used
+
+    def held() -> list[tuple[str, int]]:
+        return [(process["id"], process["mem_bytes"]) for process in gpus(cluster)[used]["processes"]]
+
+    wait_for("its memory shows", lambda: held() == [(job, 5 * GIB)])
+    assert "held True" in cluster.log(job)
+    cluster.ebb("fake", "lose", str(lost))
+    wait_for("it is told", lambda: gpus(cluster)[lost]["unhealthy_reason"] == "GPU is lost")
+    assert gpus(cluster)[used]["healthy"]
+    first = asking(cluster)
+    cluster.ebb("fake", "hang")
+    wait_for("none answers", lambda: not gpus(cluster)[used]["healthy"])
+    cluster.ebb("fake", "heal")
+    wait_for("all are back", lambda: all(gpu["healthy"] for gpu in gpus(cluster)), 60)
+    assert asking(cluster) != first
+    after = cluster.show(job)
+    assert (after["state"], after["pid"], after["attempt"]) == ("RUNNING", before["pid"], 1)
+    cluster.ebb("cancel", "--now", "--wait", job)
