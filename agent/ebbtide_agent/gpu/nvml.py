@@ -230,7 +230,7 @@ class NvmlBackend:
             own = handle_of(self._nvml, uuid)
             is_slice = uuid.startswith("MIG-")
             whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
-            handles = self._handles[uuid] = _Handles(own, whole)
+            handles = self._handles[uuid] = _Handles(own, own if whole is None else whole)
         return handles
 
     def _read(self, uuid: str, handles: _Handles) -> Reading:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from ebbtide_agent.gpu.xids import worst
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 2.0
+# Longer than `reader` waits: on a busy machine a process may only have had no turn.
+TIMEOUT_S = 5.0
 # The first call to a driver that nobody has used yet attaches every GPU: seconds, with eight of them.
 OPEN_S = 30.0
 # How often it is asked again whether there is a driver by now, or whether a GPU that is gone is back.
@@ -48,8 +50,8 @@ class NvmlProcess:
     """`GpuBackend` whose calls return within a timeout, whatever the driver does.
 
     A process that does not answer is killed, and another one is started after a pause that grows; until that answers,
-    every GPU is unhealthy. Where there is no driver, or a GPU is gone, a new process looks again from time to time, for
-    only a process that starts anew sees what changed; GPUs once found stay among those there are.
+    every GPU is unhealthy. Where there is no driver, or a GPU cannot be read, a new process looks again from time to
+    time, for only one that starts anew sees what changed; GPUs once found stay among those there are.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class NvmlProcess:
         self._links: tuple[Link, ...] = ()
         self._driver = Driver()
         self._missing = False  # GPUs that there should be
-        self._gone: set[str] = set()
+        self._amiss: set[str] = set()  # GPUs that another process may be able to read
         self._xids: dict[str, int] = {}  # what speaks against GPUs, for the next process to know
         with self._turn:
             self._ready()
@@ -112,10 +114,8 @@ class NvmlProcess:
         with self._turn:
             answer = self._ask({"read": uuid})
             if answer is None:
-                return Reading(uuid, unhealthy_reason=self._trouble)
-            if "error" in answer:
-                return Reading(uuid, unhealthy_reason=f"cannot be read: {answer['error']}")
-            reading = _reading(answer)
+                return Reading(uuid, unhealthy_reason=self._trouble or _SILENT)
+            reading = _reading(uuid, answer)
             self._note(reading)
         return reading
 
@@ -130,10 +130,12 @@ class NvmlProcess:
             self._xids[reading.uuid] = xid
         if reading.healthy:
             self._xids.pop(reading.uuid, None)
-        if reading.gone and reading.uuid in self._gpus:
-            self._gone.add(reading.uuid)
+        # An Xid stands until the driver withdraws it, whoever asks.
+        stands = reading.uuid in self._xids and not reading.gone
+        if reading.healthy or stands or reading.uuid not in self._gpus:
+            self._amiss.discard(reading.uuid)
         else:
-            self._gone.discard(reading.uuid)
+            self._amiss.add(reading.uuid)
 
     def _ask(self, request: Mapping[str, str]) -> dict[str, Any] | None:
         child = self._ready()
@@ -148,7 +150,7 @@ class NvmlProcess:
     def _ready(self) -> "_Child | None":
         """The process to ask; started if there is none and the pause is over, or if it is time to look again."""
         now = time.monotonic()
-        if self._child is not None and (self._missing or self._gone) and now - self._opened_at > self._again_s:
+        if self._child is not None and (self._missing or self._amiss) and now - self._opened_at > self._again_s:
             self._end()
         if self._child is None and now >= self._next_at:
             self._open()
@@ -159,23 +161,35 @@ class NvmlProcess:
         try:
             self._child = _Child()
             found = self._child.ask({**self._order, "xids": self._xids}, OPEN_S)
+            if "unavailable" not in found:
+                self._take(found)
+                return
         except NoAnswer as error:
             self._give_up(error)
             return
-        if "unavailable" in found:
-            self._end()
-            self._say_trouble(str(found["unavailable"]))
-            self._next_at = time.monotonic() + self._again_s
-            return
-        self._say_trouble("")
-        self._gone.clear()
-        # What is known already stays as it is: a GPU keeps its number while the agent runs.
-        known = {**{gpu["uuid"]: Gpu(**gpu) for gpu in found["gpus"]}, **self._gpus}
+        self._end()
+        self._say_trouble(str(found["unavailable"]))
+        self._next_at = max(self._next_at, time.monotonic() + self._again_s)
+
+    def _take(self, found: dict[str, Any]) -> None:
+        """Know what a new process found. Raises NoAnswer if that makes no sense."""
+        try:
+            gpus = [Gpu(**gpu) for gpu in found["gpus"]]
+            links = tuple(Link(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
+            self._driver = Driver(**found["driver"])
+            self._missing = bool(found["unnamed"]) or not gpus
+        except (LookupError, TypeError, ValueError) as error:
+            raise NoAnswer(f"it found {error!r}") from None
+        known = self._gpus | {gpu.uuid: self._as_known(gpu) for gpu in gpus}
         self._gpus = dict(sorted(known.items(), key=lambda item: item[1].index))
-        links = (Link(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
-        self._links = tuple(links) or self._links
-        self._driver = Driver(**found["driver"])
-        self._missing = bool(found["unnamed"]) or not self._gpus
+        self._links = links or self._links
+        self._amiss.clear()
+        self._say_trouble("")
+
+    def _as_known(self, gpu: Gpu) -> Gpu:
+        """A GPU keeps its number while the agent runs, and memory that can no longer be read."""
+        before = self._gpus.get(gpu.uuid, gpu)
+        return replace(gpu, index=before.index, mem_bytes=gpu.mem_bytes or before.mem_bytes)
 
     def _give_up(self, error: NoAnswer) -> None:
         """End a process that does not answer; the next one has its turn after a pause."""
@@ -259,7 +273,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return answer
 
 
-def _reading(answer: dict[str, Any]) -> Reading:
+def _reading(uuid: str, answer: dict[str, Any]) -> Reading:
+    if "error" in answer:
+        return Reading(uuid, unhealthy_reason=f"cannot be read: {answer['error']}")
     listed = answer["processes"]
     processes = None if listed is None else tuple(GpuProcess(**process) for process in listed)
     return Reading(**{**answer, "processes": processes, "xids": tuple(answer["xids"])})

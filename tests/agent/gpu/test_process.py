@@ -99,9 +99,9 @@ def test_pauses_grow_while_it_fails(opened, monkeypatch):
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
 
 
-@pytest.mark.parametrize("nonsense", ["print('hello', flush=True)", "print('[1]', flush=True)"])
+@pytest.mark.parametrize("nonsense", ["print('hello')", "print('[1]')", "print('{}')"])
 def test_nonsense_is_no_answer(opened, monkeypatch, nonsense):
-    says = "import os, sys; os.dup2(int(sys.argv[1]), 1)\n" + nonsense + "\ninput()"
+    says = "import os, sys; os.dup2(int(sys.argv[1]), 1)\n" + nonsense + "\nsys.stdout.flush()\ninput()"
     monkeypatch.setattr(process, "_BOOT", says)
     _, apart = opened("1xT4")
     assert apart.gpus() == ()
@@ -134,6 +134,18 @@ def test_a_lost_gpu_is_looked_for_by_new_processes_and_comes_back(opened):
     _wait_until(lambda: apart.read(node.uuids[1]).healthy and apart.pid != first)
     assert apart.read(node.uuids[0]).gone
     assert [found.uuid for found in apart.gpus()] == node.uuids
+    node.faults()
+    _wait_until(lambda: apart.read(node.uuids[0]).healthy)
+
+
+def test_a_driver_that_was_reloaded_is_asked_by_a_new_process(opened):
+    node, apart = opened("1xT4")
+    first = apart.pid
+    node.faults(errors={"*": {"nvmlDeviceGetMemoryInfo": 18}})
+    assert apart.read(node.uuids[0]).unhealthy_reason == "the driver was upgraded under us: reload it or reboot"
+    _wait_until(lambda: apart.read(node.uuids[0]) and apart.pid != first)
+    assert not apart.read(node.uuids[0]).healthy
+    assert apart.gpus()[0].mem_bytes == 15 * GIB
     node.faults()
     _wait_until(lambda: apart.read(node.uuids[0]).healthy)
 

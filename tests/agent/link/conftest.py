@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, NoMaster
-from ebbtide_agent.gpu.backend import NoGpus
+from ebbtide_agent.gpu.backend import Gpu, NoGpus, Reading
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.link import Link
 from ebbtide_agent.node import Node
@@ -64,6 +64,23 @@ class Attempts:
             raise FileNotFoundError("the log is gone")
         self.orders.append(("read_log", job_id, attempt, offset, max_bytes, wait_s))
         return agent_pb2.LogData(data=self.log[offset : offset + max_bytes], end=True)
+
+
+class Gpus(NoGpus):
+    """No GPUs, until the driver finds some."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Gpu, ...] = ()
+
+    @property
+    def kind(self):
+        return "nvml" if self.found else "none"
+
+    def gpus(self):
+        return self.found
+
+    def read(self, uuid):
+        return Reading(uuid, mem_total_bytes=16 << 30)
 
 
 class Conversation:
@@ -131,6 +148,7 @@ class World:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.attempts = Attempts()
+        self.gpus = Gpus()
         self.master = Master()
         self.other_master = Master()
         self.wanted = self.master
@@ -144,7 +162,7 @@ class World:
 
     def start_agent(self) -> None:
         node = Node("n1", "host1", "boot1", "incarnation1", 8.0, 1 << 34, "root1")
-        telemetry = Telemetry(GpuReader(NoGpus()), Attribution(self.attempts.pids))
+        telemetry = Telemetry(GpuReader(self.gpus), Attribution(self.attempts.pids))
         self.link = Link(self.find_master, node, self.attempts, telemetry, self.home / "cluster.json")
         self._running = asyncio.create_task(self.link.run())
 

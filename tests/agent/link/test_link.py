@@ -6,6 +6,7 @@ import time
 
 import pytest
 from ebbtide_agent import stream
+from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_protos.v1 import agent_pb2
 
 
@@ -51,6 +52,17 @@ async def test_heartbeats_come_as_often_as_the_master_wants(world):
         for _ in range(4):
             await conversation.receive("heartbeat")
         assert 0.1 < time.monotonic() - started < 5
+
+
+async def test_gpus_that_are_found_later_are_told_by_another_hello(world):
+    async with world() as here:
+        hello = await (await here.master.attached()).welcome(heartbeat_s=0.05)
+        assert (hello.gpu_backend, len(hello.gpus)) == ("none", 0)
+        here.gpus.found = (Gpu("GPU-1", 0, "T4", 16 << 30),)
+        again = await here.master.attached()
+        hello = await again.welcome(heartbeat_s=0.05)
+        assert (hello.gpu_backend, [gpu.uuid for gpu in hello.gpus]) == ("nvml", ["GPU-1"])
+        assert [gpu.uuid for gpu in (await again.receive("heartbeat")).gpus] == ["GPU-1"]
 
 
 @pytest.mark.parametrize("heartbeat_s", [float("nan"), 0.0, -1.0])
