@@ -13,8 +13,6 @@ from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.profiles import parse_profile
 
-from tests.agent.gpu import stub_library
-
 
 class FakeNode:
     """A state directory and what a supervisor, a user or a fault would write into it."""
@@ -69,29 +67,3 @@ def fake_node(tmp_path):
     yield make
     for node in nodes:
         node.close()
-
-
-@pytest.fixture(scope="session")
-def nvml_stub(tmp_path_factory):
-    """The C stub of NVML, compiled: the path of its library."""
-    return stub_library.compile_library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(scope="session")
-def old_nvml_stub(tmp_path_factory):
-    """The same as an old driver's: without the newer functions."""
-    return stub_library.compile_library(tmp_path_factory.mktemp("old-nvml"), stub_library.NOT_IN_OLD_DRIVERS)
-
-
-@pytest.fixture
-def stub_node(fake_node, nvml_stub, monkeypatch):
-    """A fake node that the real `pynvml`, in this process and in those it starts, sees through the C stub."""
-
-    def make(profile: str, library: Path = nvml_stub) -> FakeNode:
-        node = fake_node(profile)
-        monkeypatch.setenv("EBB_STUB_NVML", str(node.state_dir))
-        stub_library.load(library, monkeypatch)
-        stub_library.found_by_children(library, monkeypatch)
-        return node
-
-    return make

@@ -30,10 +30,10 @@ static bool read_stat(int pid, stat_line *stat) {
   line[got] = 0;
   /* The command may hold blanks and parentheses itself, so the fields are counted from its last one. */
   const char *tail = strrchr(line, ')');
+  static const char fields_of[] = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu"
+                                  " %*s %*s %*s %*s %*s %*s %llu";
   unsigned long long user, system;
-  int fields = tail ? sscanf(tail + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu %*s %*s %*s %*s %*s %*s %llu",
-                             &stat->state, &user, &system, &stat->starttime)
-                    : 0;
+  int fields = tail ? sscanf(tail + 1, fields_of, &stat->state, &user, &system, &stat->starttime) : 0;
   if (fields == 4) stat->cpu_s = (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
   return fields == 4;
 }

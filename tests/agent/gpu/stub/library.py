@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pynvml
 
-SOURCES = Path(__file__).parent / "stub"
+SOURCES = Path(__file__).parent / "c"
 # What a driver of before 2021 does not have yet.
 NOT_IN_OLD_DRIVERS = (
     "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
     "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetPciInfo_v3",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMaxMigDeviceCount",

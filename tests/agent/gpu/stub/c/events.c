@@ -77,16 +77,22 @@ static void wait_for_change(int watch, int timeout_ms) {
   if (poll(&ready, 1, timeout_ms) > 0 && read(watch, changes, sizeof changes) < 0) return;
 }
 
-int nvmlEventSetWait_v2(event_set *set, event *found, unsigned timeout_ms) {
-  int code = fault(__func__, NULL);
-  if (code) return code;
+static bool await_event(event_set *set, event *found, unsigned timeout_ms) {
   char directory[PATH_SIZE];
   place(directory, ".");
   double until = now_s() + timeout_ms * 1e-3, left;
   int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   inotify_add_watch(watch, directory, IN_MOVED_TO | IN_CLOSE_WRITE);
   bool come;
-  while (!(come = next_event(set, found)) && (left = until - now_s()) > 0) wait_for_change(watch, (int)(left * 1e3) + 1);
+  while (!(come = next_event(set, found)) && (left = until - now_s()) > 0)
+    wait_for_change(watch, (int)(left * 1e3) + 1);
   close(watch);
-  return come ? OK : TIMEOUT;
+  return come;
+}
+
+int nvmlEventSetWait_v2(event_set *set, event *found, unsigned timeout_ms) {
+  int code = fault(__func__, NULL);
+  if (code) return code;
+  if (next_event(set, found)) return OK;
+  return timeout_ms && await_event(set, found, timeout_ms) ? OK : TIMEOUT;
 }

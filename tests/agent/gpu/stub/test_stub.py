@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-GIB = 1 << 30
+from tests.agent.gpu.stub.state import GIB
+
 NO_FILE, BROKEN = 1, 2
 
 
@@ -94,18 +95,16 @@ def test_a_large_file_is_read_whole(echo):
 
 
 @pytest.fixture
-def nvml(stub_node):
-    """The real `pynvml`, started on the stub, over a node whose gpus.json and processes a test writes."""
-    node = stub_node("2xT4")
-    yield node
-    while pynvml._nvmlLib_refcount:
-        pynvml.nvmlShutdown()
+def nvml(state, load_stub, nvml_stub):
+    """The real `pynvml` on the stub, over a state directory that the test writes."""
+    state.describe({"uuid": "GPU-a"})
+    load_stub(nvml_stub)
+    return state
 
 
-def _describe(node, *gpus: dict, **more: object) -> list:
+def _describe(state, *gpus: dict, **node: object) -> list:
     """Make these the node's GPUs, and start; their handles."""
-    defaults = {"model": "T4", "mem_bytes": 16 * GIB, "idle_bytes": 0}
-    node.write("gpus.json", {"gpus": [{**defaults, **gpu} for gpu in gpus], **more})
+    state.describe(*gpus, **node)
     pynvml.nvmlInit()
     return [pynvml.nvmlDeviceGetHandleByUUID(gpu["uuid"]) for gpu in gpus]
 
@@ -120,7 +119,7 @@ def test_nothing_answers_before_it_is_started_and_after_it_is_ended(nvml):
 
 
 def test_the_last_of_two_equal_names_counts(nvml):
-    (nvml.state_dir / "gpus.json").write_text('{"gpus": [], "driver": "1", "driver": "2"}')
+    (nvml.directory / "gpus.json").write_text('{"gpus": [], "driver": "1", "driver": "2"}')
     pynvml.nvmlInit()
     assert pynvml.nvmlSystemGetDriverVersion() == "2"
 
@@ -132,7 +131,7 @@ def test_without_a_state_directory_there_is_no_driver(nvml, monkeypatch):
 
 
 def test_a_broken_description_or_broken_faults_are_an_unknown_error(nvml):
-    (nvml.state_dir / "faults.json").write_text("{")
+    (nvml.directory / "faults.json").write_text("{")
     with pytest.raises(pynvml.NVMLError_Unknown):
         pynvml.nvmlInit()
 
@@ -177,7 +176,7 @@ def test_a_process_is_listed_where_it_computes_and_with_nothing_where_that_is_no
 def test_a_process_with_another_start_time_or_a_file_written_by_halves_holds_nothing(nvml):
     (handle,) = _describe(nvml, {"uuid": "GPU-a"})
     nvml.write(f"processes/{os.getpid()}.json", {"pid": os.getpid(), "starttime": 1, "gpus": {"GPU-a": GIB}})
-    (nvml.state_dir / "processes" / "7.json").write_text('{"pid": 7')
+    (nvml.directory / "processes" / "7.json").write_text('{"pid": 7')
     assert pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle) == []
     assert pynvml.nvmlDeviceGetMemoryInfo(handle).used == 0
 
@@ -232,14 +231,12 @@ def test_a_fault_of_all_versions_and_a_fault_of_one(nvml):
             pynvml.nvmlDeviceGetMemoryInfo(handle, version=version)
 
 
-def test_an_old_driver_lacks_the_newer_functions(stub_node, old_nvml_stub):
-    stub_node("1xT4", old_nvml_stub)
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+def test_an_old_driver_lacks_the_newer_functions(state, load_stub, old_nvml_stub):
+    load_stub(old_nvml_stub)
+    (handle,) = _describe(state, {"uuid": "GPU-a"})
     with pytest.raises(pynvml.NVMLError_FunctionNotFound):
         pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    assert pynvml.nvmlDeviceGetMemoryInfo(handle).total == 15 * GIB
-    pynvml.nvmlShutdown()
+    assert pynvml.nvmlDeviceGetMemoryInfo(handle).total == 16 * GIB
 
 
 def test_a_faulty_order_is_the_drivers_order(nvml):
@@ -272,11 +269,11 @@ def test_a_slice_of_mig_is_found_below_its_gpu_and_answers_few_questions(nvml):
     )
 
 
-def test_what_nobody_wrote_down_is_not_supported_and_what_somebody_did_is_told(nvml):
+def test_what_is_written_down_is_told_and_what_is_not_is_not_supported(nvml):
     bare, full = _describe(
         nvml,
-        {"uuid": "GPU-a"},
-        {"uuid": "GPU-b", "persistence": True, "compute_mode": 3, "mig": False, "compute_capability": "9.0"},
+        {"uuid": "GPU-a", "persistence": None, "pci_bus_id": ""},
+        {"uuid": "GPU-b", "persistence": False, "compute_mode": 3, "mig": False, "compute_capability": "9.0"},
         driver="580.65.06",
         cuda="13.1",
     )
@@ -286,22 +283,34 @@ def test_what_nobody_wrote_down_is_not_supported_and_what_somebody_did_is_told(n
         pynvml.nvmlDeviceGetMigMode,
         pynvml.nvmlDeviceGetCudaComputeCapability,
     )
-    for call in asked:
+    for call in (*asked, pynvml.nvmlDeviceGetPciInfo):
         with pytest.raises(pynvml.NVMLError_NotSupported):
             call(bare)
-    assert [call(full) for call in asked] == [1, 3, [0, 0], (9, 0)]
+    assert [call(full) for call in asked] == [0, 3, [0, 0], (9, 0)]
     assert pynvml.nvmlSystemGetDriverVersion() == "580.65.06"
     assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13010
 
 
+def test_a_gpu_asks_for_the_recovery_that_a_fault_names(nvml):
+    (handle,) = _describe(nvml, {"uuid": "GPU-a"})
+    fields = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, pynvml.NVML_FI_DEV_MEMORY_TEMP]
+    answers = pynvml.nvmlDeviceGetFieldValues(handle, fields)
+    assert [answer.nvmlReturn for answer in answers] == [pynvml.NVML_ERROR_NOT_SUPPORTED] * 2
+    nvml.faults(recovery={"GPU-a": 2})
+    action, temperature = pynvml.nvmlDeviceGetFieldValues(handle, fields)
+    assert (action.nvmlReturn, action.value.uiVal) == (0, pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT)
+    assert temperature.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
 def test_how_gpus_reach_each_other(nvml):
-    nodes = {"a": 0, "b": 0, "c": 1, "d": None}
+    nodes = {"a": 0, "b": 0, "c": 1, "d": None, "e": 0}
     gpus = [{"uuid": f"GPU-{name}", "numa_node": node} for name, node in nodes.items()]
-    a, b, c, d = _describe(nvml, *gpus, switches=[["GPU-a", "GPU-b"]], nvlinks=[["GPU-b", "GPU-c"]])
-    levels = [pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair) for pair in ((a, a), (a, b), (a, c), (a, d))]
+    a, b, c, d, e = _describe(nvml, *gpus, switches=[["GPU-a", "GPU-b"]], nvlinks=[["GPU-b", "GPU-c"]])
+    levels = [pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair) for pair in ((a, a), (a, b), (a, e), (a, c), (a, d))]
     assert levels == [
         pynvml.NVML_TOPOLOGY_INTERNAL,
         pynvml.NVML_TOPOLOGY_SINGLE,
+        pynvml.NVML_TOPOLOGY_HOSTBRIDGE,
         pynvml.NVML_TOPOLOGY_SYSTEM,
         pynvml.NVML_TOPOLOGY_HOSTBRIDGE,
     ]

@@ -15,13 +15,26 @@ typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
 typedef struct { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; } process_info;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned version, sensor; int temperature; } temperature_v1;
+typedef struct {
+  unsigned field, scope;
+  long long at, latency_us;
+  unsigned type;
+  int code;
+  u64 value; /* of a union: an unsigned number is its lower half */
+} field_value;
 typedef struct { char legacy[16]; unsigned domain, bus, device, ids, subsystem; char id[32]; } pci_info;
 
 static const unsigned MEMORY_V2 = 0x02000028, TEMPERATURE_V1 = 0x0100000C, NONE = 0xFFFFFFFF;
 static const u64 NOT_AVAILABLE = ~0ULL;
 static const double WINDOW_S = 0.5; /* of utilisation: a shorter one would show only the jitter of CPU accounting */
 
-enum { TOPOLOGY_INTERNAL = 0, TOPOLOGY_SINGLE = 10, TOPOLOGY_HOSTBRIDGE = 30, TOPOLOGY_SYSTEM = 50 };
+enum {
+  TOPOLOGY_INTERNAL = 0,
+  TOPOLOGY_SINGLE = 10,
+  TOPOLOGY_HOSTBRIDGE = 30,
+  TOPOLOGY_SYSTEM = 50
+};
+enum { RECOVERY_ACTION = 230, AN_UNSIGNED_INT = 1 };
 enum { P2P_NVLINK = 2, P2P_NOT_SUPPORTED = 5 };
 
 static unsigned users;
@@ -242,9 +255,9 @@ int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
 }
 
 static int give_setting(const device *d, const char *name, unsigned *value) {
-  if (!json_get(d->facts, name)) return NOT_SUPPORTED;
-  *value = (unsigned)json_number(d->facts, name, 0);
-  return OK;
+  double number = json_number(d->facts, name, -1); /* null: not told */
+  *value = (unsigned)(number < 0 ? 0 : number);
+  return number < 0 ? NOT_SUPPORTED : OK;
 }
 
 int nvmlDeviceGetPersistenceMode(device *d, unsigned *on) {
@@ -265,6 +278,21 @@ int nvmlDeviceGetMigMode(device *d, unsigned *now, unsigned *pending) {
   int code = give_setting(d, "mig", now);
   *pending = *now;
   return code;
+}
+
+/* Of the many fields only what a GPU needs to be well again. */
+int nvmlDeviceGetFieldValues(device *d, int count, field_value *values) {
+  CALL(d);
+  json *faults = read_faults();
+  double action = json_number(json_get(faults, "recovery"), d->uuid, -1);
+  json_free(faults);
+  for (int i = 0; i < count; i++) {
+    bool known = values[i].field == RECOVERY_ACTION && action >= 0;
+    values[i].code = known ? OK : NOT_SUPPORTED;
+    values[i].type = AN_UNSIGNED_INT;
+    values[i].value = known ? (u64)action : 0;
+  }
+  return OK;
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *count) {
@@ -295,10 +323,10 @@ int nvmlDeviceGetTopologyCommonAncestor(device *one, device *other, unsigned *le
   WHOLE(one);
   WHOLE(other);
   double numa = json_number(one->facts, "numa_node", -1), far = json_number(other->facts, "numa_node", -1);
-  *level = one == other                         ? TOPOLOGY_INTERNAL
-           : together("switches", one, other)   ? TOPOLOGY_SINGLE
+  *level = one == other                           ? TOPOLOGY_INTERNAL
+           : together("switches", one, other)     ? TOPOLOGY_SINGLE
            : numa >= 0 && far >= 0 && numa != far ? TOPOLOGY_SYSTEM
-                                                : TOPOLOGY_HOSTBRIDGE;
+                                                  : TOPOLOGY_HOSTBRIDGE;
   return OK;
 }
 

@@ -1,0 +1,107 @@
+"""Every code of NVML has its stated behaviour, whoever says it: the table of docs/gpu-notes.md."""
+
+import pynvml
+import pytest
+from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.nvml import NvmlBackend, NvmlUnavailable
+
+NO_VALUE = (3, 4, 6, 7, 13, 21, 25, 26, 27)
+GONE = {15: "GPU is lost", 16: "GPU requires restart", 28: "GPU not found"}
+NO_DRIVER = {9: "Driver Not Loaded", 12: "NVML Shared Library Not Found"}
+DRIVER_CHANGED = 18
+KNOWN = {*NO_VALUE, *GONE, *NO_DRIVER, DRIVER_CHANGED}
+TROUBLE = [*(code for code in range(1, 31) if code not in KNOWN), 999]
+# What a reading asks, and what is not known without it.
+ASKED = {
+    "nvmlDeviceGetMemoryInfo": "mem_used_bytes",
+    "nvmlDeviceGetComputeRunningProcesses": "processes",
+    "nvmlDeviceGetUtilizationRates": "utilisation",
+    "nvmlDeviceGetTemperature": "temperature_c",
+    "nvmlDeviceGetPowerUsage": "power_w",
+}
+
+
+@pytest.fixture(params=["fake", "C stub"])
+def node(request, state, load_stub, nvml_stub):
+    """Two idle GPUs, A and B; `open_backend` opens one of the backends on them."""
+    state.describe({"uuid": "A"}, {"uuid": "B"})
+    if request.param == "fake":
+        state.open_backend = lambda: NvmlBackend(FakeNvml(state.directory), kind="fake")
+    else:
+        load_stub(nvml_stub)
+        state.open_backend = lambda: NvmlBackend(pynvml)
+    return state
+
+
+def _failing(*calls: str, code: int) -> dict[str, int]:
+    """What makes these fail, and their newer kind, which is asked where the older one has no answer."""
+    return dict.fromkeys([*calls, *(f"{call}V" for call in calls)], code)
+
+
+@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("code", NO_VALUE)
+def test_a_value_that_is_not_available_is_none_and_nothing_is_wrong(node, code, call):
+    backend = node.open_backend()
+    node.faults(errors={"A": _failing(call, code=code)})
+    reading = backend.read("A")
+    assert reading.healthy
+    assert {name for name in ASKED.values() if getattr(reading, name) is None} == {ASKED[call]}
+    assert None not in [getattr(backend.read("B"), name) for name in ASKED.values()]
+
+
+@pytest.mark.parametrize(("code", "reason"), GONE.items())
+def test_a_gpu_that_is_gone_is_offline_with_the_reason_and_its_return_is_noticed(node, code, reason):
+    backend = node.open_backend()
+    node.faults(errors={"A": _failing(*ASKED, "nvmlDeviceGetHandleByUUID", code=code)})
+    for _ in range(2):
+        reading = backend.read("A")
+        assert (reading.healthy, reading.gone, reading.unhealthy_reason) == (False, True, reason)
+        assert backend.read("B").healthy
+    node.faults()
+    assert backend.read("A").healthy
+
+
+@pytest.mark.parametrize("call", ASKED)
+def test_whichever_call_finds_out_that_a_gpu_is_gone(node, call):
+    backend = node.open_backend()
+    node.faults(errors={"A": _failing(call, code=15)})
+    assert (backend.read("A").healthy, backend.read("B").healthy) == (False, True)
+
+
+@pytest.mark.parametrize(("code", "reason"), NO_DRIVER.items())
+def test_without_a_driver_there_are_no_gpus_and_the_reason_is_told(node, code, reason):
+    node.faults(errors={"*": {"nvmlInit": code}})
+    with pytest.raises(NvmlUnavailable, match=reason):
+        node.open_backend()
+    node.faults()
+    assert len(node.open_backend().gpus()) == 2
+
+
+def test_a_driver_that_was_upgraded_under_us_takes_all_gpus_offline_and_says_what_to_do(node):
+    backend = node.open_backend()
+    node.faults(errors={"*": _failing(*ASKED, code=DRIVER_CHANGED)})
+    readings = [backend.read(uuid) for uuid in "AB"]
+    assert {reading.unhealthy_reason for reading in readings} == {
+        "the driver was upgraded under us: reload it or reboot"
+    }
+    assert not any(reading.gone for reading in readings)
+    node.faults(errors={"*": {"nvmlInit": DRIVER_CHANGED}})
+    with pytest.raises(NvmlUnavailable, match="upgraded under us"):
+        node.open_backend()
+
+
+@pytest.mark.parametrize("code", TROUBLE)
+def test_any_other_code_makes_this_reading_unhealthy_and_no_more(node, code):
+    backend = node.open_backend()
+    node.faults(errors={"A": _failing(*ASKED, code=code)})
+    reading = backend.read("A")
+    assert (reading.healthy, reading.gone) == (False, False)
+    assert reading.unhealthy_reason
+    assert backend.read("B").healthy
+    node.faults()
+    assert backend.read("A").healthy
+
+
+def test_every_code_of_the_binding_is_among_these():
+    codes = {getattr(pynvml, name) for name in vars(pynvml) if name.startswith("NVML_ERROR_")}
+    assert codes <= {*KNOWN, *TROUBLE}
