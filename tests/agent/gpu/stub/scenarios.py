@@ -48,7 +48,8 @@ class Run:
         if "faults" in step:
             self.state.write("faults.json", step["faults"])
         for name, gpus in step.get("start", {}).items():
-            self.processes[name] = self.state.start(gpus, mps=_THROUGH_MPS in name)
+            program = name if name.startswith("nvidia-") else ""
+            self.processes[name] = self.state.start(gpus, _THROUGH_MPS in name, program)
         for name in step.get("end", []):
             self.state.end(self.processes.pop(name))
         return self.open_backend() if step.get("open") else backend

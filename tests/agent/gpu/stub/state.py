@@ -29,13 +29,18 @@ class State:
     def faults(self, **faults: Any) -> None:
         self.write("faults.json", faults)
 
-    def start(self, gpus: dict[str, int | None], mps: bool = False, name: str = "") -> subprocess.Popen[bytes]:
-        """A real process that holds so many bytes of each GPU until it is ended; `name`: what it calls itself."""
-        command = [name or sys.executable, "-Sc", "input()"]
-        process = subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE)
+    def start(self, gpus: dict[str, int | None], mps: bool = False, program: str = "") -> subprocess.Popen[bytes]:
+        """A real process that holds so many bytes of each GPU until it is ended; `program`: the name it runs under."""
+        executable = self._named(program) if program else sys.executable
+        process = subprocess.Popen([executable, "-Sc", "input()"], stdin=subprocess.PIPE)
         self._processes.append(process)
         self.register(process.pid, gpus, mps)
         return process
+
+    def _named(self, program: str) -> str:
+        path = self.directory / program
+        path.symlink_to(sys.executable)
+        return str(path)
 
     def register(self, pid: int, gpus: dict[str, int | None], mps: bool = False) -> None:
         """What a supervisor does for a process that it starts."""

@@ -46,12 +46,19 @@ static held *row_of(int pid, unsigned long long starttime, const device *on) {
   return &rows[count++];
 }
 
+/* What a process no longer holds of a GPU while it lives is free at once. */
+static void let_go(int pid, unsigned long long starttime) {
+  for (unsigned i = 0; i < count; i++)
+    if (rows[i].pid == pid && rows[i].starttime == starttime) rows[i].bytes = 0, rows[i].alive = false;
+}
+
 static void take_note(const json *process) {
   int pid = (int)json_number(process, "pid", 0);
   double starttime = json_number(process, "starttime", -1);
   const json *gpus = json_get(process, "gpus");
   stat_line stat;
   bool alive = pid > 0 && read_stat(pid, &stat) && !strchr("ZX", stat.state) && (double)stat.starttime == starttime;
+  if (alive) let_go(pid, stat.starttime);
   for (const json *gpu = gpus && gpus->kind == JSON_OBJECT ? gpus->first : NULL; gpu; gpu = gpu->next) {
     const device *on = device_named(gpu->name);
     held *row = on ? row_of(pid, (unsigned long long)starttime, on) : NULL;
