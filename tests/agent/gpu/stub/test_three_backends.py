@@ -151,4 +151,4 @@ def test_settings_are_told(world):
 
 def test_a_gpu_that_is_not_there_is_told_from_one_that_is(world):
     reading = world.backend.read("GPU-00000000-0000-0000-0000-000000000000")
-    assert reading.unhealthy_reason == "no such GPU on this node"
+    assert reading.unhealthy_reason == "the driver does not know this GPU"
