@@ -1,4 +1,4 @@
-"""A real PyTorch training is moved to host memory and back, and computes on as if nothing had been. Driver 580 and up."""
+"""A real PyTorch training is moved to host memory and back, and goes on as if nothing had been. Driver 580 and up."""
 
 import os
 import select
@@ -124,6 +124,7 @@ def test_a_training_goes_on_to_the_last_bit_and_the_speed_is_recorded(tmp_path):
     [
         ("expandable segments", (), {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
         ("a CUDA graph", ("graph",), {}),
+        ("workers of a DataLoader", ("workers",), {}),
     ],
 )
 def test_it_does_so_with(tmp_path, name, options, environment):

@@ -19,6 +19,12 @@ def old_nvml_stub(tmp_path_factory):
     return library.compile_library(tmp_path_factory.mktemp("old-nvml"), library.NOT_IN_OLD_DRIVERS)
 
 
+@pytest.fixture(scope="session")
+def cuda_stub(nvml_stub):
+    """As much of CUDA as a process needs to take memory, beside the stub of NVML."""
+    return library.compile_cuda(nvml_stub.parent)
+
+
 @pytest.fixture
 def state(tmp_path):
     state = State(tmp_path / "gpus")

@@ -36,6 +36,14 @@ def compile_library(directory: Path, missing: tuple[str, ...] = ()) -> Path:
     return library
 
 
+def compile_cuda(directory: Path) -> Path:
+    """Make `directory` hold libcuda.so.1; its path."""
+    library = directory / "libcuda.so.1"
+    source = Path(__file__).parent / "cuda" / "libcuda.c"
+    subprocess.run(["cc", *_FLAGS, "-shared", "-o", str(library), str(source)], check=True)
+    return library
+
+
 def load(library: Path, monkeypatch) -> None:
     """From now on to the test's end, `pynvml` in this process speaks to this library."""
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agent.gpu.cuda_process import OUT_OF_MEMORY, SUCCESS, CudaProcess
 from tests.agent.gpu.stub.state import GIB
 
 NO_FILE, BROKEN = 1, 2
@@ -353,3 +354,16 @@ def test_a_crash_is_a_crash_and_a_hang_a_hang(nvml, fault, signum):
     alarm = "signal.setitimer(signal.ITIMER_REAL, 0.3)"
     code = f"import pynvml, signal; pynvml.nvmlInit(); {alarm}; pynvml.nvmlDeviceGetCount()"
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signum
+
+
+def test_a_process_of_cuda_takes_memory_as_far_as_there_is_room(nvml, cuda_stub, monkeypatch):
+    (handle,) = _describe(nvml, {"uuid": "GPU-a"})
+    monkeypatch.setenv("EBB_STUB_ROOM_BYTES", str(3 * GIB))
+    process = CudaProcess("GPU-a")
+    assert [process.start_code, process.allocate(GIB), process.allocate(2 * GIB)] == [SUCCESS, SUCCESS, OUT_OF_MEMORY]
+    assert process.is_intact()
+    (found,) = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+    assert found.pid == process.pid
+    assert GIB < found.usedGpuMemory < 2 * GIB
+    process.end()
+    assert pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle) == []

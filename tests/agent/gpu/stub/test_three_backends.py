@@ -21,9 +21,6 @@ class StateWorld:
     """Two GPUs of a state directory."""
 
     def __init__(self, state, open_backend) -> None:
-        gpu = {"persistence": True, "compute_mode": 0, "mig": False, "compute_capability": "8.6", "idle_bytes": 1 << 24}
-        numbered = [{"uuid": f"GPU-{n}", "pci_bus_id": f"00000000:{n}1:00.0", **gpu} for n in (1, 2)]
-        state.describe(*numbered, driver="580.65.06", cuda="13.0")
         self._state = state
         self.backend = open_backend()
 
@@ -59,19 +56,43 @@ class Hardware:
             process.end()
 
 
-@pytest.fixture(params=["fake", "C stub", pytest.param("hardware", marks=pytest.mark.gpu)])
+@pytest.fixture
+def fake(state):
+    _describe(state)
+    return StateWorld(state, lambda: NvmlBackend(FakeNvml(state.directory), kind="fake"))
+
+
+@pytest.fixture
+def on_stub(state, load_stub, nvml_stub):
+    _describe(state)
+    load_stub(nvml_stub)
+    return StateWorld(state, lambda: NvmlBackend(pynvml))
+
+
+@pytest.fixture
+def on_both_stubs(state, load_stub, nvml_stub, cuda_stub):
+    """What is asked on hardware, of stubs of NVML and of CUDA: so that it does not break unseen."""
+    _describe(state)
+    load_stub(nvml_stub)
+    return Hardware()
+
+
+@pytest.fixture
+def hardware():
+    return Hardware()
+
+
+@pytest.fixture(params=["fake", "on_stub", "on_both_stubs", pytest.param("hardware", marks=pytest.mark.gpu)])
 def world(request):
-    match request.param:
-        case "fake":
-            state = request.getfixturevalue("state")
-            world = StateWorld(state, lambda: NvmlBackend(FakeNvml(state.directory), kind="fake"))
-        case "C stub":
-            request.getfixturevalue("load_stub")(request.getfixturevalue("nvml_stub"))
-            world = StateWorld(request.getfixturevalue("state"), lambda: NvmlBackend(pynvml))
-        case _:
-            world = Hardware()
+    world = request.getfixturevalue(request.param)
     yield world
     world.close()
+
+
+def _describe(state) -> None:
+    gpu = {"persistence": True, "compute_mode": 0, "mig": False, "compute_capability": "8.6", "idle_bytes": 1 << 24}
+    numbered = [{"uuid": f"GPU-{n}", "pci_bus_id": f"00000000:{n}1:00.0", **gpu} for n in (1, 2)]
+    state.describe(*numbered, driver="580.65.06", cuda="13.0")
 
 
 def _await(holds) -> None:
