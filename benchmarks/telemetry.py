@@ -67,7 +67,7 @@ class Cost:
         return f"{self.name:<24}{self.percent:6.2f} % of a core"
 
 
-class Listener(agent_pb2_grpc.AgentServiceServicer):  # type: ignore[misc]
+class Listener(agent_pb2_grpc.AgentServiceServicer):
     """Welcomes an agent and counts its heartbeats."""
 
     def __init__(self) -> None:
