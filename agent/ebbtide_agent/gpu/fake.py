@@ -212,6 +212,8 @@ class FakeNvml:
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Device:
         if uuid not in self._devices:
             raise NVMLError(_NOT_FOUND)
+        if not self._devices.keys().isdisjoint(self._faults.value().get("lost", ())):
+            raise NVMLError(_GPU_IS_LOST)  # the driver comes by all of them
         return self._devices[uuid]
 
     @_named("nvmlDeviceGetUUID")

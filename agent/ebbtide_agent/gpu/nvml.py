@@ -13,6 +13,7 @@ from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
 
 log = logging.getLogger(__name__)
@@ -225,7 +226,7 @@ class NvmlBackend:
         """What the driver knows the GPU by now. Raises NVMLError."""
         handles = self._handles.get(uuid)
         if handles is None:
-            own = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            own = handle_of(self._nvml, uuid)
             is_slice = uuid.startswith("MIG-")
             whole = self._answer("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own) if is_slice else own
             handles = self._handles[uuid] = _Handles(own, own if whole is None else whole)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ebbtide_agent.gpu.fake import FakeNvml
+from ebbtide_agent.gpu.handles import handle_of
 
 
 class GpuError(Exception):
@@ -56,7 +57,7 @@ class Gpus:
 
     def look(self, uuid: str) -> Look:
         """What is free on the GPU, and who is on it."""
-        handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = self._ask(handle_of, self._nvml, uuid)
         # Only the second version leaves out of `free` what the driver keeps for itself.
         memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version=self._nvml.nvmlMemory_v2)
         direct = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)

@@ -127,6 +127,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **handle) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, device **handle) {
   device *found = users ? device_named(uuid) : NULL;
   CALL(found);
+  if (found && any_lost()) return GPU_IS_LOST; /* the driver comes by other GPUs on its way */
   return give_handle(found, handle);
 }
 

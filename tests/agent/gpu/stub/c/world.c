@@ -117,6 +117,14 @@ static bool is_lost(const json *faults, const device *d) {
   return json_holds(lost, d->uuid) || (d->parent && json_holds(lost, d->parent->uuid));
 }
 
+bool any_lost(void) {
+  json *faults = read_faults();
+  bool lost = false;
+  for (unsigned i = 0; i < total; i++) lost |= is_lost(faults, &devices[i]);
+  json_free(faults);
+  return lost;
+}
+
 int fault(const char *call, const device *on) {
   json *faults;
   json_result result = read_state("faults.json", &faults);

@@ -65,6 +65,7 @@ bool has_mig(const device *d);                           /* whether it is cut in
 
 /* What is to go wrong with this call: hang, crash, or the code of an error. `on` may be NULL. */
 int fault(const char *call, const device *on);
+bool any_lost(void);
 /* faults.json, which the caller frees; NULL if there is none. */
 json *read_faults(void);
 

@@ -1,0 +1,36 @@
+"""The driver's handle of a GPU by its UUID, whatever has become of the other GPUs."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from ebbtide_agent.gpu.codes import Meaning, meaning
+
+
+def handle_of(library: Any, uuid: str) -> Any:
+    """The handle of a GPU or MIG slice. Raises NVMLError.
+
+    NVML's own search by UUID comes by other GPUs on its way, and fails if any is lost, as its header says. Asked by
+    their numbers, the GPUs answer each for itself.
+    """
+    try:
+        return library.nvmlDeviceGetHandleByUUID(uuid)
+    except library.NVMLError as error:
+        if meaning(error) is not Meaning.GPU_GONE:
+            raise
+        for handle in _answering(library):
+            with suppress(library.NVMLError):
+                if library.nvmlDeviceGetUUID(handle) == uuid:
+                    return handle
+        raise
+
+
+def _answering(library: Any) -> Iterator[Any]:
+    """Handles of the GPUs that answer, and of their slices."""
+    for index in range(library.nvmlDeviceGetCount()):
+        with suppress(library.NVMLError):
+            whole = library.nvmlDeviceGetHandleByIndex(index)
+            yield whole
+            for place in range(library.nvmlDeviceGetMaxMigDeviceCount(whole)):
+                with suppress(library.NVMLError):
+                    yield library.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
