@@ -165,7 +165,8 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             # Without its UUID a GPU has no name to be reported under.
             log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
-            self.unnamed += 1
+            # One that this user may not use, as in a container that was given others, is none of ours.
+            self.unnamed += meaning(error) is not Meaning.NO_VALUE
             return
         if mode is None or mode[0] != _MIG_ON:
             self._add(uuid, _Handles(handle, handle), index)

@@ -65,6 +65,7 @@ class XidEvents:
         self._nvml = library
         self._slots = slots
         self._waiting: defaultdict[str, list[int]] = defaultdict(list)
+        self._is_wrong = False
         self._set = self._register()
 
     def take(self, uuid: str) -> tuple[int, ...]:
@@ -88,9 +89,9 @@ class XidEvents:
 
     def _look(self) -> None:
         """Take what the driver has ready; it is not waited for."""
+        if self._set is None:
+            return
         for _ in range(_BATCH):
-            if self._set is None:
-                return
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
             except self._nvml.NVMLError as error:
@@ -100,9 +101,11 @@ class XidEvents:
                 self._waiting[uuid].append(int(event.eventData))
 
     def _note(self, error: Exception) -> None:
-        if getattr(error, "value", 0) != _TIMEOUT:
-            log.error("event=no-more-xids reason=%r", str(error))
-            self._set = None
+        """Say once that something is wrong; it may be over the next time."""
+        is_wrong = getattr(error, "value", 0) != _TIMEOUT
+        if is_wrong and not self._is_wrong:
+            log.error("event=no-xids-now reason=%r", str(error))
+        self._is_wrong = is_wrong
 
     def _meant(self, device: Any) -> list[str]:
         """Under which UUIDs to tell what happened to a device: of a GPU that is cut up, every slice may be hit."""

@@ -85,3 +85,12 @@ def test_an_xid_that_comes_while_nobody_reads_is_told_by_the_next_reading(state,
     reading = backend.read("A")
     assert (reading.xids, reading.unhealthy_reason) == ((48,), "Xid 48: memory error that cannot be corrected")
     assert backend.read("B").healthy
+
+
+@pytest.mark.parametrize(("code", "looks_again"), [(4, False), (15, True)])
+def test_a_gpu_that_may_come_is_looked_for_and_one_that_is_not_ours_is_not(state, apart, code, looks_again):
+    state.faults(errors={"A": {"nvmlDeviceGetHandleByIndex": code}})
+    backend = apart(again_s=0.0)
+    first = backend.pid
+    assert [gpu.uuid for gpu in backend.gpus()] == ["B"]
+    assert (backend.pid != first) is looks_again
