@@ -39,9 +39,8 @@ typedef struct {
   unsigned long long starttime;
   const device *on;
   double bytes;
-  bool mps, alive;
+  bool mps, registered, alive;
   double missed_at_s; /* when it was first seen not to be there any more; 0: it is */
-  unsigned look;
 } held;
 
 typedef struct {
