@@ -6,6 +6,7 @@ cgroup           the control group that it runs in, if any  written by the super
 exit.json        the attempt's last status                 written when no process is left
 told.json        what its script had imported by its first step  written by the supervisor, once
 freed.json       the proof that its GPUs are free          written by the agent
+mps.json         whether an MPS server's failure ended it  written by the agent, of a client that did not end well
 forgotten        nobody wants to hear of it any more; only output.log stays beside it
 """
 
@@ -63,6 +64,11 @@ class AttemptDir:
         content = read_json(self.path / "freed.json")
         return None if content is None else [str(uuid) for uuid in content.get("dirty_gpus", [])]
 
+    def mps_failure(self) -> str | None:
+        """The failure of an MPS server that ended it; empty if none did, None if nobody has found out."""
+        content = read_json(self.path / "mps.json")
+        return None if content is None else str(content.get("failure", ""))
+
     def told(self) -> dict[str, Any] | None:
         return read_json(self.path / "told.json")
 
@@ -96,6 +102,10 @@ class AttemptDir:
 
     def record_freed(self, dirty_gpus: list[str]) -> None:
         self._draft("freed.json", {"dirty_gpus": dirty_gpus}).rename(self.path / "freed.json")
+
+    def record_mps_failure(self, failure: str) -> None:
+        """Durable, as the final status is that it belongs to."""
+        write_json(self.path / "mps.json", {"failure": failure})
 
     def record_told(self, content: dict[str, Any]) -> None:
         self._draft("told.json", content).rename(self.path / "told.json")

@@ -13,6 +13,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
 from ebbtide_agent.copying import Copy, NotCopied
 from ebbtide_agent.exchange import Exchange, read
+from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
@@ -41,7 +42,7 @@ class Attempts:
 
     `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
     checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready,
-    not before an attempt has made steps for `settled_s`.
+    not before an attempt has made steps for `settled_s`. `sharing` knows how those on shares of GPUs share them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Attempts:
         network: Network = ANY,
         warm: int = 0,
         settled_s: float = 0.0,
+        sharing: Sharing | None = None,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
@@ -65,6 +67,8 @@ class Attempts:
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm)
         self._settled_s = settled_s
+        self._sharing = sharing or Sharing(node_dir)
+        self._sharing.fail = self._fail
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
         self._copying = asyncio.Semaphore(_COPIES)
@@ -76,6 +80,7 @@ class Attempts:
         attempts_dir(self._node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_path(self._node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
         await self._spawner.start()
+        await self._sharing.start()
         for place, intent in await asyncio.to_thread(_read_intents, self._node_dir):
             self._adopt(place, intent)
         adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
@@ -84,6 +89,7 @@ class Attempts:
             for waiter in pending:
                 waiter.cancel()
         await self._look_for_unaccounted()
+        self._sharing.watch()
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
@@ -92,6 +98,7 @@ class Attempts:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+        await self._sharing.close()
         await self._standbys.close()
         await self._spawner.close()
 
@@ -250,7 +257,11 @@ class Attempts:
             attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
             return
         try:
+            intent = attempt.intent = await self._sharing.prepare(intent)
             channel = await self._standbys.take(intent) or await self._spawner.spawn()
+        except NotShared as refused:
+            attempt.apply(recovery.record_refusal(place, intent, str(refused)))
+            return
         except OSError as error:
             attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
             return
@@ -276,7 +287,7 @@ class Attempts:
         self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._changed)
+        attempt = Supervised(place, intent, self._changed, self._sharing.verdict)
         self._attempts[attempt.key] = attempt
         return attempt
 
@@ -285,7 +296,14 @@ class Attempts:
         if attempt is not None and attempt.told and not attempt.was_prepared_for and not attempt.is_over:
             attempt.was_prepared_for = True
             asyncio.get_running_loop().call_later(self._settled_s, self._prepare_for_next, attempt)
+        if attempt is not None and attempt.is_over:
+            self._sharing.left(attempt.key)
         self._on_change(status)
+
+    def _fail(self, key: AttemptKey, failure: str) -> None:
+        attempt = self._attempts.get(key)
+        if attempt is not None and not attempt.is_over:
+            attempt.fail(failure)
 
     def _prepare_for_next(self, attempt: Supervised) -> None:
         if not attempt.is_over:
@@ -293,6 +311,7 @@ class Attempts:
 
     def _adopt(self, place: AttemptDir, intent: Intent) -> None:
         attempt = self._add(place, intent)
+        self._sharing.adopt(intent)
         attempt.recover()
 
     async def _running_attempt(self, launching: Supervised) -> int | None:

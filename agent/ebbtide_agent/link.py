@@ -181,6 +181,8 @@ class Link:
             version=version("ebbtide"),
             address=address,
             attempts=self._attempts.statuses(),
+            share_with_foreign=self._node.share_with_foreign,
+            cgroup=self._node.cgroup,
         )
 
     def _note(self, event: str, reason: str) -> None:

@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import gpu, logs, membership, standbys
+from ebbtide_agent import gpu, logs, membership, mps, standbys
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
@@ -28,6 +28,7 @@ from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
+from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor.cgroup import delegated
@@ -55,6 +56,8 @@ class AgentOptions:
     interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
     warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
+    mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
+    share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
 
 
 class CannotRun(Exception):
@@ -73,6 +76,7 @@ def run(options: AgentOptions) -> int:
         network = Network.parse(options.interface, options.ports)
         if gpu.is_fake(options.gpus):
             parse_profile(options.gpus)
+        mps.find_binary(options.mps, fake=gpu.is_fake(options.gpus))
     except ValueError as error:
         return _fail(error, _WRONG_USE)
     node_dir = options.home / "nodes" / name
@@ -143,17 +147,21 @@ async def _serve_for_ever(
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
     address = address_of(network.interface) if network.interface else ""
     node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
+    node = replace(node, share_with_foreign=options.share_with_foreign)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
+    fake = gpu.is_fake(options.gpus)
+    sharing = Sharing(node_dir, mps.find_binary(options.mps, fake=fake))
     attempts = Attempts(
         node_dir,
         checkpoint_root,
         cluster_id=membership.load(cluster_file).cluster_id,
         on_change=changed,
-        fake_gpu_dir=fake_dir if gpu.is_fake(options.gpus) else None,
+        fake_gpu_dir=fake_dir if fake else None,
         network=network,
         warm=options.warm,
         settled_s=standbys.SETTLED_S,
+        sharing=sharing,
     )
     async with AsyncExitStack() as closing:
         await attempts.start()
@@ -165,7 +173,7 @@ async def _serve_for_ever(
         baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
         freeing = Freeing(attempts, reader, attribution, baselines)
         closing.push_async_callback(freeing.close)
-        telemetry = Telemetry(reader, attribution)
+        telemetry = Telemetry(reader, attribution, sharing)
         link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]

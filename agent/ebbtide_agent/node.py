@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from ebbtide_agent import procfs
+from ebbtide_agent.supervisor.cgroup import delegated
 
 ROOT_MARKER = ".ebbtide-root"
 _DISCARD_PORT = 9
@@ -30,6 +31,8 @@ class Node:
     mem_bytes: int
     checkpoint_root_id: str
     address: str = ""  # that other nodes reach it by; empty: the one that connections to the master leave from
+    share_with_foreign: bool = False  # shares of GPUs may be given out beside processes of no job
+    cgroup: str = ""  # below which each attempt gets a control group; empty: none gets one
 
 
 def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = "") -> Node:
@@ -43,6 +46,7 @@ def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_ro
         mem_bytes=psutil.virtual_memory().total if mem_bytes is None else mem_bytes,
         checkpoint_root_id=root_id(checkpoint_root),
         address=address,
+        cgroup=str(delegated() or ""),
     )
 
 

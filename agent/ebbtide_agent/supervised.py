@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.channel import Channel
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.mps.sharing import Way
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.translation import status_of
 
@@ -29,7 +31,17 @@ _OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED
 class Supervised:
     """Follows one attempt to its end, through any number of connections."""
 
-    def __init__(self, place: AttemptDir, intent: Intent, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+    def __init__(
+        self,
+        place: AttemptDir,
+        intent: Intent,
+        on_change: Callable[[agent_pb2.AttemptStatus], None],
+        verdict: Callable[[Intent, bool], Awaitable[str]],
+    ) -> None:
+        """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
+
+        It says how the server failed if that is to blame.
+        """
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
@@ -39,6 +51,9 @@ class Supervised:
         self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
+        self._verdict = verdict
+        self._judging: asyncio.Task[None] | None = None
+        self._mps_failure: str | None = None
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
@@ -68,9 +83,10 @@ class Supervised:
     async def close(self) -> None:
         """Let go of the attempt; a running one goes on."""
         self._closed = True
-        if self._recovery is not None:
-            self._recovery.cancel()
-            await asyncio.gather(self._recovery, return_exceptions=True)
+        tasks = [task for task in (self._recovery, self._judging) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             self._channel.close()
 
@@ -110,9 +126,53 @@ class Supervised:
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
+        status.sharing, status.limited_by = self.intent.sharing, self.intent.limited_by
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._may_blame_server(status):
+            failure = self._known_failure()
+            if failure is None and not status.exit.stop_requested:
+                self._judge(content, signalled=status.exit.signal > 0)
+                return
+            status.exit.mps_failure = failure or ""
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
             status = _freed(status, dirty_gpus)
         self._change(status)
+
+    def fail(self, failure: str) -> None:
+        """End the attempt at once, whose MPS server has failed: its GPU can do nothing more for it."""
+        self._blame(failure)
+        self.stop(0.0)
+
+    def _may_blame_server(self, status: agent_pb2.AttemptStatus) -> bool:
+        ended_well = status.exit.acknowledged or not (status.exit.exit_code or status.exit.signal)
+        return self.intent.sharing == Way.MPS and not ended_well and not status.lost
+
+    def _known_failure(self) -> str | None:
+        """What is known of its MPS server's failure; None if nobody has asked."""
+        if self._mps_failure is None:
+            with suppress(OSError, ValueError):
+                self._mps_failure = self.place.mps_failure()
+        return self._mps_failure
+
+    def _judge(self, content: dict[str, Any], *, signalled: bool) -> None:
+        """Find out whether its MPS server is to blame for its end, and only then say that it has ended."""
+        if self._judging is None:
+            self._judging = asyncio.create_task(self._find_blame(content, signalled), name=f"verdict on {self.key}")
+
+    async def _find_blame(self, content: dict[str, Any], signalled: bool) -> None:
+        failure = ""
+        try:
+            failure = await self._verdict(self.intent, signalled)
+        except Exception:
+            log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
+        self._blame(failure)
+        self.apply(content)
+
+    def _blame(self, failure: str) -> None:
+        self._mps_failure = failure
+        try:
+            self.place.record_mps_failure(failure)
+        except OSError as error:  # a later agent asks again
+            log.error("event=mps-failure-not-noted job=%s attempt=%d error=%r", *self.key, str(error))
 
     def _change(self, status: agent_pb2.AttemptStatus) -> None:
         if status.phase != self.status.phase:

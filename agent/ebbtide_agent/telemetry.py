@@ -10,7 +10,8 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent import procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Link, Reading
-from ebbtide_agent.gpu.reader import GpuReader, listed_pids
+from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
+from ebbtide_agent.mps.sharing import Sharing
 
 
 class GpusChanged(Exception):
@@ -20,10 +21,12 @@ class GpusChanged(Exception):
 class Telemetry:
     """Readings of the node's GPUs in the protocol's form."""
 
-    def __init__(self, reader: GpuReader, attribution: Attribution) -> None:
+    def __init__(self, reader: GpuReader, attribution: Attribution, sharing: Sharing | None = None) -> None:
         self._reader = reader
         self._attribution = attribution
+        self._sharing = sharing
         self._told = frozenset(gpu.uuid for gpu in reader.gpus)
+        self._known = frozenset[str]()  # to what decides how they are shared
 
     @property
     def kind(self) -> Kind:
@@ -32,14 +35,18 @@ class Telemetry:
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """The node's GPUs and whether they are healthy."""
-        readings = await self._reader.read_all()
+        readings = await self._read()
         links = await self._reader.links()
+        gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
         self._told = frozenset(readings)
-        return [_info(gpu, readings[gpu.uuid], links) for gpu in self._reader.gpus if gpu.uuid in readings]
+        if self._sharing is not None and self._known != self._told:
+            await self._sharing.know(gpus, self._reader.settings, fake=self.kind == "fake")
+            self._known = self._told
+        return [_info(gpu, readings[gpu.uuid], links, self._sharing) for gpu in gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         """One reading of every GPU. Raises GpusChanged if there are others than the last inventory told."""
-        readings = await self._reader.read_all()
+        readings = await self._read()
         if not readings.keys() <= self._told:
             raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._told)} were told")
         xids = self._reader.take_xids()
@@ -50,8 +57,12 @@ class Telemetry:
         told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
         return agent_pb2.Heartbeat(gpus=[_message(reading, owners) for reading in told])
 
+    async def _read(self) -> Readings:
+        readings = await self._reader.read_all()
+        return readings if self._sharing is None else {uuid: self._sharing.seen(readings[uuid]) for uuid in readings}
 
-def _info(gpu: Gpu, reading: Reading, links: Iterable[Link]) -> agent_pb2.GpuInfo:
+
+def _info(gpu: Gpu, reading: Reading, links: Iterable[Link], sharing: Sharing | None) -> agent_pb2.GpuInfo:
     return agent_pb2.GpuInfo(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -59,6 +70,7 @@ def _info(gpu: Gpu, reading: Reading, links: Iterable[Link]) -> agent_pb2.GpuInf
         mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
         healthy=reading.healthy,
         unhealthy_reason=reading.unhealthy_reason,
+        mps=sharing is not None and sharing.has_mps(gpu.uuid),
         pci_bus_id=gpu.pci_bus_id,
         numa_node=gpu.numa_node,
         compute_capability=gpu.compute_capability,
@@ -85,6 +97,7 @@ def _message(reading: Reading, owners: Mapping[int, AttemptKey]) -> agent_pb2.Gp
         temperature_c=reading.temperature_c,
         power_w=reading.power_w,
         xids=reading.xids,
+        processes_unknown=reading.processes is None,
     )
 
 

@@ -63,6 +63,7 @@ def intent_of(
         network=network,
         resume_args=tuple(spec.resume_args),
         warm=not spec.cold,
+        swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),

@@ -23,6 +23,9 @@ SUPERVISOR_S: Final = 10.0
 """How long a supervisor may take to end once its attempt is over."""
 
 
+_LATER: Final = {"interface": "", "ports": "", "mps": "auto"}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it."""
@@ -33,6 +36,7 @@ class Settings:
     policy_options: dict[str, str] = field(default_factory=dict)
     interface: str = ""
     ports: str = ""
+    mps: str = "auto"
 
     @classmethod
     def remembered(cls, home: Home) -> "Settings | None":
@@ -40,8 +44,9 @@ class Settings:
         record = read_record(home.settings_record) or {}
         match record:
             case {"node": str(node), "gpus": str(gpus), "policy": str(policy), "policy_options": dict(options)}:
-                network = {key: str(record.get(key, "")) for key in ("interface", "ports")}  # older ones left them out
-                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **network)
+                # Older ones left these out.
+                rest = {key: str(record.get(key, default)) for key, default in _LATER.items()}
+                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **rest)
             case _:
                 return None
 
@@ -84,8 +89,8 @@ def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
     """See to it that the node is part of the cluster; whether its agent had to be started."""
     log, daemon = home.agent_log(settings.node), None
     if home.agent(settings.node) is None:
-        network = [f"--interface={settings.interface}", f"--ports={settings.ports}"]
-        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *network]
+        rest = [f"--interface={settings.interface}", f"--ports={settings.ports}", f"--mps={settings.mps}"]
+        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *rest]
         daemon = start_daemon("agent", arguments, home, log)
     wait_until_ready(f"node {settings.node}", lambda: _node_is_up(home, settings.node), daemon, log, line)
     return daemon is not None

@@ -32,6 +32,10 @@ STYLES = {
     "CANCELLED": "bright_black",
     "up": "green",
     "down": "red",
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "problem": "red",
 }
 UNBOUNDED = 1_000_000
 """Columns of what is no terminal."""

@@ -7,7 +7,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 Facts = dict[str, Any]
 
@@ -45,6 +45,13 @@ CHECKPOINTED = {
     job_pb2.CHECKPOINTED_YES: "yes",
     job_pb2.CHECKPOINTED_NO: "no",
 }
+LINKS = {
+    agent_pb2.GPU_LINK_NVLINK: "nvlink",
+    agent_pb2.GPU_LINK_SWITCH: "switch",
+    agent_pb2.GPU_LINK_HOST_BRIDGE: "host bridge",
+    agent_pb2.GPU_LINK_NUMA_NODE: "numa node",
+    agent_pb2.GPU_LINK_SYSTEM: "system",
+}
 FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 
 
@@ -72,6 +79,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "restart_cost_s": _optional(job, "restart_cost_s"),
         "pool": "default",
         **_spec_facts(job.spec),
+        "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
+        "gpu_mem_from": job.gpu_mem_from or None,
         "gpus": {
             "min": _number(job.spec.gpus_min),
             "max": _number(job.spec.gpus_max),
@@ -86,6 +95,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "resizes": job.resizes,
         "restarts": job.restarts,
         "progress": _progress_facts(job),
+        "steps_per_s": _optional(job, "steps_per_s"),
+        "rates": [_rate_facts(rate) for rate in job.rates],
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -113,8 +124,17 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "checkpoint_root_id": node.checkpoint_root_id,
         "last_seen": _time(node.last_seen),
         "version": node.version,
+        "cgroup": _optional(node, "cgroup"),
+        "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
+
+
+def nvlinks(node: client_pb2.Node) -> list[list[str]]:
+    """The pairs of UUIDs of the node's GPUs that NVLink joins, each pair once."""
+    joined = agent_pb2.GPU_LINK_NVLINK
+    links = [(gpu.info.uuid, peer.uuid) for gpu in node.gpus for peer in gpu.info.peers if peer.link == joined]
+    return [list(pair) for pair in sorted({(min(link), max(link)) for link in links})]
 
 
 def event_facts(event: client_pb2.Event) -> Facts:
@@ -177,6 +197,17 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
     }
 
 
+def _rate_facts(rate: client_pb2.Rate) -> Facts:
+    return {
+        "gpus": _number(rate.gpus),
+        "nodes": rate.nodes,
+        "model": rate.model,
+        "alone": rate.alone,
+        "steps_per_s": rate.steps_per_s,
+        "samples": rate.samples,
+    }
+
+
 def _checkpoint_facts(checkpoint: job_pb2.Checkpoint) -> Facts:
     return {
         "step": _optional(checkpoint, "step"),
@@ -218,7 +249,10 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "outcome": attempt.outcome or None,
         "resumed_step": _optional(attempt, "resumed_step"),
         "pid": attempt.pid or None,
+        "gpu_mem_peak_bytes": _optional(attempt, "gpu_mem_peak_bytes"),
         "warm": _optional(attempt, "warm"),
+        "sharing": attempt.sharing or None,
+        "limited_by": attempt.limited_by or None,
     }
 
 
@@ -240,18 +274,27 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "utilisation": _optional(reading, "utilisation"),
         "healthy": health.healthy,
         "unhealthy_reason": health.unhealthy_reason,
+        "temperature_c": _optional(reading, "temperature_c"),
+        "power_w": _optional(reading, "power_w"),
+        "pci_bus_id": gpu.info.pci_bus_id or None,
+        "numa_node": _optional(gpu.info, "numa_node"),
+        "compute_capability": gpu.info.compute_capability or None,
+        "mig_parent": gpu.info.parent or None,
+        "links": {peer.uuid: LINKS[peer.link] for peer in gpu.info.peers if peer.link in LINKS},
         "share_allocated": _number(gpu.share_allocated),
+        "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),
-        "processes": [
-            {
-                "pid": process.pid,
-                "mem_bytes": _optional(process, "mem_bytes"),
-                "id": process.job_id or None,
-                "user": process.user,
-                "command": process.command,
-            }
-            for process in reading.processes
-        ],
+        "processes": [_process_facts(process) | {"id": process.job_id or None} for process in reading.processes],
+        "foreign": [_process_facts(process) for process in gpu.foreign],
+    }
+
+
+def _process_facts(process: agent_pb2.GpuProcess) -> Facts:
+    return {
+        "pid": process.pid,
+        "mem_bytes": _optional(process, "mem_bytes"),
+        "user": process.user,
+        "command": process.command,
     }
 
 

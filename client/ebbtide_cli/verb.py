@@ -29,7 +29,9 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
+        "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",
+        "doctor": "Check this node, and say what to do about what is wrong",
     },
     "Jobs": {
         "submit": "Queue a job",
@@ -43,6 +45,7 @@ VERBS: Final = {
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
         "replay": "Simulate a cluster's past under another policy",
+        "observe": "Record what runs on a node that nobody manages, for a simulation",
         "reserve": "Compute how long to ask for if nobody knows how long a job runs",
     },
     "Changes": {

@@ -12,12 +12,25 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
-from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, JobId, NodeAllocation, NodeId
+from ebbtide_core.linking import Topology, topology_of
+from ebbtide_core.model import (
+    WHOLE,
+    Allocation,
+    ForeignProcess,
+    GpuFacts,
+    GpuId,
+    GpuSlice,
+    JobId,
+    NodeAllocation,
+    NodeId,
+)
 
 CPU_DIGITS = 6
 """CPU counts are floats; their sums are rounded to this many digits, so that what was added goes away again."""
@@ -88,9 +101,29 @@ class Use:
             self.gpu_mem.pop(piece.gpu, None)
         return share >= 0 and memory >= 0
 
+    def without(self, gpus: Iterable[GpuId]) -> "Use":
+        """A copy in which these ``gpus`` are in whole use."""
+        other = self.copy()
+        other.whole.update(gpus)
+        return other
+
     def copy(self) -> "Use":
         """An independent copy."""
         return Use(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
+
+
+@dataclass(slots=True)
+class ForeignUse:
+    """The processes of no job on one GPU; their time is counted since Unix time ``since``, None: not now."""
+
+    processes: tuple[ForeignProcess, ...]
+    since: float | None
+
+    @property
+    def mem_bytes(self) -> int | None:
+        """What they have of its memory; None if that is not known of all."""
+        known = [process.mem_bytes for process in self.processes if process.mem_bytes is not None]
+        return sum(known) if len(known) == len(self.processes) else None
 
 
 @dataclass(slots=True)
@@ -99,9 +132,12 @@ class Node:
 
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
-    ``slices`` are the healthy GPUs in order of index, each as the slice that a job gets of a whole one. ``promised`` is
-    the very object that ``held`` is while the two are equal. ``entire`` is a piece of all ``slices`` and nothing else;
-    ``sound`` says that all GPUs are healthy.
+    ``slices`` are the GPUs on offer in order of index, each as the slice that a job gets of a whole one; ``sound`` says
+    that they are all GPUs. ``promised`` is the very object that ``held`` is while the two are equal. ``entire`` is a
+    piece of all ``slices`` and nothing else.
+    ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
+    which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
+    no difference which GPUs a job gets; ``together`` is how many one job can have.
     """
 
     id: NodeId
@@ -118,9 +154,14 @@ class Node:
     slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
     entire: NodeAllocation = field(init=False)
     sound: bool = True
+    foreign: dict[GpuId, ForeignUse] = field(default_factory=dict)
+    beside: dict[GpuId, GpuSlice] = field(default_factory=dict)
+    topology: Topology | None = field(init=False)
+    together: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.promised = self.held
+        self.link()
         self.list_slices()
 
     def part(self) -> None:
@@ -157,21 +198,59 @@ class Node:
         own = {gpu.gpu: gpu for gpu in less.gpus} if less else {}
         for gpu in piece.gpus:
             id = gpu.gpu
-            if id not in slices or (id in whole and id not in own):
-                return False
-            if id in shares and (
-                shares[id] + gpu.share - (own[id].share if id in own else 0) > WHOLE
-                or use.gpu_mem[id] + gpu.mem_bytes - (own[id].mem_bytes if id in own else 0) > slices[id].mem_bytes
+            if id not in slices:
+                if not self._fits_beside(gpu, use, own.get(id)):
+                    return False
+            elif (id in whole and id not in own) or (
+                id in shares
+                and (
+                    shares[id] + gpu.share - (own[id].share if id in own else 0) > WHOLE
+                    or use.gpu_mem[id] + gpu.mem_bytes - (own[id].mem_bytes if id in own else 0) > slices[id].mem_bytes
+                )
             ):
                 return False
         return True
 
+    def _fits_beside(self, piece: GpuSlice, use: Use, less: GpuSlice | None) -> bool:
+        """Whether a share fits beside processes of no job."""
+        left, id = self.beside.get(piece.gpu), piece.gpu
+        if left is None or piece.share == WHOLE or id in use.whole:
+            return False
+        share, memory = (less.share, less.mem_bytes) if less else (0, 0)
+        return (
+            use.share(id) - share + piece.share <= WHOLE
+            and use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
+        )
+
+    def offers(self, piece: GpuSlice) -> bool:
+        """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
+        return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
+
+    def idle_together(self, use: Use) -> int:
+        """How many idle GPUs one job could have: MIG slices are not combined."""
+        count = self.idle(use)
+        if self.topology is None or not self.topology.slices:
+            return count
+        apart = [gpu for gpu in self.topology.slices if gpu in self.slices]
+        return count - sum(1 for gpu in apart if use.share(gpu) == 0)
+
+    def link(self) -> None:
+        """Take note of how its GPUs reach each other."""
+        self.topology = topology_of(self.gpus.values())
+        whole = sum(1 for facts in self.gpus.values() if facts.parent is None)
+        self.together = whole or min(1, len(self.gpus))
+
     def list_slices(self) -> None:
-        """Take note of which GPUs are healthy now."""
+        """Take note of which GPUs are on offer now."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
-        self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in healthy}
+        own = [facts for facts in healthy if facts.gpu not in self.foreign]
+        self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in own}
         self.entire = NodeAllocation(self.id, tuple(self.slices.values()))
-        self.sound = len(healthy) == len(self.gpus)
+        self.sound = len(own) == len(self.gpus)
+        self.beside = {}
+        for facts in healthy if self.facts.share_with_foreign and self.foreign else ():
+            if (use := self.foreign.get(facts.gpu)) is not None and (taken := use.mem_bytes) is not None:
+                self.beside[facts.gpu] = GpuSlice(facts.gpu, WHOLE, max(0, facts.mem_bytes - taken))
 
 
 class Room:
@@ -220,7 +299,7 @@ class Room:
 
 @frozen
 class Most:
-    """The most that a node has, reachable or not. ``gpus`` are the counts of all nodes, the largest first.
+    """The most that a node has for one job, reachable or not. ``gpus`` are the counts of all, the largest first.
 
     ``sums`` are the counts of the largest node, of the two largest, and so on.
     """
@@ -240,11 +319,21 @@ class Most:
         return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
+class Apart(Protocol):
+    """Who is kept apart from whom (see `ebbtide_core.apart`)."""
+
+    def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
+        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        ...
+
+
 class Books:
     """The books of all nodes.
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the usable nodes see, ``largest`` is the most GPUs that one of them has.
+    roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
+    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them. ``apart`` is None if
+    nobody is.
     """
 
     def __init__(self) -> None:
@@ -254,6 +343,9 @@ class Books:
         self.problems: list[str] = []
         self.roots: set[str] = set()
         self.largest = 0
+        self.foreign: dict[NodeId, Node] = {}
+        self.beside: dict[NodeId, Node] = {}
+        self.apart: Apart | None = None
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
@@ -267,23 +359,28 @@ class Books:
                 gpus[gpu] = GpuFacts(gpu, facts.index, facts.model, facts.mem_bytes, False, "its node lost it")
         if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
             node.quarantine.clear()
+            node.foreign.clear()
+        node.foreign = {gpu: use for gpu, use in node.foreign.items() if gpu in gpus}
         for gpu in node.quarantine.keys() & gpus.keys():
             gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
         node.facts, node.gpus, node.last_seen = event, gpus, now
         node.connected, node.lost = True, False
+        node.link()
         self.refresh(node)
         return node
 
     def refresh(self, node: Node) -> None:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
         node.list_slices()
-        if node.usable:
-            self.usable[node.id] = node
-        else:
-            self.usable.pop(node.id, None)
+        usable = node.usable
+        for index, belongs in ((self.usable, usable), (self.foreign, node.foreign), (self.beside, node.beside)):
+            if usable and belongs:
+                index[node.id] = node
+            else:
+                index.pop(node.id, None)
         self.room.update(node, node.promised)
         self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
-        self.largest = max((len(other.gpus) for other in self.usable.values()), default=0)
+        self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None
 
     @property
@@ -291,7 +388,7 @@ class Books:
         """The most that a node has of anything."""
         if self._most is None:
             nodes = self.nodes.values()
-            gpus = tuple(sorted((len(node.gpus) for node in nodes), reverse=True))
+            gpus = tuple(sorted((node.together for node in nodes), reverse=True))
             self._most = Most(
                 gpus=gpus,
                 sums=tuple(accumulate(gpus)),

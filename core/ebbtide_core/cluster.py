@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits
+from ebbtide_core import gang, interference, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -111,6 +111,8 @@ class Cluster:
             return Refusal(
                 RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
             )
+        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
+            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
         if isinstance(event, e.DrillRequested) and not job.preemptible:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
         if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
@@ -176,6 +178,8 @@ class Cluster:
             self._end_times(now, out)
         if state.quiesced or state.awaited:
             return
+        if state.aside:
+            interference.review(state, now)
         if state.claims:
             self._decide(settle_claims(state), now, out)
         else:
@@ -193,6 +197,8 @@ class Cluster:
         """Do what is due by itself."""
         state = self.state
         state.end_delays(now)
+        if state.books.apart is not None:
+            state.end_apartness(now)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:

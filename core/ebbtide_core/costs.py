@@ -7,6 +7,7 @@ quarter, and so on. It never shortens the grace period that the job was promised
 from collections.abc import Iterable
 from typing import Final
 
+from ebbtide_core.events import WorkResumed
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts
 
@@ -49,6 +50,24 @@ def note_return(job: Job, now: float) -> None:
     assert suspension.placed is not None
     suspension.restart_s = now - suspension.placed
     job.restart_cost_s = _smoothed(_cost(record) for record in job.suspensions[-REMEMBERED:])
+
+
+def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
+    """The newest attempt of ``job``, which was ``placed`` then, runs after a suspension."""
+    suspension = job.suspensions[-1]
+    suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
+    suspension.resumed_by = attempt.number
+    suspension.placed = placed
+    note_return(job, now)
+
+
+def work_resumed(state: object, job: Job, event: WorkResumed, now: float) -> None:
+    """Fold: the job is at work again."""
+    suspension = job.suspensions[-1]
+    suspension.working, suspension.working_step = now, event.step
+    note_return(job, now)
+    if suspension.left_step:  # what it does shows more than what it saved
+        job.proved = event.step >= suspension.left_step
 
 
 def _cost(suspension: Suspension) -> float | None:

@@ -13,6 +13,7 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     ExitFacts,
+    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -20,6 +21,7 @@ from ebbtide_core.model import (
     NodeId,
     Progress,
     RefusalCause,
+    Sharing,
     StartFacts,
     StopCause,
 )
@@ -155,7 +157,10 @@ class JobRetired(Event):
 
 @frozen(kw_only=True)
 class NodeRegistered(Event):
-    """A node connected. ``known`` are the attempts that it has, ended ones included."""
+    """A node connected. ``known`` are the attempts that it has, ended ones included.
+
+    With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    """
 
     node: NodeId
     hostname: str
@@ -168,6 +173,7 @@ class NodeRegistered(Event):
     version: str
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
+    share_with_foreign: bool = False
 
 
 @frozen
@@ -197,12 +203,21 @@ class GpuHealthChanged(Event):
 
 
 @frozen
+class ForeignUseChanged(Event):
+    """All processes of no job that are on a GPU now; none: the last has left."""
+
+    node: NodeId
+    gpu: GpuId
+    processes: tuple[ForeignProcess, ...]
+
+
+@frozen
 class AttemptStarted(Event):
     """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
     """
 
     job: JobId
@@ -212,6 +227,7 @@ class AttemptStarted(Event):
     swaps: int = 0
     node: NodeId = EVERY_NODE
     port: int = 0
+    sharing: Sharing | None = None
 
 
 @frozen
@@ -280,6 +296,17 @@ class AttemptSwapped(Event):
 
 
 @frozen
+class MemoryOverran(Event):
+    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    used_bytes: int
+    allowed_bytes: int
+
+
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -341,6 +368,37 @@ class WorkResumed(Event):
 
 
 @frozen
+class RateMeasured(Event):
+    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
+
+    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
+    """
+
+    job: JobId
+    attempt: int
+    share: int
+    nodes: int
+    alone: bool
+    steps_per_s: float
+    samples: int
+    model: str = ""
+
+
+@frozen
+class InterferenceFound(Event):
+    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
+
+    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
+    """
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    others: tuple[JobId, ...]
+    speeds: tuple[float, ...]
+
+
+@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -354,6 +412,17 @@ class ClaimDropped(Event):
     """The job no longer waits for the room that it had claimed."""
 
     job: JobId
+    reason: str
+
+
+@frozen
+class GpuMemoryChanged(Event):
+    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
+
+    job: JobId
+    mem_bytes: int
+    gpus_min: int
+    gpus_max: int
     reason: str
 
 
@@ -384,18 +453,22 @@ JobEvent = (
     | AttemptExited
     | AttemptFreed
     | AttemptSwapped
+    | MemoryOverran
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested
     | StopRequested
     | WorkResumed
+    | RateMeasured
+    | InterferenceFound
     | RoomClaimed
     | ClaimDropped
+    | GpuMemoryChanged
     | JobHeld
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged
+NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ebbtide_core.apart import kept_from
+from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
@@ -44,6 +46,8 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     takes it first.
     """
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, state.queue)) if job.queued else None
+    if state.aside.get(job.id):
+        ahead = 0  # it is in no queue, and starts wherever there is room
     room_at, basis = _room_at(state, job, now) if ahead is not None else (None, "")
     left = remaining(job, now, state.history, state.speedup)
     return Explanation(
@@ -82,12 +86,14 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(piece.mem_bytes < job.gpu_mem_bytes for piece in node.slices.values())),
+        ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(state.books).has_room(job, node):
-        found = ["too few GPUs left"]
-    return NodeView(id, max(0, node.idle(use)), len(node.gpus), ", ".join(found))
+        others = kept_from(job, state.books, node)
+        found = [f"kept apart from {others}" if others else "too few GPUs left"]
+        found += in_the_way(node) if job.gpus_min else ()
+    return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 
 def _expected(state: ClusterState, job: Job) -> Leave | None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang
+from ebbtide_core import foreign, gang
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
+from ebbtide_core.model import WHOLE
 from ebbtide_core.state import ClusterState
 
 
@@ -58,6 +59,19 @@ def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> boo
     return _current(state, event) is not None and state.jobs[event.job].checkpoint != event.checkpoint
 
 
+def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
+    """Whoever has the whole GPU cannot take anything from others; whoever is to stop has heard of it."""
+    attempt = _current(state, event)
+    if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
+        return False
+    return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
+
+
+def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
 def _is_first_step(state: ClusterState, event: e.FirstStepMade) -> bool:
     attempt = _current(state, event)
     return attempt is not None and attempt.start is None
@@ -89,9 +103,12 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.AttemptFreed: _may_be_freed,
     e.CheckpointPublished: _is_new_checkpoint,
     e.FirstStepMade: _is_first_step,
+    e.MemoryOverran: _is_first_overrun,
+    e.GpuMemoryChanged: _may_need_other_memory,
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
+    e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, gang, limits, swaps
+from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -118,6 +118,8 @@ def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: 
         allocation, kept = swaps.parts_of(allocation)
         job.own_room = allocation
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    if state.rates.curves:
+        job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
         gang.gather(job.attempts[-1])
     job.reason = event.reason
@@ -145,7 +147,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE:
             job.returns = True
         case _:
             pass
@@ -172,7 +174,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     job.move_failure = ""
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
-        attempt.pid, attempt.resumed_step = event.pid, event.resumed_step
+        attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:
             attempt.members.clear()
     elif not gang.note_start(attempt, event):
@@ -181,39 +183,15 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
     job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
-        _resumed(job, attempt, placed, now)
+        costs.resumed(job, attempt, placed, now)
+        state.measured[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
 
 
-def _resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
-    suspension = job.suspensions[-1]
-    suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
-    suspension.resumed_by = attempt.number
-    suspension.placed = placed
-    costs.note_return(job, now)
-
-
-def _work_resumed(state: ClusterState, job: Job, event: e.WorkResumed, now: float) -> None:
-    suspension = job.suspensions[-1]
-    suspension.working, suspension.working_step = now, event.step
-    costs.note_return(job, now)
-    if suspension.left_step:  # what it does shows more than what it saved
-        job.proved = event.step >= suspension.left_step
-
-
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
     job.attempts[-1].start = event.start
-
-
-def _progress_reported(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
-    job.progress, job.progress_at = event.progress, now
-
-
-def _checkpoint_published(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
-    job.checkpoint = event.checkpoint
-    job.attempts[-1].published = True
 
 
 def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
@@ -250,8 +228,11 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     job.own_room = None
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
-    cause = attempt.stop.cause if attempt.stop is not None else None
-    outcome = read_exit(exit, job.spec, None if cause is StopCause.BROKEN else cause)
+    order = attempt.stop
+    cause, why = (None, "") if order is None or order.cause is StopCause.BROKEN else (order.cause, order.reason)
+    outcome = read_exit(exit, job.spec, cause, why)
+    if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
+        outcome = memory.read_end(job, attempt, exit, outcome)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
@@ -265,7 +246,7 @@ def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts,
     job.ran_s += max(0.0, now - attempt.started)
     stopped = attempt.stop.requested if attempt.stop is not None else now
     if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.work_s += max(0.0, stopped - attempt.started) * state.speedup(attempt.allocation.share)
+        job.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -293,7 +274,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
         case Ending.CANCELLED:
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
-        case Ending.TIMED_OUT:
+        case Ending.TIMED_OUT | Ending.EXPELLED:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
         case Ending.FAILED if job.failures >= job.spec.retries:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
@@ -328,6 +309,10 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+    if state.measured:
+        state.measured.pop(job.id, None)
+    if job.gpu_mem_peak_bytes:
+        memory.remember(state, job, ending)
     state.unplan(job)
 
 
@@ -391,50 +376,6 @@ def _end_refused(
             _back_off(job, job.requeues_in_row, now)
 
 
-# --- nodes ---
-
-
-def _node_registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
-    node = state.books.register(event, now)
-    state.unreachable.discard(node.id)
-    state.awaited.discard(node.id)
-    state.roomier.add(node.id)
-    for job in state.jobs_on(node):
-        if job.state is JobState.UNREACHABLE:
-            job.reason = f"node {node.id} is back"
-        state.refresh(job, now)
-
-
-def _node_disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
-    if (node := state.books.nodes.get(event.node)) is not None:
-        node.connected = False
-        node.last_seen = now
-        state.books.refresh(node)
-
-
-def _node_lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
-    node = state.books.nodes[event.node]
-    node.connected, node.lost = False, True
-    state.books.refresh(node)
-    state.unreachable.add(node.id)
-    state.awaited.discard(node.id)
-    for job in state.jobs_on(node):
-        if job.live is not None:
-            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
-        state.refresh(job, now)
-
-
-def _gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
-    node = state.books.nodes[event.node]
-    if event.healthy:
-        node.quarantine.pop(event.gpu, None)
-    if event.gpu in node.gpus:
-        facts = node.gpus[event.gpu]
-        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
-        state.books.refresh(node)
-        state.roomier.add(node.id)
-
-
 _Handler = Callable[[ClusterState, Any, float], None]
 
 
@@ -468,15 +409,19 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptPlaced: _attempt_placed,
     e.ReturnRequested: swaps.return_requested,
     e.StopRequested: _stop_requested,
-    e.WorkResumed: _work_resumed,
+    e.WorkResumed: costs.work_resumed,
     e.DrillRequested: _drill,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
     e.FirstStepMade: _first_step_made,
-    e.ProgressReported: _progress_reported,
-    e.CheckpointPublished: _checkpoint_published,
+    e.ProgressReported: rates.progressed,
+    e.RateMeasured: rates.measured,
+    e.InterferenceFound: interference.interference_found,
+    e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
+    e.MemoryOverran: memory.overran,
+    e.GpuMemoryChanged: memory.changed,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
@@ -487,10 +432,11 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.Quiesced: _quiesced,
     e.Unquiesced: _unquiesced,
     e.JobSubmitted: _job_submitted,
-    e.NodeRegistered: _node_registered,
-    e.NodeDisconnected: _node_disconnected,
-    e.NodeLost: _node_lost,
-    e.GpuHealthChanged: _gpu_health_changed,
+    e.NodeRegistered: nodes.registered,
+    e.NodeDisconnected: nodes.disconnected,
+    e.NodeLost: nodes.lost,
+    e.GpuHealthChanged: nodes.gpu_health_changed,
+    e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

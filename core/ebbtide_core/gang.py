@@ -64,8 +64,9 @@ def exit_of(attempt: Attempt) -> ExitFacts:
     """
     exits = [member.exit for member in attempt.members.values() if member.exit is not None]
     breaker = attempt.members[attempt.broken_by].exit if attempt.broken_by is not None else None
+    out_of_memory = any(exit.out_of_memory for exit in exits)
     if breaker is not None:
-        return breaker
+        return replace(breaker, out_of_memory=True) if out_of_memory else breaker
     saved = {exit.checkpointed for exit in exits}
     return replace(
         exits[0],
@@ -73,6 +74,8 @@ def exit_of(attempt: Attempt) -> ExitFacts:
         killed=any(exit.killed for exit in exits),
         checkpointed=_best(saved),
         checkpoint_s=max(exit.checkpoint_s for exit in exits),
+        gpu_mem_peak_bytes=max((exit.gpu_mem_peak_bytes for exit in exits if exit.gpu_mem_peak_bytes), default=None),
+        out_of_memory=out_of_memory,
     )
 
 

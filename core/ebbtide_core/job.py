@@ -1,10 +1,12 @@
 """What the cluster knows of one job, and the states that follow from it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide_core import limits
 from ebbtide_core.events import AttemptRefused, Event
+from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
@@ -18,6 +20,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
     Progress,
+    Sharing,
     StartFacts,
     StopCause,
     SuspendMode,
@@ -60,8 +63,11 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
+    ``overran``: it used more GPU memory than it was given.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
-    whose failure ended it, and ``port`` where its ranks meet.
+    whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
+    work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
+    on, as far as this master has heard.
     """
 
     number: int
@@ -89,6 +95,10 @@ class Attempt:
     start: StartFacts | None = None
     broken_by: NodeId | None = None
     port: int = 0
+    sharing: Sharing | None = None
+    overran: bool = False
+    speedup: Callable[[int], float] | None = None
+    meter: Meter | None = field(default=None, repr=False, compare=False)
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -142,6 +152,10 @@ class Job:
     ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.costs`), None before its first suspension;
     ``proved`` says that it has saved when it was asked to step aside, or went on after the last step before.
+    ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``; ``gpu_mem_peak_bytes`` is the
+    most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
+    ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
+    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
     """
 
     id: JobId
@@ -185,6 +199,11 @@ class Job:
     restart_cost_s: float | None = None
     save_s: float | None = None
     proved: bool = False
+    gpu_mem_from: str = ""
+    gpu_mem_peak_bytes: int = 0
+    overruns: int = 0
+    alone_after: int = 0
+    rates: dict[Setting, Rate] = field(default_factory=dict)
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

@@ -12,7 +12,7 @@ from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.placing import Trial
 from ebbtide_core.state import ClusterState
-from ebbtide_core.work import Speedup, expected_end, work_done
+from ebbtide_core.work import Curve, expected_end, work_done
 
 
 class Leave(NamedTuple):
@@ -28,7 +28,7 @@ class Leave(NamedTuple):
     job: Job
 
 
-def held_s(job: Job, at: float, share: int, speedup: Speedup, reserved_s: float | None = None) -> float | None:
+def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | None = None) -> float | None:
     """For how many seconds at most an attempt of ``job`` that starts ``at`` then would hold ``share`` parts of GPUs.
 
     That is what is left of its time limit, or until it has run for ``reserved_s`` in all, and its grace period; or what
@@ -146,7 +146,7 @@ class Leaving:
             del self._known[job.id]
 
     def _leaves(self, job: Job, attempt: Attempt, started: float) -> tuple[Leave, ...]:
-        held = held_s(job, started, attempt.allocation.share, self._state.speedup)
+        held = held_s(job, started, attempt.allocation.share, attempt.speedup or self._state.speedup)
         end = expected_end(job, self._state.history, self._state.speedup) if held is None else started + held
         found = () if end is None else (Leave(end, job.sequence, False, held is not None, job),)
         if attempt.reserved_s is None:

@@ -34,6 +34,10 @@ DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024
 MAX_NODE_NAME_LENGTH: Final = 64
+MAX_FOREIGN_PROCESSES: Final = 16
+"""Of one GPU that are told apart."""
+MAX_FOREIGN_TEXT: Final = 64
+"""Characters of such a process's user, and of its command."""
 
 STORY_LENGTH: Final = 64
 """Events of one job that the core remembers for its error messages; the journal keeps all of them."""

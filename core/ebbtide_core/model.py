@@ -111,11 +111,14 @@ class StopCause(Enum):
     RESERVATION = "reservation over"
     BROKEN = "broken up"
     DRILLED = "drill"
+    OVERRAN = "overran its GPU memory"
+    EXPELLED = "expelled"
+    INTERFERENCE = "interference"
 
     @property
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
-        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT)
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED)
 
 
 @frozen
@@ -195,9 +198,40 @@ class Allocation:
         return iter(self.nodes)
 
 
+class LinkKind(Enum):
+    """How two GPUs of a node reach each other, the fastest first."""
+
+    NVLINK = 1
+    SWITCH = 2
+    HOST_BRIDGE = 3
+    NUMA_NODE = 4
+    SYSTEM = 5
+
+
+@frozen
+class GpuLink:
+    """How a GPU reaches another one, ``gpu``, of its node."""
+
+    gpu: GpuId
+    kind: LinkKind
+
+
+@frozen
+class ForeignProcess:
+    """A process on a GPU that belongs to no job; ``mem_bytes`` is None if not available."""
+
+    pid: int
+    user: str
+    command: str
+    mem_bytes: int | None = None
+
+
 @frozen
 class GpuFacts:
-    """One GPU as its node reported it."""
+    """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
+
+    With ``mps``, jobs that share it compute through an MPS server.
+    """
 
     gpu: GpuId
     index: int
@@ -205,6 +239,21 @@ class GpuFacts:
     mem_bytes: int
     healthy: bool = True
     unhealthy_reason: str = ""
+    numa_node: int | None = None
+    parent: GpuId | None = None
+    links: tuple[GpuLink, ...] = ()
+    mps: bool = False
+
+
+@frozen
+class Sharing:
+    """How an attempt shares its GPU: ``way`` is "mps" or "time-slicing".
+
+    ``limited_by`` is what keeps it to its part of the memory: "driver", "mps", "pytorch", or empty for nothing.
+    """
+
+    way: str
+    limited_by: str = ""
 
 
 @frozen
@@ -236,7 +285,10 @@ class Checkpoint:
 
 @frozen(kw_only=True)
 class ExitFacts:
-    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it."""
+    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it.
+
+    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known.
+    """
 
     exit_code: int = 0
     signal: int = 0
@@ -251,3 +303,6 @@ class ExitFacts:
     checkpoint_s: float = 0.0
     ended_at: float = 0.0
     swap_failure: str = ""
+    mps_failure: str = ""
+    gpu_mem_peak_bytes: int | None = None
+    out_of_memory: bool = False

@@ -2,7 +2,9 @@
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.model import NodeId
+from ebbtide_core.foreign import users_text
+from ebbtide_core.memory import gib, why_overran
+from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
 
@@ -30,6 +32,10 @@ def _about_cluster(event: Event) -> str:
             return f"has been silent for {event.silent_s:.0f} s; what runs there is not started elsewhere"
         case e.GpuHealthChanged():
             return f"GPU {event.gpu} {'is usable again' if event.healthy else f'is unusable: {event.reason}'}"
+        case e.ForeignUseChanged(processes=()):
+            return f"GPU {event.gpu} is used by no process but jobs' any more"
+        case e.ForeignUseChanged():
+            return f"GPU {event.gpu} is used by {users_text(event.processes)}, which belongs to no job"
         case _:
             return type(event).__name__
 
@@ -83,8 +89,8 @@ def _about_attempt(event: Event) -> str:
             return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
-        case e.FirstStepMade() | e.WorkResumed():
-            return _about_first_step(event)
+        case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():
+            return _about_steps(event)
         case e.CheckpointPublished():
             step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
             return f"checkpoint{step} published ({event.checkpoint.bytes} bytes)"
@@ -92,7 +98,9 @@ def _about_attempt(event: Event) -> str:
             return f"at step {event.progress.step}"
         case e.AttemptExited():
             free = "; what it held is free" if event.freed else ""
-            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(event.exit)}{free}"
+            exit = event.exit
+            why = f" ({exit.mps_failure})" if exit.mps_failure else ", out of GPU memory" if exit.out_of_memory else ""
+            return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(exit)}{why}{free}"
         case e.AttemptFreed():
             dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
             return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"
@@ -106,9 +114,22 @@ def _about_attempt(event: Event) -> str:
             return _about_swap(event)
 
 
-def _about_first_step(event: e.FirstStepMade | e.WorkResumed) -> str:
-    if isinstance(event, e.WorkResumed):
-        return f"attempt {event.attempt} is at work again: step {event.step}"
+def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
+    match event:
+        case e.WorkResumed():
+            return f"attempt {event.attempt} is at work again: step {event.step}"
+        case e.RateMeasured():
+            beside, s = "alone" if event.alone else "beside others", "" if event.samples == 1 else "s"
+            speed = f"{event.steps_per_s:.4g} steps/s on {count_text(event.share)}, {beside}"
+            return f"attempt {event.attempt} makes {speed} ({event.samples} window{s})"
+        case e.InterferenceFound():
+            others, speeds = ", ".join(event.others), " + ".join(f"{speed:.2f}" for speed in event.speeds)
+            return f"disturbed beside job {others} on GPU {event.gpu}: {speeds} of their speeds alone"
+        case e.FirstStepMade():
+            return _about_first_step(event)
+
+
+def _about_first_step(event: e.FirstStepMade) -> str:
     warm = ", held ready before" if event.start.warm else ""
     seconds = event.start.import_s + (event.start.load_s or 0.0) + event.start.step_s
     return f"attempt {event.attempt} made its first step after {seconds:.1f} s{warm}"
@@ -123,8 +144,17 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
             return f"attempt {event.attempt} is {event.reason}"
+        case e.MemoryOverran() | e.GpuMemoryChanged():
+            return _about_memory(event)
         case _:
             return type(event).__name__
+
+
+def _about_memory(event: e.MemoryOverran | e.GpuMemoryChanged) -> str:
+    if isinstance(event, e.MemoryOverran):
+        return f"attempt {event.attempt} {why_overran(event)} (GPU {event.gpu})"
+    alone = " and a GPU of its own" if event.gpus_min >= WHOLE else ""
+    return f"needs {gib(event.mem_bytes)} of GPU memory{alone}: {event.reason}"
 
 
 def _on(node: NodeId) -> str:

@@ -27,6 +27,7 @@ class Ending(Enum):
     FAILED = auto()
     CANCELLED = auto()
     TIMED_OUT = auto()
+    EXPELLED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +39,36 @@ class Outcome:
     clean: bool = True
 
 
-_GIVEN_UP = {
-    StopCause.CANCELLED: Outcome(Ending.CANCELLED, "cancelled by user"),
-    StopCause.TIME_LIMIT: Outcome(Ending.TIMED_OUT, "time limit reached"),
-}
-"""However such an attempt ends, unless it completed first, its job is over."""
-
-
 _COMPLETED = Outcome(Ending.COMPLETED, "completed")
 
 
-def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None) -> Outcome:
-    """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not)."""
-    gone = _GIVEN_UP.get(cause) if cause is not None else None
+def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str = "") -> Outcome:
+    """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
+    gone = _given_up(cause, why) if cause is not None else None
     if exit.lost:
         return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
-    if exit.swap_failure:
+    if failure := exit.swap_failure or exit.mps_failure:
         ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
-        return gone or Outcome(ending, f"{exit.swap_failure}; it goes on from its last checkpoint", clean=False)
+        return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
     if not exit.stop_requested or cause is None:
         outcome = _read_unrequested(exit)
         return outcome if outcome.ending is Ending.COMPLETED else gone or outcome
     if exit.exit_code == 0 and exit.signal == 0 and not exit.delivered:
         return Outcome(Ending.COMPLETED, "completed before the stop signal reached it")
     return gone or _read_suspension(exit, spec)
+
+
+def _given_up(cause: StopCause, why: str) -> Outcome | None:
+    """However an attempt that was asked to stop for that ends, unless it completed first, its job is over."""
+    match cause:
+        case StopCause.CANCELLED:
+            return Outcome(Ending.CANCELLED, "cancelled by user")
+        case StopCause.TIME_LIMIT:
+            return Outcome(Ending.TIMED_OUT, "time limit reached")
+        case StopCause.EXPELLED:
+            return Outcome(Ending.EXPELLED, why)
+        case _:
+            return None
 
 
 def describe_exit(exit: ExitFacts) -> str:

@@ -1,12 +1,18 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, filterfalse, islice
+from typing import Final
 
 from ebbtide_core.books import Books, Node, Room, Use
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.linking import Topology
+from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId, SuspendMode
 from ebbtide_core.moving import reads_checkpoint
+
+CONTEXT_BYTES: Final = 600 * 2**20
+"""What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
 
 
 class Trial:
@@ -35,7 +41,7 @@ class Trial:
         """The greatest share that may be promised to nobody, in parts; never less than there is."""
         if (idle := self.idle) > 0:
             return idle * WHOLE
-        shared = self._room.shared or any(taken.share % WHOLE for taken in self._taken)
+        shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
         return WHOLE - 1 if shared else 0
 
     @property
@@ -140,6 +146,7 @@ class Trial:
             node is None
             or (nodes is not None and piece.node not in nodes)
             or not node.fits(piece, self.use(piece.node))
+            or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
         ):
             return None
         return own if not free_now or _free_now(job, node, piece) else None
@@ -160,8 +167,11 @@ class Trial:
         pieces, left = [], (share - allocation.share) // WHOLE
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
-            more = min(left, node.idle(self.use(piece.node)))
-            extra = _pick(job, more * WHOLE, node, self.use(piece.node))
+            use, own_gpus = self.use(piece.node), [gpu.gpu for gpu in piece.gpus]
+            if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
+                return None
+            more = min(left, node.idle_together(use))
+            extra = _pick(job, more * WHOLE, node, use, own_gpus)
             if extra:
                 piece = NodeAllocation(piece.node, piece.gpus + extra, piece.cpus, piece.mem_bytes)
                 left -= more
@@ -172,7 +182,9 @@ class Trial:
             if len(pieces) == job.spec.max_nodes or not left:
                 break
             new = (
-                self._on_node(job, min(idle, left) * WHOLE, node) if node.id not in own and _sees(node, root) else None
+                self._on_node(job, min(idle, left) * WHOLE, node, ())
+                if node.id not in own and _sees(node, root)
+                else None
             )
             if new is not None:
                 pieces.append(new)
@@ -183,18 +195,29 @@ class Trial:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
         if 0 < share < WHOLE:
-            yield from self._by_shares_left()
+            yield from self._by_least_left(job, share)
         first = max(1, share // WHOLE) if share else 0
         for count in sorted(idle, reverse=job.gpus_max > share and not fullest):
             if count >= first:
                 yield from idle[count]
+        if 0 < share < WHOLE and self._books.beside:
+            yield from self._books.beside
 
-    def _by_shares_left(self) -> list[NodeId]:
-        """The nodes where GPUs are shared, those first whose shared GPUs have least left."""
-        left = {id: sum(WHOLE - share for share in self.use(id).shares.values()) for id in self._room.shared}
-        return sorted(left, key=left.__getitem__)
+    def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
+        """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
+        fits: dict[NodeId, float] = {}
+        for id in self._room.shared:
+            node, use = self.nodes[id], self.use(id)
+            slices = [node.slices[gpu] for gpu in use.shares if gpu in node.slices]
+            left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
+            if left:
+                fits[id] = min(left)
+        return sorted(fits, key=fits.__getitem__)
 
-    def _on_node(self, job: Job, share: int, node: Node) -> NodeAllocation | None:
+    def _on_node(
+        self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
+    ) -> NodeAllocation | None:
+        """Room for ``job`` there; ``beside``: as for `_pick`."""
         use, spec = self._use.get(node.id) or node.promised, job.spec
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
@@ -202,7 +225,9 @@ class Trial:
             or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
-        slices = _pick(job, share, node, use)
+        if self._books.apart is not None and 0 < share < WHOLE:
+            use = use.without(self._books.apart.gpus(job.id, node))
+        slices = _pick(job, share, node, use, beside)
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
@@ -230,7 +255,7 @@ class Trial:
                     # nowhere to come back to, there is nothing to look at.
                     piece = node.entire
                 else:
-                    piece = self._on_node(job, min(idle, left) * WHOLE, node)
+                    piece = self._on_node(job, min(idle, left) * WHOLE, node, ())
                     if now and piece is not None and not self._free_now(job, node, piece):
                         piece = None
                 if piece is not None:
@@ -264,7 +289,7 @@ class Trial:
             found: dict[str, list[NodeAllocation]] = {}
             for id in self._candidates(job, each, True):
                 node = self.nodes.get(id) if wanted is None or id in wanted else None
-                piece = None if node is None else self._on_node(job, each, node)
+                piece = None if node is None else self._on_node(job, each, node, ())
                 if node is None or piece is None or (now and not self._free_now(job, node, piece)):
                     continue
                 pieces = found.setdefault(node.facts.checkpoint_root_id, [])
@@ -280,16 +305,27 @@ class Trial:
                 return
             for id in idle[count]:
                 if wanted is None or id in wanted:
-                    yield known[id], count
+                    node = known[id]
+                    if node.topology is None:
+                        yield node, count
+                    elif together := node.idle_together(self.use(id)):
+                        yield node, together
 
 
-def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few."""
+def _pick(
+    job: Job, share: int, node: Node, use: Use, beside: Collection[GpuId] | None = None
+) -> tuple[GpuSlice, ...] | None:
+    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
+
+    ``beside`` are those of them that it has there anyway; none, and not None, if all that it has are on other nodes.
+    """
     if share == 0:
         return ()
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
     count, memory = share // WHOLE, job.gpu_mem_bytes
+    if node.topology is not None:
+        return _pick_linked(job, count, node, node.topology, use, beside)
     if node.held is use and not (job.attempts or memory or use.whole or use.shares):
         return node.entire.gpus[:count] if count <= len(node.slices) else None
     own = _own_gpus(job)
@@ -310,6 +346,25 @@ def _pick(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | 
     return tuple(piece for piece in idle if piece.gpu in ids)
 
 
+def _pick_linked(
+    job: Job, count: int, node: Node, topology: Topology, use: Use, beside: Collection[GpuId] | None
+) -> tuple[GpuSlice, ...] | None:
+    """As `_pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
+    alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
+    idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
+    own = idle.keys() & _own_gpus(job)
+    now = idle.keys() & {piece.gpu for piece in _idle(node, memory, use, node.held)}
+    chosen: frozenset[GpuId] = frozenset()
+    for pool in (own, now, idle.keys()):
+        rest = pool - chosen
+        if len(chosen) + len(rest) < count:
+            chosen |= rest
+            continue
+        more = topology.choose(rest, count - len(chosen), idle.keys(), chosen | set(beside or ()))
+        return tuple(piece for id, piece in idle.items() if id in chosen or id in more)
+    return None
+
+
 def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
     """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
     ids: Iterator[GpuId] = iter(node.slices)
@@ -321,20 +376,54 @@ def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
     return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
 
 
+def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
+    """What ``job`` gets of the memory of a GPU of which it gets ``share``, in bytes.
+
+    That is its share of it. If its submitter named what its data need, it is that and `CONTEXT_BYTES`; what was
+    measured since has that inside.
+    """
+    needed = job.gpu_mem_bytes
+    if not needed:
+        return whole.mem_bytes * share // WHOLE
+    if needed != job.spec.gpu_mem_bytes:
+        return needed
+    return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
+
+
+def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use) -> float | None:
+    """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
+
+    The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
+    relative to the whole GPU, added up.
+    """
+    share_left = WHOLE - use.share(whole.gpu) - share
+    memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
+    if share_left < 0 or memory_left < 0:
+        return None
+    return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
+
+
 def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the fullest."""
-    best: tuple[tuple[bool, bool, int], GpuSlice] | None = None
-    own = _own_gpus(job)
-    for id, whole in node.slices.items():
-        used = use.share(id)
-        memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
-        if used + share > WHOLE or use.gpu_mem.get(id, 0) + memory > whole.mem_bytes:
-            continue
-        leaving = node.held.share(id) + share > WHOLE
-        cost = (leaving and id not in own, id not in own, -used)
-        if best is None or cost < best[0]:
-            best = cost, GpuSlice(id, share, memory)
-    return None if best is None else (best[1],)
+    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
+
+    Those with processes of no job come last, where they are offered at all.
+    """
+    best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
+    own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
+    for offers in (node.slices, node.beside):
+        for id, offered in offers.items():
+            if swaps and node.gpus[id].mps and use.share(id):
+                continue  # the driver swaps nobody out from under an MPS server
+            whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
+            if (left := left_over(job, share, whole, offered, use)) is None:
+                continue
+            leaving = node.held.share(id) + share > WHOLE
+            cost = (leaving and id not in own, id not in own, left)
+            if best is None or cost < best[0]:
+                best = cost, GpuSlice(id, share, memory_of(job, share, whole))
+        if best is not None:
+            return (best[1],)
+    return None
 
 
 def _own_gpus(job: Job) -> frozenset[GpuId]:

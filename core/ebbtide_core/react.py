@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, limits, moving
+from ebbtide_core import gang, interference, limits, memory, moving, rates
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
+from ebbtide_core.model import WHOLE, AttemptRef, ExitFacts, HeldBy, NodeId, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 from ebbtide_core.swaps import is_swapped_for
@@ -30,8 +30,15 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
         yield e.RoomClaimed(job.id, allocation, "drill: stepping aside, to come back at once")
 
 
-def _work_resumed(state: ClusterState, event: e.ProgressReported) -> Iterable[Event]:
+def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     job = state.jobs[event.job]
+    yield from _work_resumed(job, event)
+    if (meter := job.attempts[-1].meter) is not None and meter.fresh:
+        yield from rates.news(state, job)
+        yield from interference.taken_apart(state, job)
+
+
+def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:
     if not job.suspensions or not job.running:
         return ()
     last = job.suspensions[-1]
@@ -54,7 +61,12 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     attempt = job.attempts[-1]
     if attempt.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
-    return _hold_if_fruitless(job) if isinstance(event, e.AttemptExited) and attempt.exited is not None else ()
+    if attempt.exited is None:
+        return ()
+    told = rates.last_words(state, job) if attempt.meter is not None else ()
+    if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
+        return (*told, change)
+    return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:
@@ -62,6 +74,18 @@ def _hold_if_fruitless(job: Job) -> Iterable[Event]:
         return ()
     reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
     return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
+
+
+def _overran(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
+    """Whoever uses more than it was given is the one who leaves; it goes on with more, if it can be suspended."""
+    job, why = state.jobs[event.job], memory.why_overran(event)
+    if not job.preemptible:
+        yield stop(job, StopCause.EXPELLED, why)
+        return
+    change = memory.after_overrun(state, job, event)
+    yield change
+    goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else memory.gib(change.mem_bytes)
+    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
 
 
 def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
@@ -93,7 +117,8 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
-    e.ProgressReported: _work_resumed,
+    e.ProgressReported: _progressed,
+    e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,

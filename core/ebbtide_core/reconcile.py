@@ -78,6 +78,8 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
+    if state.books.apart is not None and state.apart.forbid(job, wanted, state.books.nodes):
+        return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and state.books.open(wanted):
         yield _start(state, job, wanted, placement.sticky)
         return
@@ -85,7 +87,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
         return
     if job.running:
         live = job.attempts[-1]
-        reason = f"{placement.reason}: {count_text(live.allocation.share)} to {count_text(wanted.share)}"
+        before, after = count_text(live.allocation.share), count_text(wanted.share)
+        reason = placement.reason if before == after else f"{placement.reason}: {before} to {after}"
         yield stop(job, StopCause.RESIZED, reason)
         yield RoomClaimed(job.id, wanted, reason)
     elif job.claiming:
@@ -130,7 +133,7 @@ def _exists(state: ClusterState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = state.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(gpu.gpu in node.slices for gpu in piece.gpus):
+        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 

@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Any
 
 from ebbtide_core.books import Books, Node
+from ebbtide_core.curves import largest_of_use
 from ebbtide_core.frozen import frozen
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, NodeId
@@ -25,6 +26,8 @@ class Snapshot:
         self.now = now
         self.books: Books = state.books
         self.nodes: dict[NodeId, Node] = state.books.usable
+        self.has_curves = bool(state.rates.curves)
+        """Whether the speed of any script was measured at several sizes."""
 
     def job(self, job: JobId) -> Job:
         """The job of that id; not to be changed."""
@@ -64,8 +67,22 @@ class Snapshot:
 
     @property
     def speedup(self) -> Speedup:
-        """How fast a job gets with its share of GPUs."""
+        """How fast a job gets with its share of GPUs if nothing was measured of its script."""
         return self._state.speedup
+
+    @property
+    def measured(self) -> Mapping[JobId, Job]:
+        """The unfinished jobs of which it was measured what a restart costs them."""
+        return self._state.measured
+
+    def speedup_of(self, job: Job) -> Speedup:
+        """How fast ``job`` gets with its share of GPUs, as it was measured of its script."""
+        return (self._state.curve(job) if self.has_curves else None) or self._state.speedup
+
+    def most_of_use(self, job: Job) -> int:
+        """The greatest size of ``job``, or the greatest that is of use to it, if that was measured of its script."""
+        curve = self._state.curve(job) if self.has_curves else None
+        return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
 
     def elastic(self) -> list[Job]:
         """The jobs with room promised to them whose GPU count may vary."""

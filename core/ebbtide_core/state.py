@@ -1,13 +1,16 @@
 """All of the cluster's state, and the few ways in which it changes."""
 
 import heapq
+from collections import deque
 from typing import Protocol
 
+from ebbtide_core.apart import Pairs
 from ebbtide_core.books import Books, Node
-from ebbtide_core.job import TRANSITIONS, InvalidTransitionError, Job, derive_state
+from ebbtide_core.curves import Rates
+from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Speedup
+from ebbtide_core.work import LINEAR, History, Script, Speedup, script_of
 
 
 class Ranking(Protocol):
@@ -35,12 +38,20 @@ class ClusterState:
         self.ranking: Ranking | None = None
         self.speedup = speedup
         self.history = History()
+        self.rates = Rates()
+        self.apart = Pairs(self.jobs)
+        self.aside: dict[JobId, bool] = {}
+        """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.planned: dict[JobId, Job] = {}
         """Those with room promised to them."""
         self.claims: dict[JobId, Job] = {}
         """Those of them for whom it is kept until an attempt can start there."""
+        self.measured: dict[JobId, Job] = {}
+        """The unfinished jobs of which it was measured what a restart costs them."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
+        self.foreign_gpu_s: dict[str, float] = {}
+        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
         self.recovery_ends = 0.0
@@ -48,6 +59,8 @@ class ClusterState:
         self.epoch = 0
         self.roomier: set[NodeId] = set()
         """Nodes where something was freed, or given up, since claims were last looked at."""
+        self.peaks: dict[Script, deque[int]] = {}
+        """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 
@@ -76,7 +89,7 @@ class ClusterState:
             _keep(self.elastic, job, job.elastic and planned)
         if job.range_changed:
             _keep(self.resizing, job, job.running and _out_of_range(job))
-        waits = not planned and job.waiting
+        waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
         if waits or job.queued is not None:
             self._enqueue(job, now, waits)
         if self.ranking is not None:
@@ -96,11 +109,38 @@ class ClusterState:
             self.queue.add(wanted, job)
         job.queued = wanted
 
+    # --- speed ---
+
+    def curve(self, job: Job) -> Speedup | None:
+        """The curve that was measured of the script of ``job``; None if there is none."""
+        if not self.rates.curves or (script := script_of(job)) is None:
+            return None
+        return self.rates.curves.get(script)
+
+    def speed(self, attempt: Attempt) -> float:
+        """The work that ``attempt`` does per second, by what was known when it was placed."""
+        return (attempt.speedup or self.speedup)(attempt.allocation.share)
+
+    # --- who is kept apart ---
+
+    def keep_apart(self, one: Job, other: Job, until: float) -> None:
+        """Do not put the scripts of the two on one GPU until then; look at all again at that time."""
+        self.apart.remember(one, other, until)
+        self.books.apart = self.apart
+        heapq.heappush(self._delayed, (until, one.id))
+
+    def end_apartness(self, now: float) -> None:
+        """Let those be together again whose time is up."""
+        if not self.apart.forget(now):
+            self.books.apart = None
+
     # --- room ---
 
     def place(self, job: Job, allocation: Allocation) -> None:
         """The job gets an attempt on ``allocation``, instead of what was planned before."""
         self.unplan(job)
+        if self.aside:
+            self.aside.pop(job.id, None)
         self.books.occupy(job.id, allocation)
         job.planned = allocation
         self.planned[job.id] = job

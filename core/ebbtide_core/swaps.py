@@ -8,13 +8,22 @@ memory, too. So there is only one place where it can go on: on that GPU.
 from dataclasses import replace
 from typing import Final
 
-from ebbtide_core import costs, limits
+from ebbtide_core import costs, limits, memory
 from ebbtide_core import events as e
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Allocation, NodeAllocation, StopCause, SuspendMode
 from ebbtide_core.state import ClusterState
 
-SWAPPED_FOR: Final = frozenset({StopCause.PREEMPTED, StopCause.SUSPENDED, StopCause.RESERVATION, StopCause.DRILLED})
+SWAPPED_FOR: Final = frozenset(
+    {
+        StopCause.PREEMPTED,
+        StopCause.SUSPENDED,
+        StopCause.RESERVATION,
+        StopCause.DRILLED,
+        StopCause.OVERRAN,
+        StopCause.INTERFERENCE,
+    }
+)
 """Why a job is swapped; for any other reason it is ended."""
 
 
@@ -37,12 +46,14 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
     if attempt.started is not None:
         job.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.work_s += max(0.0, until - attempt.started) * state.speedup(attempt.allocation.share)
+        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
     state.books.free(job.id, attempt.allocation, leaves=False)
     state.roomier.update(attempt.allocation.node_ids)
+    if attempt.overran:
+        memory.widen(state, job, attempt)
     if came_back:
         _put_off(job, now)
     else:

@@ -1,14 +1,15 @@
 """How much computing a job still has to do, and how well that is known.
 
-Work is counted in seconds on one GPU: an attempt on a share p of GPUs does speedup(p) of it per second. Clairvoyant
-policies ask for what remains. It is known, in this order, from what the submitter declared, from the progress that the
+Work is counted in seconds on one GPU: an attempt on a share p of GPUs does speedup(p) of it per second, by the curve
+that was known of its script when it was placed, else by the one of the cluster. Clairvoyant policies ask for what
+remains. It is known, in this order, from what the submitter declared, from the progress that the
 job reported, from earlier runs of the same script by the same user, or from its time limit, which is only a bound.
 """
 
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
@@ -17,6 +18,10 @@ from typing import Final
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE
 
+Curve = Callable[[int], float]
+"""The speed on so many parts of GPUs, relative to one GPU."""
+Script = tuple[str, str]
+"""What makes two jobs runs of the same script: their user, and their name or command."""
 RUNS_REMEMBERED: Final = 50
 """Runs of one script that estimates are made from; older ones are forgotten."""
 
@@ -72,11 +77,11 @@ class Estimate:
 class History:
     """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart."""
 
-    runs: dict[tuple[str, str], deque[tuple[float, float]]] = field(default_factory=dict)
+    runs: dict[Script, deque[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, job: Job) -> None:
         """Remember how long ``job``, which is completed, took."""
-        if key := _script(job):
+        if key := script_of(job):
             self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append((job.work_s, job.ran_s))
 
     def typical(self, job: Job) -> float | None:
@@ -89,22 +94,22 @@ class History:
         return [ran_s for _, ran_s in self._of(job)]
 
     def _of(self, job: Job) -> Sequence[tuple[float, float]]:
-        key = _script(job)
+        key = script_of(job)
         return self.runs.get(key, ()) if key else ()
 
 
-def _script(job: Job) -> tuple[str, str] | None:
-    """What makes two jobs runs of the same script: its user, and its name or command."""
+def script_of(job: Job) -> Script | None:
+    """The script that ``job`` is a run of; None for one without a command."""
     spec = job.spec
     return (job.user, spec.name or " ".join(spec.command)) if spec.command else None
 
 
-def work_done(job: Job, now: float, speedup: Speedup) -> float:
+def work_done(job: Job, now: float, speedup: Curve) -> float:
     """Work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
     live = job.live
     if live is None or live.started is None or live.stop is not None:
         return job.work_s
-    return job.work_s + max(0.0, now - live.started) * speedup(live.allocation.share)
+    return job.work_s + max(0.0, now - live.started) * (live.speedup or speedup)(live.allocation.share)
 
 
 def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estimate | None:
@@ -120,8 +125,9 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
         return Estimate(max(0.0, typical - done), Source.EARLIER_RUNS)
     if job.spec.time_limit_s is not None:
         left = max(0.0, job.spec.time_limit_s - job.running_s(now))
-        share = job.attempts[-1].allocation.share if job.attempts else job.gpus_max
-        return Estimate(left * speedup(share), Source.TIME_LIMIT)
+        last = job.attempt
+        speed = speedup(job.gpus_max) if last is None else (last.speedup or speedup)(last.allocation.share)
+        return Estimate(left * speed, Source.TIME_LIMIT)
     return None
 
 
@@ -141,5 +147,5 @@ def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:
     known_at = estimated_at(job)
     if known_at is None:
         return None
-    left = remaining(job, known_at, history, speedup)
-    return None if left is None else known_at + left.work_s / speedup(job.attempts[-1].allocation.share)
+    left, live = remaining(job, known_at, history, speedup), job.attempts[-1]
+    return None if left is None else known_at + left.work_s / (live.speedup or speedup)(live.allocation.share)

@@ -3,13 +3,13 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import grpc
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import foreign, limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import GpuId, JobId, NodeId
@@ -17,7 +17,7 @@ from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
-from ebbtide_master.convert import facts_of_status, order_to_message, registration_from_hello
+from ebbtide_master.convert import facts_of_status, foreign_from_messages, order_to_message, registration_from_hello
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.relay import Relay
 
@@ -86,6 +86,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         """What the node's GPUs said last; empty if it is not connected."""
         session = self._sessions.get(node)
         return session.readings if session is not None else {}
+
+    def hello(self, node: NodeId) -> agent_pb2.Hello | None:
+        """What the node said of itself when it attached; None if it is not connected."""
+        session = self._sessions.get(node)
+        return session.hello if session is not None else None
 
     def connected(self, node: NodeId) -> bool:
         """Whether the node's stream is open."""
@@ -255,6 +260,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         node = NodeId(session.hello.node)
         known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.healthy}
         changed = [gpu for gpu, reading in known.items() if session.healthy[gpu] != reading.healthy]
+        foreign_on = {
+            gpu: _settled(reading, session.readings.get(gpu))
+            for gpu, reading in known.items()
+            if reading.healthy and not reading.processes_unknown
+        }
         session.readings |= known
         session.healthy |= {gpu: reading.healthy for gpu, reading in known.items()}
 
@@ -264,6 +274,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for gpu in list(cluster.state.books.nodes[node].quarantine):
                 if gpu in known and _released(known[gpu]):
                     yield e.GpuHealthChanged(node, gpu, True)
+            for gpu, processes in foreign_on.items():
+                yield from _foreign(node, gpu, processes, cluster)
 
         await self.loop.tell(facts, lambda _: None)
 
@@ -274,12 +286,28 @@ def _released(reading: agent_pb2.GpuReading) -> bool:
     return reading.healthy and idle and not reading.processes
 
 
+def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None) -> list[agent_pb2.GpuProcess]:
+    """Its processes, but for those that may have been a job's: who had ended before anybody could look is nobody's."""
+    known = {process.pid for process in before.processes} if before is not None else set()
+    return [found for found in reading.processes if found.user or found.command or found.pid in known]
+
+
 def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
     session.registered = True
     yield registration
+    for gpu in session.hello.gpus:
+        if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells
+            yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
         yield from facts_of_status(status, registration.node, cluster)
+
+
+def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
+    """That other processes of no job are on a GPU now, or the same with other memory; most readings say nothing new."""
+    known, found = foreign.on_gpu(cluster.state.books.nodes[node], gpu), foreign_from_messages(processes)
+    if foreign.is_change(known, found):
+        yield e.ForeignUseChanged(node, gpu, found)
 
 
 def _rejection(reason: str) -> agent_pb2.MasterMessage:

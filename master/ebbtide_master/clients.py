@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import limits
+from ebbtide_core import limits, memory
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.explain import explain
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
-from ebbtide_core.spec import SpecError
+from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
@@ -21,7 +21,7 @@ from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message
+from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
@@ -62,14 +62,16 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         def facts(cluster: Cluster) -> Iterable[Event]:
             if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
                 chosen.append(known)
-                return []
+                return
             chosen.append(JobId(str(len(cluster.state.jobs) + 1)))
-            return [e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)]
+            yield e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)
+            needs = memory.learned(cluster.state, cluster.state.jobs[chosen[0]])
+            if needs is not None:
+                yield needs
 
         if request.dry_run:
-            await self._loop.ask(lambda cluster: _raise(cluster.refusal(e.JobSubmitted(JobId(""), spec, request.user))))
-            return client_pb2.SubmitReply()
-        return await self._loop.tell(facts, lambda _: client_pb2.SubmitReply(job_id=chosen[0]))
+            return await self._loop.ask(lambda cluster: _try_out(cluster, spec, request.user))
+        return await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""
@@ -257,7 +259,8 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         def nodes(cluster: Cluster) -> list[client_pb2.Node]:
             now = self._clock.now()
             known = cluster.state.books.nodes
-            return [node_message(node, cluster, self._agents.readings(id), now) for id, node in sorted(known.items())]
+            said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
+            return [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
 
         return client_pb2.ListNodesReply(nodes=await self._loop.ask(nodes))
 
@@ -329,6 +332,13 @@ def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bo
     return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
 
 
-def _raise(refusal: Refusal | None) -> None:
+def _try_out(cluster: Cluster, spec: JobSpec, user: str) -> client_pb2.SubmitReply:
+    """What a submit would be answered, and why it would be refused."""
+    refusal = cluster.refusal(e.JobSubmitted(JobId(""), spec, user))
     if refusal is not None:
         raise RefusedError(refusal)
+    job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    needs = memory.learned(cluster.state, job)
+    return client_pb2.SubmitReply(
+        gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
+    )

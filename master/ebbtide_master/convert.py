@@ -1,11 +1,13 @@
 """Between the wire and the core: messages to nouns and back. Nothing is decided here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
 from ebbtide_core import limits
+from ebbtide_core.books import ForeignUse
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
@@ -13,13 +15,17 @@ from ebbtide_core.model import (
     Checkpoint,
     Checkpointed,
     ExitFacts,
+    ForeignProcess,
     GpuFacts,
     GpuId,
+    GpuLink,
     GpuSlice,
     JobId,
+    LinkKind,
     NodeId,
     Progress,
     RefusalCause,
+    Sharing,
     StartFacts,
 )
 from ebbtide_core.spec import SpecError
@@ -36,6 +42,13 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
     agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
+}
+_LINKS = {
+    agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
+    agent_pb2.GPU_LINK_SWITCH: LinkKind.SWITCH,
+    agent_pb2.GPU_LINK_HOST_BRIDGE: LinkKind.HOST_BRIDGE,
+    agent_pb2.GPU_LINK_NUMA_NODE: LinkKind.NUMA_NODE,
+    agent_pb2.GPU_LINK_SYSTEM: LinkKind.SYSTEM,
 }
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = 256
@@ -92,6 +105,8 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         raise SpecError("cpus", f"{hello.cpus} CPUs and {hello.mem_bytes} bytes of memory cannot be")
     if any(gpu.mem_bytes > limits.MAX_MEM_BYTES for gpu in hello.gpus):
         raise SpecError("gpus", f"a GPU has at most {limits.MAX_MEM_BYTES} bytes of memory")
+    if any(len(gpu.peers) >= limits.MAX_GPUS_PER_NODE or len(gpu.parent) > MAX_FACT_LENGTH for gpu in hello.gpus):
+        raise SpecError("gpus", f"a GPU has fewer than {limits.MAX_GPUS_PER_NODE} others beside it")
     for field in ("hostname", "boot_id", "version", "address", "checkpoint_root_id", "gpu_backend"):
         if len(getattr(hello, field)) > MAX_FACT_LENGTH:
             raise SpecError(field, f"is over the limit of {MAX_FACT_LENGTH} characters")
@@ -107,13 +122,47 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         version=hello.version,
         address=hello.address,
         known=tuple(AttemptRef(JobId(status.job_id), status.attempt) for status in hello.attempts),
+        share_with_foreign=hello.share_with_foreign,
     )
 
 
 def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
     """A GPU's facts."""
-    reason = message.unhealthy_reason
-    return GpuFacts(GpuId(message.uuid), message.index, message.model, message.mem_bytes, message.healthy, reason)
+    return GpuFacts(
+        gpu=GpuId(message.uuid),
+        index=message.index,
+        model=message.model,
+        mem_bytes=message.mem_bytes,
+        healthy=message.healthy,
+        unhealthy_reason=message.unhealthy_reason,
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
+        parent=GpuId(message.parent) if message.parent else None,
+        links=tuple(GpuLink(GpuId(peer.uuid), _LINKS[peer.link]) for peer in message.peers if peer.link in _LINKS),
+        mps=message.mps,
+    )
+
+
+def foreign_from_messages(messages: Iterable[agent_pb2.GpuProcess]) -> tuple[ForeignProcess, ...]:
+    """Those of a GPU's processes that belong to no job, by pid; the last stands for all that are over the limit."""
+    found = sorted((message for message in messages if not message.job_id), key=lambda message: message.pid)
+    processes = [
+        ForeignProcess(
+            pid=message.pid,
+            user=_word(message.user),
+            command=_word(message.command),
+            mem_bytes=min(message.mem_bytes, limits.MAX_MEM_BYTES) if message.HasField("mem_bytes") else None,
+        )
+        for message in found
+    ]
+    told, rest = processes[: limits.MAX_FOREIGN_PROCESSES], processes[limits.MAX_FOREIGN_PROCESSES - 1 :]
+    if len(rest) > 1:
+        told[-1] = replace(rest[0], mem_bytes=ForeignUse(tuple(rest), None).mem_bytes)
+    return tuple(told)
+
+
+def _word(text: str) -> str:
+    """What a person can be shown in a line."""
+    return "".join(letter for letter in text[: limits.MAX_FOREIGN_TEXT] if letter.isprintable())
 
 
 def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
@@ -137,7 +186,9 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
         swaps = max(0, status.swaps - is_swapped)
-        yield e.AttemptStarted(job, attempt, status.pid, resumed, swaps, part, status.master_port)
+        sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
+        pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
@@ -147,8 +198,10 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptExited(job, attempt, exit_from_message(status), progress, node=part)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
+    if status.overran_gpu and status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
+        yield overrun_from_message(status)
     if is_swapped:
-        mem_bytes, note = min(status.swapped_bytes, limits.MAX_MEM_BYTES), status.swap_note[:MAX_NOTE_LENGTH]
+        mem_bytes, note = _bytes(status.swapped_bytes), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part)
@@ -172,7 +225,16 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         checkpoint_s=_seconds(record.checkpoint_s),
         ended_at=_seconds(record.ended_at),
         swap_failure=record.swap_failure[:MAX_NOTE_LENGTH],
+        mps_failure=record.mps_failure[:MAX_NOTE_LENGTH],
+        gpu_mem_peak_bytes=_bytes(status.gpu_mem_peak_bytes) if status.HasField("gpu_mem_peak_bytes") else None,
+        out_of_memory=record.out_of_memory,
     )
+
+
+def overrun_from_message(status: agent_pb2.AttemptStatus) -> e.MemoryOverran:
+    """That it uses more of a GPU than it was given."""
+    gpu, used, allowed = GpuId(status.overran_gpu[:MAX_FACT_LENGTH]), status.overran_bytes, status.allowed_bytes
+    return e.MemoryOverran(JobId(status.job_id), status.attempt, gpu, _bytes(used), _bytes(allowed))
 
 
 def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
@@ -195,6 +257,10 @@ def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
     """A published checkpoint."""
     step = message.step if message.HasField("step") else None
     return Checkpoint(step, message.bytes, message.path, message.verified)
+
+
+def _bytes(value: int) -> int:
+    return min(value, limits.MAX_MEM_BYTES)
 
 
 def _seconds(value: float) -> float:

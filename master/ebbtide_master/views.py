@@ -1,17 +1,19 @@
 """What clients are shown: messages made from the core's objects."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
 from ebbtide_core.explain import Explanation
+from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
-from ebbtide_core.model import Allocation, GpuId, JobState
+from ebbtide_core.model import Allocation, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
+from ebbtide_core.rates import speed_now
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -55,7 +57,18 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         proved=job.proved,
         save_s=job.save_s,
         restart_cost_s=job.restart_cost_s,
+        gpu_mem_bytes=job.gpu_mem_bytes,
+        gpu_mem_from=job.gpu_mem_from,
+        rates=_rate_messages(job),
+        steps_per_s=speed_now(job),
     )
+
+
+def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
+    """What they are told who submitted ``job``, of that ``id``; None if it is over and forgotten."""
+    if job is None or not job.gpu_mem_from:
+        return client_pb2.SubmitReply(job_id=id)
+    return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
 
 
 def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
@@ -76,6 +89,18 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         remaining_s=explanation.remaining_s,
         remaining_from=source.value if source is not None else "",
     )
+
+
+def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
+    for at, rate in job.rates.items():
+        yield client_pb2.Rate(
+            gpus=parts_to_share(at.share),
+            nodes=at.nodes,
+            alone=at.alone,
+            steps_per_s=rate.steps_per_s,
+            samples=rate.samples,
+            model=at.model,
+        )
 
 
 def _progress_message(job: Job) -> job_pb2.Progress | None:
@@ -121,7 +146,10 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,
         resumed_step=attempt.resumed_step,
+        sharing=attempt.sharing.way if attempt.sharing is not None else "",
+        limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
+        gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
     )
 
 
@@ -146,10 +174,15 @@ def event_message(stored: StoredEvent) -> client_pb2.Event:
 
 
 def node_message(
-    node: Node, cluster: Cluster, readings: Mapping[GpuId, agent_pb2.GpuReading], now: float
+    node: Node,
+    cluster: Cluster,
+    now: float,
+    readings: Mapping[GpuId, agent_pb2.GpuReading],
+    hello: agent_pb2.Hello | None,
 ) -> client_pb2.Node:
-    """One node, its GPUs, and who is on them."""
+    """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
     facts = node.facts
+    infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
     if node.connected:
         state, reason = "up", ""
     else:
@@ -160,7 +193,7 @@ def node_message(
         hostname=facts.hostname,
         state=state,
         reason=reason,
-        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu)) for gpu in by_index],
+        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu), infos.get(gpu)) for gpu in by_index],
         cpus=facts.cpus,
         cpus_allocated=node.held.cpus,
         mem_bytes=facts.mem_bytes,
@@ -169,11 +202,19 @@ def node_message(
         checkpoint_root_id=facts.checkpoint_root_id,
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
+        cgroup=hello.cgroup if hello is not None else None,
     )
 
 
-def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuReading | None) -> client_pb2.NodeGpu:
+def _node_gpu(
+    node: Node,
+    gpu: GpuId,
+    cluster: Cluster,
+    reading: agent_pb2.GpuReading | None,
+    described: agent_pb2.GpuInfo | None,
+) -> client_pb2.NodeGpu:
     facts = node.gpus[gpu]
+    place = described or agent_pb2.GpuInfo()  # on the bus, which the core does without
     info = agent_pb2.GpuInfo(
         uuid=gpu,
         index=facts.index,
@@ -181,8 +222,18 @@ def _node_gpu(node: Node, gpu: GpuId, cluster: Cluster, reading: agent_pb2.GpuRe
         mem_bytes=facts.mem_bytes,
         healthy=facts.healthy,
         unhealthy_reason=facts.unhealthy_reason,
+        mps=facts.mps,
+        pci_bus_id=place.pci_bus_id,
+        numa_node=place.numa_node if place.HasField("numa_node") else None,
+        compute_capability=place.compute_capability,
+        parent=place.parent,
+        peers=place.peers,
     )
     here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
     jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]
     share = parts_to_share(node.held.share(gpu))
-    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs)
+    others = [
+        agent_pb2.GpuProcess(pid=found.pid, mem_bytes=found.mem_bytes, user=found.user, command=found.command)
+        for found in on_gpu(node, gpu)
+    ]
+    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others)

@@ -1,6 +1,7 @@
 """A master that does what a test wrote down: a real gRPC server over a list of jobs."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,8 +55,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
+        self.learned = client_pb2.SubmitReply()
         self.dying = 0
         self.mute = 0
+        self.behind_s = 0.0
         self.watched = threading.Event()
         self._streams: list[threading.Event] = []
         self._closed = False
@@ -78,7 +81,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._note("Submit", request, context)
         self._cut(context)
         job_id = "" if request.dry_run else "17"
-        return client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
+        reply = client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
+        reply.MergeFrom(self.learned)
+        return reply
 
     def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
         self._note("ListJobs", request, context)
@@ -124,6 +129,12 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     ) -> client_pb2.ListNodesReply:
         self._note("ListNodes", request, context)
         return client_pb2.ListNodesReply(nodes=self.nodes)
+
+    def ShowCluster(
+        self, request: client_pb2.ShowClusterRequest, context: grpc.ServicerContext
+    ) -> client_pb2.ClusterInfo:
+        self._note("ShowCluster", request, context)
+        return client_pb2.ClusterInfo(cluster_id="c1", policy="fitgpp", now=time.time() - self.behind_s)
 
     def WatchJobs(
         self, request: client_pb2.WatchJobsRequest, context: grpc.ServicerContext

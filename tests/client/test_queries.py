@@ -2,10 +2,10 @@
 
 import grpc
 import pytest
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
-from tests.client.scripted_master import make_job, make_node
+from tests.client.scripted_master import make_job, make_node, share
 
 SHOW_KEYS = {
     "id", "name", "user", "state", "reason", "held_by", "class", "preemptible", "priority", "pool", "gpus",
@@ -114,6 +114,15 @@ def test_show_tells_a_person_the_same(ebb, master):
     assert "yes, 2KiB, 1.5s" in out
 
 
+def test_show_says_how_much_gpu_memory_a_job_needs_and_how_that_is_known(ebb, master):
+    attempt = client_pb2.AttemptSummary(attempt=1, placed_time=1000.9, gpu_mem_peak_bytes=4 << 30)
+    master.add(make_job(gpu_mem_bytes=9 << 29, gpu_mem_from="from its last 5 runs", attempts=[attempt]))
+    shown = ebb("show", "17", "--json").json
+    assert (shown["gpu_mem_bytes"], shown["gpu_mem_from"]) == (9 << 29, "from its last 5 runs")
+    assert shown["attempts"][0]["gpu_mem_peak_bytes"] == 4 << 30
+    assert "4.5GiB: from its last 5 runs" in ebb("show", "17").out
+
+
 @pytest.mark.parametrize("verb", ["show", "story", "logs", "suspend", "resume", "cancel", "hold", "release", "wait"])
 def test_an_unknown_id_is_one_line_and_exit_1(ebb, master, verb):
     result = ebb(verb, "99")
@@ -198,6 +207,30 @@ def test_nodes_show_gpus_jobs_and_foreign_processes(ebb, master):
     assert [process["id"] for process in gpu["processes"]] == ["17", None]
 
 
+def test_a_node_tells_where_its_gpus_are_and_what_joins_them(ebb, master):
+    node = make_node(cgroup="/sys/fs/cgroup/ebb")
+    first = node.gpus[0]
+    first.reading.temperature_c, first.reading.power_w = 61, 250.5
+    first.info.pci_bus_id, first.info.numa_node = "0000:01:00.0", 0
+    first.info.peers.add(uuid="GPU-b", link=agent_pb2.GPU_LINK_NVLINK)
+    second = node.gpus.add(info=agent_pb2.GpuInfo(uuid="GPU-b", index=1, parent="GPU-x"))
+    second.info.peers.add(uuid="GPU-a", link=agent_pb2.GPU_LINK_NVLINK)
+    master.nodes.append(node)
+    assert "control groups: yes" in ebb("nodes").out
+    (facts,) = ebb("nodes", "--json").json
+    assert (facts["cgroup"], facts["nvlinks"]) == ("/sys/fs/cgroup/ebb", [["GPU-a", "GPU-b"]])
+    here, slice = facts["gpus"]
+    assert (here["temperature_c"], here["power_w"], here["links"]) == (61, 250.5, {"GPU-b": "nvlink"})
+    assert (here["pci_bus_id"], here["numa_node"], here["mig_parent"]) == ("0000:01:00.0", 0, None)
+    assert (slice["temperature_c"], slice["numa_node"], slice["mig_parent"]) == (None, None, "GPU-x")
+
+
+def test_of_a_node_that_is_away_nobody_knows_whether_jobs_get_control_groups(ebb, master):
+    master.nodes.append(make_node())
+    assert "control groups" not in ebb("nodes").out
+    assert ebb("nodes", "--json").json[0]["cgroup"] is None
+
+
 def test_a_gpu_without_a_reading_is_not_called_unhealthy(ebb, master):
     node = make_node()
     node.gpus[0].ClearField("reading")
@@ -268,3 +301,26 @@ def test_every_refusal_has_its_exit_code_and_one_line(ebb, master, status, words
     result = ebb("show", "17")
     assert result.code == code
     assert words.replace("\n", " ") in result.complaint
+
+
+def test_show_tells_how_fast_a_job_is_and_was(ebb, master):
+    rates = [
+        client_pb2.Rate(gpus=share(1), nodes=1, alone=True, steps_per_s=6.42, samples=9, model="A100"),
+        client_pb2.Rate(gpus=share(2), nodes=2, alone=True, steps_per_s=11.7, samples=3, model="A100"),
+        client_pb2.Rate(gpus=share(1, 2), nodes=1, alone=False, steps_per_s=3.1, samples=4, model="A100"),
+    ]
+    master.add(make_job(state="RUNNING", steps_per_s=11.8, rates=rates))
+    words = "11.8 steps/s now, 6.42 on 1 GPU, 11.7 on 2 GPUs of 2 nodes, 3.1 on 1/2 GPU beside others"
+    assert words in ebb("show", "17").out
+    shown = ebb("show", "--json", "17").json
+    assert shown["steps_per_s"] == 11.8
+    assert shown["rates"][2] == {
+        "gpus": 0.5, "nodes": 1, "model": "A100", "alone": False, "steps_per_s": 3.1, "samples": 4
+    }  # fmt: skip
+
+
+def test_a_job_of_unknown_speed_shows_none(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    assert "speed" not in ebb("show", "17").out
+    shown = ebb("show", "--json", "17").json
+    assert (shown["steps_per_s"], shown["rates"]) == (None, [])

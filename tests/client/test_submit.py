@@ -6,7 +6,7 @@ import signal
 
 import grpc
 import pytest
-from ebbtide_protos.v1 import job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,19 @@ def sent_spec(master) -> job_pb2.JobSpec:
 def test_submit_prints_the_id_and_nothing_else(ebb, master):
     result = ebb("submit", "--", "python", "train.py")
     assert (result.code, result.out, result.err) == (0, "17\n", "")
-    assert ebb("submit", "--json", "--", "true").json == {"id": "17", "warnings": [], "class": "be"}
+    assert ebb("submit", "--json", "--", "true").json == {
+        "id": "17", "warnings": [], "class": "be", "gpu_mem_bytes": None, "gpu_mem_from": None,
+    }  # fmt: skip
+
+
+def test_what_earlier_runs_used_is_said_beside_the_id(ebb, master):
+    master.learned = client_pb2.SubmitReply(gpu_mem_bytes=9 << 29, gpu_mem_from="from its last 5 runs")
+    result = ebb("submit", "--gpus", "1/4", "--", "python", "train.py")
+    assert (result.code, result.out) == (0, "17\n")
+    assert result.complaint == "4.5GiB of GPU memory, from its last 5 runs; --gpu-mem asks for another"
+    told = ebb("submit", "--json", "--gpus", "1/4", "--", "true")
+    assert (told.json["gpu_mem_bytes"], told.json["gpu_mem_from"]) == (9 << 29, "from its last 5 runs")
+    assert told.err == ""
 
 
 def test_the_defaults_are_those_of_the_design(ebb, master, monkeypatch):

@@ -222,8 +222,8 @@ def test_gpu_memory_is_set_aside_too() -> None:
     lab = lab_of(gpus=1)
     lab.running("1/4", gpu_mem_bytes=30 * GIB, **asks(HOUR))
     lab.submit("1/4", gpu_mem_bytes=32 * GIB)
-    assert lab.submit("1/4", gpu_mem_bytes=9 * GIB).state is WAITS
-    assert lab.submit("1/4", gpu_mem_bytes=8 * GIB).state is STARTED
+    assert lab.submit("1/4", gpu_mem_bytes=8 * GIB).state is WAITS
+    assert lab.submit("1/4", gpu_mem_bytes=6 * GIB).state is STARTED
 
 
 def test_cpus_and_memory_are_set_aside_too() -> None:

@@ -112,12 +112,19 @@ def test_a_swapped_job_goes_through_a_drill_as_the_same_attempt(lab):
     assert (job.save_s, job.suspensions[0].restart_s) == (1.0, 1.0)
 
 
+def held(lab, job):
+    """The job, which runs on, but would not start again."""
+    lab.tell(e.HoldRequested(job.id))
+    return job
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
         (lambda lab: lab.submit(hold=True), "is PENDING: only one that runs"),
         (lambda lab: lab.submit(), "is STARTING: only one that runs"),
         (lambda lab: lab.running(suspend=SuspendMode.NONE), "--suspend none"),
+        (lambda lab: held(lab, lab.running()), "is held: release it first"),
     ],
 )
 def test_a_drill_is_refused_where_it_makes_no_sense(lab, prepare, words):

@@ -467,7 +467,7 @@ def test_after_any_history_gpus_are_shared_as_the_paper_says(count: int, steps: 
         attempts = {job.id: len(job.attempts) for job in here}
         running = [job for job in here if job.state is JobState.RUNNING]
         if what == "submit":
-            here.append(lab.submit("1/4", 1, gpu_mem_bytes=10 * GIB, work_s=1e6))
+            here.append(lab.submit("1/4", 1, gpu_mem_bytes=9 * GIB, work_s=1e6))
         elif running:
             ending = running[index % len(running)]
             here.remove(ending)

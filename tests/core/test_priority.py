@@ -202,7 +202,7 @@ def test_who_waits_for_room_that_is_being_freed_gives_it_up_to_a_more_urgent_job
 def test_gpu_memory_and_cpus_count_when_victims_are_chosen() -> None:
     lab = lab_of(gpus=2)
     lab.running("1/2", priority=50, gpu_mem_bytes=30 * GIB)
-    cpus = lab.running("1/2", priority=50, gpu_mem_bytes=10 * GIB, cpus=30.0)
+    cpus = lab.running("1/2", priority=50, gpu_mem_bytes=8 * GIB, cpus=30.0)
     lab.running(1, priority=60, suspend=SuspendMode.NONE)
     assert lab.submit("1/2", priority=5, gpu_mem_bytes=GIB, cpus=8.0).state is JobState.PENDING
     assert stopped(lab.last) == {cpus.id}

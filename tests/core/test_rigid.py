@@ -71,7 +71,7 @@ def test_gpu_memory_is_a_constraint() -> None:
     lab = Lab("rigid-fcfs", gpus=1)
     lab.running("1/4", gpu_mem_bytes=30 * GIB)
     assert lab.submit("1/4", gpu_mem_bytes=11 * GIB).state is JobState.PENDING
-    assert lab.submit("1/4", gpu_mem_bytes=10 * GIB).state is JobState.STARTING
+    assert lab.submit("1/4", gpu_mem_bytes=8 * GIB).state is JobState.STARTING
 
 
 def test_the_shortest_job_goes_first_and_those_of_unknown_work_last() -> None:

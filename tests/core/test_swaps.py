@@ -1,5 +1,7 @@
 """A job that is swapped: the same attempt leaves its GPU, keeps its memory on the host, and can only go on there."""
 
+import dataclasses
+
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
@@ -321,3 +323,15 @@ def test_the_journal_leads_to_the_same_state(lab):
         again.replay(event, time)
     assert again.state.jobs[job.id].attempts == job.attempts
     assert again.state.books.nodes["a"].held == lab.cluster.state.books.nodes["a"].held
+
+
+def test_a_swap_share_is_not_put_beside_others_where_shares_are_under_mps():
+    lab = Lab(gpus=0)
+    facts = registration("b", 2)
+    lab.tell(dataclasses.replace(facts, gpus=tuple(dataclasses.replace(gpu, mps=True) for gpu in facts.gpus)))
+    neighbour = lab.submit("1/4")
+    swap = lab.submit("1/4", **SWAP)
+    late = lab.submit("1/4", **SWAP)
+    assert neighbour.attempts[-1].allocation.gpu_ids == ("b0",)
+    assert swap.attempts[-1].allocation.gpu_ids == ("b1",)
+    assert late.state is JobState.PENDING

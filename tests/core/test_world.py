@@ -5,21 +5,30 @@ GPU: it starts processes when told to, lets them end when they like, and deliver
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ebbtide_core import events as e
+from ebbtide_core import memory
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
+from ebbtide_core.meter import TOGETHER, WINDOW_S
 from ebbtide_core.model import (
     WHOLE,
+    Allocation,
     AttemptRef,
     ExitFacts,
+    ForeignProcess,
+    GpuId,
+    GpuLink,
     JobClass,
     JobId,
     JobState,
+    LinkKind,
     NodeId,
+    Progress,
     RefusalCause,
     SuspendMode,
     parts,
@@ -30,12 +39,26 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core.lab import registration
+from tests.core.lab import GIB, registration
 
 LOST_IN_HOST_MEMORY = ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out")
 NODES = ("a", "b")
 GPUS = 3
 PORT = 20000
+
+
+SLICE = "b2"
+FOREIGN_BYTES = 20 << 30
+
+
+def linked(node: e.NodeRegistered) -> e.NodeRegistered:
+    """The first and the last GPU of node a are an NVLink pair; the last one of node b is a MIG slice."""
+    first, *between, last = node.gpus
+    if node.node == "a":
+        first = dataclasses.replace(first, links=(GpuLink(last.gpu, LinkKind.NVLINK),))
+    else:
+        last = dataclasses.replace(last, parent=GpuId("the GPU that it is cut from"))
+    return dataclasses.replace(node, gpus=(first, *between, last))
 
 
 @dataclass
@@ -46,6 +69,7 @@ class Process:
     node: str
     part: NodeId
     gpus: dict[str, int]
+    memory: dict[str, int]
     alive: bool = True
     free: bool = False
     asked: bool = False
@@ -53,14 +77,15 @@ class Process:
     out: bool = False  # in host memory
     coming: bool = False  # on its way back
     to_leave: bool = False  # asked to go to host memory
+    step: int = 0
     reports: list[e.Event] = field(default_factory=list)
 
 
 class World(RuleBasedStateMachine):
     """Nodes that run what they are told, users who change their minds, and a network that repeats itself."""
 
-    @initialize(policy=st.sampled_from([*POLICIES]))
-    def begin(self, policy: str) -> None:
+    @initialize(policy=st.sampled_from([*POLICIES]), shares=st.booleans())
+    def begin(self, policy: str, shares: bool) -> None:
         options = {field.name for field in dataclasses.fields(POLICIES[policy])}
         self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
         self.cluster = Cluster(self.policy)
@@ -71,6 +96,8 @@ class World(RuleBasedStateMachine):
         self.accepted: set[JobId] = set()
         self.finished: dict[JobId, JobState] = {}
         self.connected = dict.fromkeys(NODES, False)
+        self.foreign: set[str] = set()
+        self.shares_with_foreign = shares
         for node in NODES:
             self.connect(node)
 
@@ -89,10 +116,25 @@ class World(RuleBasedStateMachine):
     def _perform(self, commands: list[Command]) -> None:
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
+            if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
+                attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
+                self._check_placement(attempt.allocation)
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
                         self._order(command, node)
+
+    def _check_placement(self, allocation: Allocation) -> None:
+        gpus = allocation.gpu_ids
+        assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
+        if not self.shares_with_foreign:
+            assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
+        for piece in allocation.nodes:
+            held = self.cluster.state.books.nodes[piece.node].held
+            for gpu in piece.gpus:
+                if gpu.gpu in self.foreign:
+                    assert gpu.share < WHOLE
+                    assert held.gpu_mem[gpu.gpu] + FOREIGN_BYTES <= 40 << 30, "memory that others have"
 
     def _order(self, order: Launch | Stop | Resume | Forget, node: NodeId) -> None:
         ref = AttemptRef(order.job, order.attempt)
@@ -124,7 +166,8 @@ class World(RuleBasedStateMachine):
         first, part = node == nodes[0], NodeId(node) if len(nodes) > 1 else e.EVERY_NODE
         assert first or order.port == PORT + ref.attempt, "ranks that do not know where to meet"
         gpus = {gpu.gpu: gpu.share for gpu in piece.gpus}
-        process = self.processes[ref, node] = Process(ref, node, part, gpus)
+        memory = {gpu.gpu: gpu.mem_bytes for gpu in piece.gpus}
+        process = self.processes[ref, node] = Process(ref, node, part, gpus, memory)
         port = PORT + ref.attempt if first else 0
         self._report(process, e.AttemptStarted(ref.job, ref.attempt, 100, node=part, port=port))
 
@@ -197,8 +240,13 @@ class World(RuleBasedStateMachine):
             grace_s=float(len(self.accepted) + 1),
         )
         id = JobId(str(len(self.accepted) + 1))
-        self.accepted.add(id)
-        self.tell(e.JobSubmitted(id, spec, "ann", hold))
+        submitted = e.JobSubmitted(id, spec, "ann", hold)
+        if self.cluster.refusal(submitted) is None:
+            self.accepted.add(id)
+            self.tell(submitted)
+            needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])
+            if needs is not None:
+                self.tell(needs)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), size=st.integers(1, 3))
@@ -233,10 +281,34 @@ class World(RuleBasedStateMachine):
         self._tell_all(status)
 
     @precondition(lambda self: any(p.alive for p in self.processes.values()))
-    @rule(data=st.data(), code=st.sampled_from([0, 1, 85, 99]), freed=st.booleans())
-    def end_by_itself(self, data: st.DataObject, code: int, freed: bool) -> None:
+    @rule(
+        data=st.data(),
+        code=st.sampled_from([0, 1, 85, 99]),
+        freed=st.booleans(),
+        peak=st.sampled_from([None, 1, 12, 39]),
+        out_of_memory=st.booleans(),
+    )
+    def end_by_itself(self, data: st.DataObject, code: int, freed: bool, peak: int | None, out_of_memory: bool) -> None:
         process = self._some(data, [p for p in self.processes.values() if p.alive])
-        self._end(process, ExitFacts(exit_code=code), freed)
+        peak_bytes = None if peak is None else peak * GIB
+        self._end(
+            process,
+            ExitFacts(exit_code=code, gpu_mem_peak_bytes=peak_bytes, out_of_memory=out_of_memory and code == 1),
+            freed,
+        )
+
+    @precondition(lambda self: self._sharing())
+    @rule(data=st.data(), more=st.sampled_from([1, 5, 30]))
+    def use_more_gpu_memory_than_it_was_given(self, data: st.DataObject, more: int) -> None:
+        process = self._some(data, self._sharing())
+        [(gpu, given)] = process.memory.items()
+        self._report(
+            process, e.MemoryOverran(process.ref.job, process.ref.attempt, GpuId(gpu), given + more * GIB, given)
+        )
+
+    def _sharing(self) -> list[Process]:
+        here = [p for p in self.processes.values() if p.alive and not p.out]
+        return [p for p in here if any(share < WHOLE for share in p.gpus.values())]
 
     @precondition(lambda self: any(p.alive and p.asked for p in self.processes.values()))
     @rule(data=st.data(), killed=st.booleans(), freed=st.booleans())
@@ -316,10 +388,38 @@ class World(RuleBasedStateMachine):
     def release_memory(self, data: st.DataObject) -> None:
         self._release(self._some(data, [p for p in self.processes.values() if not p.alive and not p.free]))
 
+    def train(self) -> None:
+        """Those who share GPUs get on for a while, much slower than by taking turns where they are not alone."""
+        here = [p for p in self.processes.values() if p.alive and not p.out and self.connected[p.node]]
+        crowd = Counter(gpu for process in here for gpu in process.gpus)
+        for _ in range(TOGETHER + 2):
+            self.now += WINDOW_S
+            for process in here:
+                if any(share < WHOLE for share in process.gpus.values()):
+                    process.step += 12 if all(crowd[gpu] == 1 for gpu in process.gpus) else 1
+                    ref, progress = process.ref, Progress(process.step)
+                    self._perform(self.cluster.handle(e.ProgressReported(ref.job, ref.attempt, progress), self.now))
+
+    @rule()
+    def disturb_each_other(self) -> None:
+        """One more small job comes, beside another if there is one, and all that was said arrives."""
+        self.submit(Fraction(1, 4), 0, False, False, SuspendMode.CHECKPOINT, 0, 0.0, 42, 1, False)
+        for process in [p for p in self.processes.values() if self.connected[p.node]]:
+            self._tell_all(process.reports)
+        self.train()
+
     @rule(seconds=st.sampled_from([1.0, 30.0, 700.0]))
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
         self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
+
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, GPUS - 1))
+    def come_or_go_past_the_cluster(self, node: str, index: int) -> None:
+        """Somebody starts a process on a GPU that no job is to know of, or ends it."""
+        if self.connected[node]:
+            self.foreign ^= {gpu := f"{node}{index}"}
+            found = (ForeignProcess(7, "eve", "python", FOREIGN_BYTES),) if gpu in self.foreign else ()
+            self.tell(e.ForeignUseChanged(NodeId(node), GpuId(gpu), found))
 
     @rule(node=st.sampled_from(NODES))
     def disconnect(self, node: str) -> None:
@@ -341,7 +441,9 @@ class World(RuleBasedStateMachine):
         self.connected[node] = True
         here = [process for process in self.processes.values() if process.node == node]
         known = tuple(process.ref for process in here)
-        self.tell(registration(node, GPUS, known=known, checkpoint_root_id="shared"))
+        shares = self.shares_with_foreign
+        facts = registration(node, GPUS, known=known, checkpoint_root_id="shared", share_with_foreign=shares)
+        self.tell(linked(facts))
         for process in here:
             self._tell_all(process.reports)
 
@@ -388,6 +490,20 @@ class World(RuleBasedStateMachine):
         assert all(share <= WHOLE for share in used.values()), used
 
     @invariant()
+    def no_gpu_gives_more_memory_than_it_has(self) -> None:
+        given: dict[str, int] = {}
+        for process in getattr(self, "processes", {}).values():
+            if not process.free and not (process.out and not process.coming):
+                for gpu, size in process.memory.items():
+                    given[gpu] = given.get(gpu, 0) + size
+        assert all(size <= 40 * GIB for size in given.values()), given
+
+    @invariant()
+    def who_has_a_gpu_of_its_own_has_it_for_good(self) -> None:
+        for job in self.cluster.state.jobs.values() if hasattr(self, "cluster") else ():
+            assert job.overruns < 2 or not job.preemptible or job.range_changed, job
+
+    @invariant()
     def no_job_has_two_live_attempts(self) -> None:
         alive = {process.ref for process in getattr(self, "processes", {}).values() if process.alive}
         assert len(alive) == len({ref.job for ref in alive}), alive
@@ -422,7 +538,10 @@ class World(RuleBasedStateMachine):
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
-                assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                assert (twin.priority, twin.weight, twin.rates) == (job.priority, job.weight, job.rates)
+                assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
+                    job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
+                )  # fmt: skip
                 # That a delay is over is no event; but where both wait in the queue, they have the same place.
                 assert twin.queued is None or job.queued is None or twin.queued == job.queued
 
@@ -432,6 +551,8 @@ class World(RuleBasedStateMachine):
             return
         for node in NODES:
             self.connect(node)
+        for gpu in sorted(self.foreign):
+            self.come_or_go_past_the_cluster(gpu[0], int(gpu[1]))
         for _ in range(60):
             self.now += 1000.0
             for process in list(self.processes.values()):

@@ -134,10 +134,15 @@ def test_every_promise_of_the_readme_has_a_test():
             assert re.search(rf"^\s*(async def|def|class) {name}\b", source, re.MULTILINE), f"{path}: {name}"
 
 
-def test_the_picture_needs_nothing_but_itself_and_claims_what_held():
-    text = (DOCS / "demo.svg").read_text()
-    words = "".join(ET.fromstring(text).itertext()).replace("\xa0", " ")
+@pytest.mark.parametrize("picture", sorted(DOCS.rglob("*.svg")), ids=named)
+def test_a_picture_needs_nothing_but_itself(picture: Path):
+    text = picture.read_text()
+    assert ET.fromstring(text).tag.endswith("svg")
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_picture_of_the_demo_claims_what_held():
+    words = "".join(ET.parse(DOCS / "demo.svg").getroot().itertext()).replace("\xa0", " ")
     assert words.count("✓ holds") > 5
     assert "FAILS" not in words
 
@@ -204,6 +209,9 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
     ],
     "time limit, and not completed before": [
         (dataclasses.replace(STOPPED, exit_code=code), StopCause.TIME_LIMIT) for code in (0, 1, 85)
+    ],
+    "more GPU memory than it was given, `--suspend none`, and not completed before": [
+        (dataclasses.replace(STOPPED, exit_code=code), StopCause.EXPELLED) for code in (0, 1, 85)
     ],
     "the exit status is not known": [(ExitFacts(lost=True), cause) for cause in (None, SUSPEND)],
 }

@@ -19,6 +19,7 @@ from tests.master.world import (
     Agent,
     Master,
     a_master,
+    make_hello,
     make_spec,
     make_status,
     refused,
@@ -543,3 +544,19 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
         assert (shown.progress.step, shown.progress.total, shown.progress.HasField("loss")) == (3, 9, False)
         assert shown.checkpoint == checkpoint
         stream.cancel()
+
+
+async def test_what_a_connected_node_said_of_its_machine_is_shown(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        hello = make_hello("n1", cgroup="/sys/fs/cgroup/ebb")
+        first, second = hello.gpus
+        first.pci_bus_id, first.numa_node, second.parent = "0000:01:00.0", 0, "GPU-x"
+        first.peers.add(uuid=second.uuid, link=agent_pb2.GPU_LINK_NVLINK)
+        agent = master.connect(hello)
+        await agent.register()
+        node = await master.until_node("n1", "up")
+        assert node.cgroup == "/sys/fs/cgroup/ebb"
+        assert [gpu.info for gpu in node.gpus] == [first, second]
+        agent.vanish()
+        node = await master.until_node("n1", "down")
+        assert not node.HasField("cgroup")

@@ -17,7 +17,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES, Event
-from ebbtide_core.model import JobId, NodeId, StartFacts
+from ebbtide_core.model import WHOLE, JobId, NodeId, StartFacts
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master import store as stores
 from ebbtide_master.store import Store, StoreError, StoreInUseError
@@ -286,10 +286,55 @@ class TestGoldenJournal:
         assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
         assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
 
+    def test_who_was_on_gpus_past_the_cluster_is_known_again_and_for_how_long(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-foreign", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        node = cluster.state.books.nodes["a"]
+        assert {gpu: [found.pid for found in use.processes] for gpu, use in node.foreign.items()} == {"a0": [7, 8]}
+        assert [*node.slices] == ["a1"]
+        assert cluster.state.foreign_gpu_s == {"alice": 100.0, "bob": 1.0}
+
+    def test_what_jobs_need_of_gpu_memory_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-memory", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["2"]
+        assert (job.state.value, len(job.attempts), job.overruns, job.alone_after) == ("RUNNING", 3, 1, 2)
+        assert (job.gpu_mem_bytes, job.gpu_mem_from) == (8 << 30, "it ran out of 7.2 GiB in attempt 2")
+        assert (job.gpus_min, job.gpu_mem_peak_bytes) == (WHOLE, 7 << 30)
+        assert [list(peaks) for peaks in cluster.state.peaks.values()] == [[4 << 30]]
+
+    def test_what_was_measured_of_a_job_is_known_of_its_script(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-rates", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        curve = cluster.state.curve(job)
+        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.rates.items()] == [
+            (720720, True, 4.0, 3),
+            (1441440, True, 6.0, 5),
+        ]
+        assert curve is not None
+        assert curve(1441440) == 1.5
+        assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
+        assert cluster.state.aside == {"1": False}
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
-        for name in ("journal-1-changes", "journal-1-swaps", "journal-1-starts", "journal-1-drills"):
+        for name in (
+            "journal-1-changes",
+            "journal-1-swaps",
+            "journal-1-starts",
+            "journal-1-drills",
+            "journal-1-foreign",
+            "journal-1-memory",
+            "journal-1-rates",
+        ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}

@@ -30,11 +30,15 @@ def make_spec(gpus: int = 1, **fields: Any) -> job_pb2.JobSpec:
     return job_pb2.JobSpec(**({"command": ["train"], "workdir": "/", "gpus_min": share(gpus)} | fields))
 
 
-def make_hello(name: str, gpus: int = 2, **fields: Any) -> agent_pb2.Hello:
-    devices = [
-        agent_pb2.GpuInfo(uuid=f"{name}-{i}", index=i, model="A100", mem_bytes=40 * GIB, healthy=True)
-        for i in range(gpus)
-    ]
+def make_hello(name: str, gpus: int | list[agent_pb2.GpuInfo] = 2, **fields: Any) -> agent_pb2.Hello:
+    devices = (
+        gpus
+        if isinstance(gpus, list)
+        else [
+            agent_pb2.GpuInfo(uuid=f"{name}-{i}", index=i, model="A100", mem_bytes=40 * GIB, healthy=True)
+            for i in range(gpus)
+        ]
+    )
     defaults: dict[str, Any] = {
         "hostname": name, "boot_id": "boot-1", "incarnation": "first", "gpus": devices, "cpus": 8.0,
         "mem_bytes": 64 * GIB, "checkpoint_root_id": "root", "gpu_backend": "fake", "version": "0",
@@ -126,7 +130,7 @@ class Master:
         """Open a stream; nothing is said on it yet."""
         return Agent(self._agents, hello)
 
-    async def agent(self, name: str = "n1", gpus: int = 2, **fields: Any) -> Agent:
+    async def agent(self, name: str = "n1", gpus: int | list[agent_pb2.GpuInfo] = 2, **fields: Any) -> Agent:
         """A node that registered, and of which the master knows it."""
         agent = self.connect(make_hello(name, gpus, **fields))
         await agent.register()

@@ -73,6 +73,17 @@ def test_a_priority_that_was_changed_counts_as_it_was_in_the_end_and_a_note_says
     )
 
 
+def test_a_job_needs_the_gpu_memory_that_it_turned_out_to_need() -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running("1/4", gpu_mem_bytes=2 << 30)
+    lab.tell(e.MemoryOverran(job.id, 1, job.attempts[0].allocation.gpu_ids[0], 10 << 30, 2 << 30))
+    lab.end(job)
+    lab.start(job)
+    lab.end(job, DONE)
+    [again] = reconstruct(recorded(lab)).workload.jobs
+    assert again.gpu_mem_bytes == 11 << 30
+
+
 def test_an_export_reads_as_the_journal_did(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
     with path.open("w") as out:

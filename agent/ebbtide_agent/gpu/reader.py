@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ebbtide_agent.apart import apart
-from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading, Settings
 from ebbtide_agent.gpu.xids import words
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ class GpuReader:
     async def links(self) -> tuple[Link, ...]:
         """How the GPUs of the node reach each other."""
         return await apart(self._backend.links)
+
+    def settings(self, uuid: str) -> Settings:
+        """How an administrator has set the GPU. Blocks, and may do so for ever."""
+        return self._backend.settings(uuid)
 
     def take_xids(self) -> dict[str, tuple[int, ...]]:
         """By UUID the Xids that came with the readings since the last time."""

@@ -7,6 +7,7 @@ is done in any case: as root of one tree a supervisor misses nothing as long as 
 
 import os
 import select
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +39,11 @@ def own_group(proc: Path) -> Path | None:
     root, mount_point = mounts[0][3:5]
     below = os.path.relpath(path, root)
     return None if below.startswith("..") else Path(mount_point, below)
+
+
+def group_name(node_dir: str, attempt: str) -> str:
+    """Of the group of the attempt whose directory has this name; those of other nodes on the machine differ."""
+    return f"ebb-{zlib.crc32(os.fsencode(node_dir)):08x}-{attempt}"
 
 
 @dataclass(frozen=True, slots=True)

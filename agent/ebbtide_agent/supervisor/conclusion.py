@@ -1,10 +1,11 @@
 """What is said of an attempt when no process of it is left."""
 
 import time
+from pathlib import Path
 
 from ebbtide import checkpoints
 
-from ebbtide_agent.supervisor import evidence
+from ebbtide_agent.supervisor import evidence, gpu_memory
 from ebbtide_agent.supervisor.ending import LEADER
 from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.intent import Intent
@@ -16,8 +17,8 @@ from ebbtide_agent.supervisor.watch import Watch
 _LEAVING = frozenset({75, 85, 99, 143})
 
 
-def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> None:
-    """Seal what the script wrote by itself, and complete the status."""
+def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, output: Path) -> None:
+    """Seal what the script wrote by itself, and complete the status. What it printed is in the file `output`."""
     ended_at, ended_monotonic = time.time(), time.monotonic()
     reports.drain()
     watch.note_checkpoint()
@@ -30,8 +31,15 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status) -> 
     status.exit = _complete(watch, intent)
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
+    status.exit.out_of_memory = bool(intent.gpus) and _failed(status.exit) and gpu_memory.ran_out(output)
     if status.exit.stop_requested:
         _judge_checkpoint(intent, watch, reports, status.exit, sealed, ended_monotonic)
+
+
+def _failed(outcome: Exit) -> bool:
+    """Whether it failed by itself."""
+    succeeded = not outcome.signal and outcome.exit_code in (0, *_LEAVING)
+    return not outcome.stop_requested and not succeeded
 
 
 def _seal(intent: Intent, watch: Watch) -> checkpoints.Checkpoint | None:

@@ -1,7 +1,7 @@
 """What a supervisor is asked to run, as it travels to it and lies in intent.json."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -59,6 +59,10 @@ class Intent:
     warm: bool = True  # its processes may be held ready before the attempt begins
     ranks_before: int = 0  # of the nodes before this one; 0: each of them launches as many processes as this one
     meets: bool = False  # it is, or another time may be, on several nodes
+    swaps: bool = False  # the driver moves it to host memory and back
+    sharing: str = ""  # how it shares its GPU with others; empty: it does not
+    sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
+    limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
 
     @property
     def processes(self) -> int:

@@ -10,6 +10,10 @@ from ebbtide_agent.supervisor.intent import Intent
 PER_ATTEMPT = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         "EBB_JOB_ID",
         "EBB_ATTEMPT",
         "EBB_ARRAY_INDEX",

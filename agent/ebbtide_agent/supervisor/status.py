@@ -70,6 +70,7 @@ class Exit:
     failed_rank: int = 0
     stop_requested_at: float = 0.0
     swap_failure: str = ""
+    out_of_memory: bool = False
 
     def set_return_code(self, returncode: int) -> None:
         """Negative: the number of the signal that ended the process."""

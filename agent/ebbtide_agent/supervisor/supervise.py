@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 import traceback
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -88,7 +87,7 @@ def _supervise(
             reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
             watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
             watch.run(channel, received)
-            conclude(intent, watch, reports, status)
+            conclude(intent, watch, reports, status, place.output)
             _record(place, status)
     except Refused as refusal:
         _refuse(channel, place, status, refusal)
@@ -140,8 +139,7 @@ def _claim(
 def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
     """A control group for the attempt if there can be one; removed in the end."""
     parent = cgroup.delegated()
-    name = f"ebb-{zlib.crc32(os.fsencode(intent.node_dir)):08x}-{place.path.name}"
-    group = None if parent is None else Group.create(parent, name)
+    group = None if parent is None else Group.create(parent, cgroup.group_name(intent.node_dir, place.path.name))
     if group is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""What the demo shows at its end, as an SVG file for a page."""
+"""What is shown on a terminal, as an SVG file for a page."""
 
 from collections.abc import Callable
 from io import StringIO
@@ -37,8 +37,8 @@ FRAME = """\
 """
 
 
-def write_svg(path: Path, draw: Callable[[Console], None]) -> None:
-    """Write what ``draw`` prints. Raises OSError."""
-    console = Console(record=True, file=StringIO(), width=WIDTH, highlight=False, force_terminal=False)
+def write_svg(path: Path, draw: Callable[[Console], None], verb: str = "demo", width: int = WIDTH) -> None:
+    """Write what ``draw`` prints; ``width`` in columns. Raises OSError."""
+    console = Console(record=True, file=StringIO(), width=width, highlight=False, force_terminal=False)
     draw(console)
-    path.write_text(console.export_svg(title="ebb demo", code_format=FRAME, unique_id="demo"), encoding="utf-8")
+    path.write_text(console.export_svg(title=f"ebb {verb}", code_format=FRAME, unique_id=verb), encoding="utf-8")

@@ -14,6 +14,8 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
         "ebb agent",
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
         "ebb agent --warm 4",
+        "ebb agent --mps off",
+        "ebb agent --share-with-foreign",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     )
 )
@@ -37,6 +39,18 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     show_default=True,
     help="Interpreters to hold ready for jobs that will go on here (0: none).",
 )
+@click.option(
+    "--mps",
+    metavar="auto|off|PROGRAM",
+    default="auto",
+    show_default=True,
+    help="Whether jobs on shares of a GPU compute through NVIDIA's MPS (auto: if it is installed).",
+)
+@click.option(
+    "--share-with-foreign",
+    is_flag=True,
+    help="Offer shares of GPUs that others compute on, beside what these use (default: not offered while they do).",
+)
 def command(
     name: str,
     gpus: str,
@@ -47,6 +61,8 @@ def command(
     interface: str,
     ports: str,
     warm: int,
+    mps: str,
+    share_with_foreign: bool,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
@@ -63,5 +79,7 @@ def command(
             interface=interface,
             ports=ports,
             warm=warm,
+            mps=mps,
+            share_with_foreign=share_with_foreign,
         )
     )

@@ -37,7 +37,8 @@ def _print_node(node: client_pb2.Node) -> None:
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
     reason = [f"({node.reason})"] if node.reason else []
-    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}"))
+    groups = () if not node.HasField("cgroup") else (f"control groups: {'yes' if node.cgroup else 'no'}",)
+    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
     if node.gpus:
         print_table(TITLES, map(_gpu_row, node.gpus))
 

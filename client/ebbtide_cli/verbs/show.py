@@ -30,7 +30,7 @@ SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "
 Fields = Iterator[tuple[str, str]]
 
 
-@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint"))
+@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint", "ebb show --json 17 | jq .rates"))
 @id_argument
 @json_option
 @master_option
@@ -66,10 +66,13 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "held by", job.held_by
     yield "user", job.user
     yield "progress", progress_words(job)
+    yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
+    yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "submitted", format_time(job.submit_time)
     yield "started", format_time(job.start_time) if job.HasField("start_time") else ""
@@ -111,10 +114,28 @@ def _present(fields: Fields) -> Fields:
     return ((f"  {title}", value) for title, value in fields if value)
 
 
+def _sharing(attempt: client_pb2.AttemptSummary) -> str:
+    """How it shares its GPU, and what keeps it to its part of the memory."""
+    limits = {"driver": "the driver", "mps": "MPS", "pytorch": "PyTorch's allocator"}
+    limit = limits.get(attempt.limited_by, attempt.limited_by) or "nothing"
+    return f"{attempt.sharing}, GPU memory limited by {limit}" if attempt.sharing else ""
+
+
 def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
     step = f"step {checkpoint.step}" if checkpoint.HasField("step") else "no step known"
     verified = "verified" if checkpoint.verified else "not verified"
     return f"{step}, {format_size(checkpoint.bytes)}, {verified}: {checkpoint.path}"
+
+
+def _speed(job: client_pb2.Job) -> str:
+    """Its steps per second, now and on each number of GPUs that it had."""
+    known = [f"{job.steps_per_s:.3g} steps/s now"] if job.HasField("steps_per_s") else []
+    for rate in job.rates:
+        gpus = format_count(share_of(rate.gpus))
+        where = f"{gpus} GPU{'s' if share_of(rate.gpus) > 1 else ''}" if rate.gpus.numerator else "CPUs only"
+        where += f" of {rate.nodes} nodes" if rate.nodes > 1 else ""
+        known.append(f"{rate.steps_per_s:.3g} on {where}{'' if rate.alone else ' beside others'}")
+    return ", ".join(known)
 
 
 def _measured(job: client_pb2.Job) -> str:

@@ -26,7 +26,7 @@ from ebbtide_cli.submission import (
     user_name,
     working_directory,
 )
-from ebbtide_cli.values import GpuRange, parse_duration
+from ebbtide_cli.values import GpuRange, format_size, parse_duration
 from ebbtide_cli.verb import CPUS, DURATION, GPUS, NODES, SIZE, argument_type, examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
@@ -66,7 +66,12 @@ NO_GPU: Final = GpuRange.exactly(0)
     "1-M, one node if it has room, else GPUs wherever they are free, on M nodes or fewer.",
 )
 @click.option("--cpu-only", is_flag=True, help="No GPU at all.")
-@click.option("--gpu-mem", metavar="SIZE", type=SIZE, help="Memory of each GPU (default: its share of each).")
+@click.option(
+    "--gpu-mem",
+    metavar="SIZE",
+    type=SIZE,
+    help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
+)
 @click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node.")
 @click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB.")
 @click.option("--te/--be", "urgent", help="Trial-and-error: start now. Best-effort (default): may be preempted.")
@@ -231,8 +236,11 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
     if as_json:
-        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class})
+        memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
+        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class, **memory})
         return reply.job_id
+    if reply.gpu_mem_from:
+        complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts

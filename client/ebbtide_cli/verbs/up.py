@@ -32,6 +32,7 @@ class Wish:
     policy_options: dict[str, str]
     interface: str | None
     ports: str | None
+    mps: str | None
 
 
 @click.command(
@@ -48,6 +49,7 @@ class Wish:
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
 @click.option("--interface", metavar="NAME", help="Network that jobs on several nodes use (default: the master's).")
 @click.option("--ports", metavar="N-M", help="Where their ranks may meet (default: 20000-31999).")
+@click.option("--mps", metavar="auto|off|PROGRAM", help="NVIDIA's MPS for jobs that share a GPU (default: auto).")
 @click.option("--foreground", is_flag=True, help="Stay; Ctrl-C or SIGTERM does what 'ebb down' does.")
 @json_option
 def command(
@@ -57,6 +59,7 @@ def command(
     policy_options: tuple[tuple[str, str], ...],
     interface: str | None,
     ports: str | None,
+    mps: str | None,
     foreground: bool,
     as_json: bool,
 ) -> int:
@@ -65,7 +68,7 @@ def command(
     Run again, it restarts whatever part has died, with the settings of the first time.
     """
     home = Home.current()
-    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports)
+    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports, mps)
     if not foreground:
         _start(home, wanted, as_json)
         return OK
@@ -95,6 +98,7 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
     """What was asked for now, else what was used before, else the defaults."""
     # Of the agent only `up` needs this much; the agent itself would be a lot to load.
     from ebbtide_agent.gpu.nvml import has_real_gpus
+    from ebbtide_agent.mps import find_binary
     from ebbtide_agent.network import Network
     from ebbtide_agent.node import node_name
 
@@ -102,6 +106,8 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
         chosen = _checked_profile(wanted.gpus) if wanted.gpus and wanted.gpus != "auto" else None
         named = node_name(wanted.node) if wanted.node else None
         Network.parse(wanted.interface or "", wanted.ports or "")
+        if wanted.mps:
+            find_binary(wanted.mps, fake=False)
         settings = before or Settings(node_name(""), "")
     except ValueError as error:
         raise Failure(f"up: {error}", USAGE) from None
@@ -115,6 +121,7 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
         policy_options=wanted.policy_options if wanted.policy or wanted.policy_options else settings.policy_options,
         interface=settings.interface if wanted.interface is None else wanted.interface,
         ports=settings.ports if wanted.ports is None else wanted.ports,
+        mps=wanted.mps or settings.mps,
     )
 
 
@@ -142,6 +149,8 @@ def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> N
     same_network = (before.interface, before.ports) == (settings.interface, settings.ports)
     if home.agent(before.node) and not same_network:
         raise Failure(f"up: --interface, --ports: node {before.node} already runs with others: 'ebb down' first")
+    if home.agent(before.node) and before.mps != settings.mps:
+        raise Failure(f"up: --mps: node {before.node} already runs with {before.mps}: 'ebb down' first")
 
 
 def _report(home: Home, settings: Settings, started: dict[str, bool], as_json: bool) -> None:

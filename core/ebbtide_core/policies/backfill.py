@@ -19,7 +19,8 @@ from ebbtide_core.books import Node, Use
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.placing import Trial
+from ebbtide_core.placing import Trial, memory_of
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
 from ebbtide_core.queues import Queue, ShapedQueue, shape_of
@@ -46,7 +47,7 @@ def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_a
         nonlocal backfill
         if backfill is not None:
             return backfill.admit(job)
-        if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s):
+        if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s) or defragment(draft, job, resize_after_s):
             return True
         draft.wait(job)
         if job.own_room is None:
@@ -155,7 +156,7 @@ class Backfill:
         snapshot, shadow = self.draft.snapshot, self.shadow()
         if shadow is None:
             return False
-        held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup, snapshot.reservation(job))
+        held = held_s(job, snapshot.now, job.gpus_min, snapshot.speedup_of(job), snapshot.reservation(job))
         return held is not None and _starts(job, snapshot.now) + held <= shadow.time
 
     def _beside(self, job: Job, room: Allocation, shadow: Shadow) -> Allocation | None:
@@ -225,9 +226,9 @@ class Backfill:
 
     def _out_of_the_way(self, room: Allocation, future: Trial) -> Allocation:
         """As much room on the same nodes that leaves most of what is free now to others."""
-        nodes, trial, memory = self.draft.snapshot.nodes, self.draft.trial, self.head.gpu_mem_bytes
+        nodes, trial, head = self.draft.snapshot.nodes, self.draft.trial, self.head
         pieces = [
-            _out_of_the_way(piece, nodes[piece.node], memory, trial.use(piece.node), future.use(piece.node))
+            _out_of_the_way(piece, nodes[piece.node], head, trial.use(piece.node), future.use(piece.node))
             for piece in room.nodes
         ]
         return Allocation(tuple(pieces))
@@ -277,7 +278,7 @@ class Backfill:
         snapshot, allocation = self.draft.snapshot, self.draft.allocation(job)
         assert allocation is not None
         reserved_s = _reservation(snapshot, job) if self._gives_way(job, self.head) else None
-        held = held_s(job, snapshot.now, allocation.share, snapshot.speedup, reserved_s)
+        held = held_s(job, snapshot.now, allocation.share, snapshot.speedup_of(job), reserved_s)
         return None if held is None else Leave(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
 
     def _tell(self) -> None:
@@ -313,17 +314,17 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
     return NodeAllocation(node.id, tuple(slices), cpus, memory)
 
 
-def _out_of_the_way(piece: NodeAllocation, node: Node, memory: int, now: Use, then: Use) -> NodeAllocation:
-    """``piece`` on those GPUs, with so much ``memory`` each, that leave most of what is free ``now`` to others."""
-    if not piece.gpus or piece.gpus == node.entire.gpus:
+def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: Use, then: Use) -> NodeAllocation:
+    """``piece`` on those GPUs, with the memory that ``job`` gets, that leave most of what is free ``now`` to others."""
+    if not piece.gpus or piece.gpus == node.entire.gpus or (node.topology is not None and len(piece.gpus) > 1):
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():
-        wanted = memory or whole.mem_bytes * share // WHOLE
+        wanted = memory_of(job, share, whole) if share < WHOLE else job.gpu_mem_bytes
         if then.share(whole.gpu) + share <= WHOLE and then.gpu_mem.get(whole.gpu, 0) + wanted <= whole.mem_bytes:
             able.append(whole if share == WHOLE else GpuSlice(whole.gpu, share, wanted))
     able.sort(key=lambda slice: max(0, then.share(slice.gpu) + share - now.share(slice.gpu)))
-    return replace(piece, gpus=tuple(able[: len(piece.gpus)]))
+    return replace(piece, gpus=tuple(able[: len(piece.gpus)])) if len(able) >= len(piece.gpus) else piece
 
 
 def _more(whole: GpuSlice, now: Use, then: Use) -> GpuSlice | None:

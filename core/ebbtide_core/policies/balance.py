@@ -9,10 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from ebbtide_core.books import Node
+from ebbtide_core.books import Apart, Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.moving import sees_checkpoint
+from ebbtide_core.placing import memory_of
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
@@ -32,6 +33,7 @@ class Seat:
     memory: int = 0
     others: int = 0
     jobs: list[Job] = field(default_factory=list)
+    apart: Apart | None = None
     least: int = 0
     """The greatest of the smallest sizes of ``jobs``."""
 
@@ -49,6 +51,8 @@ class Seat:
         """Whether ``job`` may choose it: nobody gets less than their smallest size, and memory lasts."""
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
+            return False
+        if self.apart is not None and self.gpu.gpu in self.apart.gpus(job.id, self.node):
             return False
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
 
@@ -68,7 +72,7 @@ class Seat:
 
     def needs(self, job: Job, share: int) -> int:
         """The memory that ``job`` needs with that share, in bytes."""
-        return job.gpu_mem_bytes or self.gpu.mem_bytes * size_at_most(job, share) // WHOLE
+        return memory_of(job, size_at_most(job, share), self.gpu)
 
     def allocations(self, now: Now) -> Iterator[tuple[Job, Allocation]]:
         """What each of its jobs gets: what it has now if that is the same."""
@@ -158,7 +162,8 @@ def _seats(draft: Draft, now: Now) -> list[Seat]:
             free = WHOLE - use.share(gpu) + shares[gpu]
             if free:
                 left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
-                seats.append(Seat(node, whole, len(seats), free, left, others[gpu]))
+                apart = draft.snapshot.books.apart
+                seats.append(Seat(node, whole, len(seats), free, left, others[gpu], apart=apart))
     return seats
 
 

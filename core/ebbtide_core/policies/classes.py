@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobClass
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.queues import QueueKey
@@ -26,13 +27,17 @@ def best_effort(job: Job) -> bool:
     return job.spec.job_class is JobClass.BEST_EFFORT
 
 
-def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float) -> None:
-    """Place the waiting jobs until one has to wait: trial-and-error jobs by preemption if need be; then grow."""
+def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *, moves: bool = False) -> None:
+    """Place the waiting jobs until one has to wait: trial-and-error jobs by preemption if need be; then grow.
+
+    With ``moves``, others are moved for the first that would have to wait (see `defragment`).
+    """
     fit_ranges(draft)
     for job in draft.snapshot.waiting():
         trial = not best_effort(job)
         admitted = draft.admit(job) or admit_by_shrinking(draft, job, 0.0 if trial else resize_after_s)
-        if not admitted and not (trial and preempt_for(draft, job)):
+        admitted = admitted or (trial and preempt_for(draft, job))
+        if not admitted and not (moves and defragment(draft, job, resize_after_s)):
             draft.wait(job)
             if job.own_room is not None:
                 continue

@@ -1,5 +1,8 @@
 """A plan in the making: the moves that policies share."""
 
+from ebbtide_core.apart import kept_from
+from ebbtide_core.books import Books
+from ebbtide_core.foreign import on_gpu, users_text
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.moving import keepers, reads_checkpoint
@@ -134,6 +137,8 @@ class Draft:
             return ": no node is connected"
         if (own := job.own_room) is not None:
             return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
+        if others := kept_from(job, books):
+            return f", kept apart from {others}"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and (pinned := self._pinned(job)):
@@ -142,7 +147,7 @@ class Draft:
             return ": the connected nodes that share a checkpoint root do not have so many"
         if job.spec.nodes > 1 and not could_spread(job, books):
             return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
-        return ""
+        return _foreign(books) if books.foreign and job.gpus_min else ""
 
     def _pinned(self, job: Job) -> str:
         """Which nodes are left to a job whose checkpoint only they can read, in words; empty if all can."""
@@ -155,6 +160,14 @@ class Draft:
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
+
+
+def _foreign(books: Books) -> str:
+    """Which GPUs are used by processes of no job, in words: the first, and how many more."""
+    used = [(node, gpu) for node in books.foreign.values() for gpu in node.foreign]
+    node, gpu = used[0]
+    more = f", and {len(used) - 1} more by others" if len(used) > 1 else ""
+    return f": GPU {node.gpus[gpu].index} of node {node.id} is used by {users_text(on_gpu(node, gpu))}{more}"
 
 
 def need_text(job: Job, share: int) -> str:

@@ -3,7 +3,8 @@
 Elastic jobs are admitted at their smallest size; what is left is shared out among them; their surplus is taken back
 before anybody is preempted. A resize costs a restart, so an attempt is resized only once it has run for
 ``resize_after_s``, or ten times what a restart of the job has cost; and it grows only if even the first step of that
-ends it sooner by more than a restart costs, once that was measured.
+ends it sooner by more than a restart costs, once that was measured. It never grows beyond the size that is of use to
+it, by the speed that was measured of its script.
 """
 
 from collections.abc import Collection
@@ -71,7 +72,7 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
         current = draft.allocation(job)
         if current is None or not job.preemptible or current.share <= job.gpus_min:
             continue
-        if job.running and not _may_resize(draft, job, resize_after_s):
+        if job.running and not may_resize(draft, job, resize_after_s):
             continue
         for node in current.node_ids if job.spec.spread else current.node_ids[:1]:
             found.setdefault(node, []).append(job)
@@ -122,14 +123,15 @@ def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> N
     growing = {
         job.id: job
         for job in draft.elastic()
-        if _share(draft, job) < job.gpus_max
+        if _share(draft, job) < draft.snapshot.most_of_use(job)
         and job.id not in draft.waits
         and (job.id not in keep or job.id in draft.placements)
         and _may_grow(draft, job, resize_after_s)
     }
     while growing:
         job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))
-        bigger = next((size for size in job.sizes() if size > _share(draft, job)), None)
+        sizes = (size for size in job.sizes() if size <= draft.snapshot.most_of_use(job))
+        bigger = next((size for size in sizes if size > _share(draft, job)), None)
         if bigger is None or not _resize(draft, job, bigger, "growing into idle GPUs"):
             del growing[job.id]
 
@@ -176,23 +178,24 @@ def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = 
 def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
     if job.id in draft.placements:  # it is (re)started anyway: a bigger size costs nothing more
         return True
-    return job.running and job.preemptible and _may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
+    return job.running and job.preemptible and may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
 
 
 def _is_worth_it(draft: Draft, job: Job) -> bool:
     """Whether the next size up ends the job sooner by more than a restart costs; of unknown work, in an hour."""
     if not job.restart_cost_s:
         return True
-    share, speedup = _share(draft, job), draft.snapshot.speedup
+    share, speedup = _share(draft, job), draft.snapshot.speedup_of(job)
     bigger = next((size for size in job.sizes() if size > share), share)
     left = draft.snapshot.remaining(job)
     # One that has run for longer than its earlier runs shows that these tell nothing of it.
     known = left is not None and (left.work_s > 0 or left.source is not Source.EARLIER_RUNS)
-    left_s = left.work_s / speedup(share) if left is not None and known else HORIZON_S
+    counted_by = job.attempts[-1].speedup or draft.snapshot.speedup
+    left_s = left.work_s / counted_by(share) if left is not None and known else HORIZON_S
     return left_s * (1 - speedup(share) / speedup(bigger)) > job.restart_cost_s
 
 
-def _may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
+def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
     """Whether the running attempt has lasted long enough; if not, see to it that the policy looks again."""
     live = job.live
     if live is None or live.started is None:

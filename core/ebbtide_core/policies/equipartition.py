@@ -8,6 +8,8 @@ than its node has:
 3. There is a vacant GPU for each (or as many as it needs at least): one each, the others by D'Hondt with p_max votes.
 4. Else jobs share GPUs: each chooses the GPU with the fewest, and a GPU is divided equally among those that chose it.
 
+Of a script whose speed was measured at several sizes (see `ebbtide_core.curves`), p_max is the greatest one of use.
+
 Where the paper is silent: of equal D'Hondt quotients, the job that came first wins. What an equal share means in case
 3 for a job that cannot have a whole GPU is p_max. In case 4 a GPU is passed over if somebody there would be left with
 less than p_min. If the GPUs of a case cannot be had in one piece, a job gets the next smaller size that can.
@@ -22,7 +24,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.malleable import check_rules, plan_malleable
 from ebbtide_core.policies.moldable import plan_moldable
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, reach
+from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
 from ebbtide_core.policies.seats import dhondt
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
@@ -74,10 +76,9 @@ class MalleableEquipartition(Policy):
 
 def divide_equally(draft: Draft, jobs: Sequence[Job], here: Supply) -> Wanted | None:
     """Cases 2 and 3; None in case 4."""
-    books = draft.snapshot.books
-    most = [reach(job, books) for job in jobs]
-    if sum(most) <= here.vacant * WHOLE:
-        return list(zip(jobs, most, strict=True))
+    most = [reach(job, draft.snapshot) for job in jobs]
+    if (all_of_it := enough_for_all(jobs, most, here, draft.snapshot.has_curves)) is not None:
+        return all_of_it
     starts = [max(1, job.gpus_min // WHOLE) for job in jobs]
     if sum(starts) > here.vacant:
         return None

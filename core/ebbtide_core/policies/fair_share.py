@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
@@ -325,9 +326,13 @@ class _Pass:
 
     def start_those_with_a_share(self) -> None:
         """Place all who wait and should run: where there is room, else where others have more than they should."""
+        first = True
         for job in self.newcomers:
-            if job.id in self.grants and not (self.draft.admit(job) or self._shrink_for(job) or self._preempt_for(job)):
+            if job.id not in self.grants or self.draft.admit(job) or self._shrink_for(job) or self._preempt_for(job):
+                continue
+            if not (first and defragment(self.draft, job, self.policy.resize_after_s)):
                 self.draft.wait(job)
+                first = False
 
     def _shrink_for(self, job: Job) -> bool:
         surplus = [

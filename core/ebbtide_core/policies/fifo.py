@@ -5,6 +5,7 @@ from typing import Literal
 
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
@@ -16,7 +17,7 @@ from ebbtide_core.state import ClusterState, Ranking
 
 @dataclass(frozen=True, slots=True)
 class Fifo(Policy):
-    """Places jobs in the order in which they were submitted; nobody is preempted.
+    """Places jobs in the order in which they were submitted; nobody is preempted, but see `defragment`.
 
     ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds. ``backfill``: who may
     pass a job that has to wait: nobody (``off``), or whoever does not delay it (``easy``, see `Backfill`).
@@ -41,7 +42,11 @@ class Fifo(Policy):
             admit_in_order(draft, snapshot.ranking, stands_behind(snapshot.queue), self.resize_after_s)
             return draft.plan()
         for job in snapshot.waiting():
-            if not (draft.admit(job) or admit_by_shrinking(draft, job, self.resize_after_s)):
+            if not (
+                draft.admit(job)
+                or admit_by_shrinking(draft, job, self.resize_after_s)
+                or defragment(draft, job, self.resize_after_s)
+            ):
                 draft.wait(job)
                 if job.own_room is None:
                     break

@@ -66,7 +66,8 @@ class FitGpp(Policy):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit trial-and-error jobs, by preemption if need be, then best-effort jobs in order, then grow."""
         draft = Draft(snapshot)
-        admit_in_order(draft, self._preempt_for, self.resize_after_s)
+        # In the paper's setting, which spares nobody, nobody is moved either.
+        admit_in_order(draft, self._preempt_for, self.resize_after_s, moves=self.min_run_s > 0)
         return draft.plan()
 
     def _preempt_for(self, draft: Draft, job: Job) -> bool:

@@ -155,7 +155,7 @@ def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rule
     """Those that would win less time by growing than their restart costs, so many times."""
     if not rules.gain_restarts:
         return set()
-    moving, now, speedup = pool.moving(), snapshot.now, snapshot.speedup
+    moving, now = pool.moving(), snapshot.now
     vain = set()
     for job, share in wanted:
         member = moving.get(job.id)
@@ -163,6 +163,8 @@ def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rule
             continue
         left = member.left(now)
         left = typical(each.left(now) for each in pool.members) if left is None else left
+        if (speedup := snapshot.speedup_of(job)) is not snapshot.speedup:
+            left *= speedup(member.share) / member.speed(now)  # it was counted by what was known when it started
         gain = left / speedup(member.share) - left / speedup(share)
         if gain <= rules.gain_restarts * (job.restart_cost_s or 0.0):
             vain.add(job.id)

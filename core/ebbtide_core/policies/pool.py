@@ -16,6 +16,7 @@ from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
 from ebbtide_core.placing import could_spread
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.queues import QueueKey, ShapedQueue
+from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import estimated_at, remaining
 
@@ -82,11 +83,28 @@ def _fits_as_gang(job: Job, books: Books) -> bool:
     return job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE
 
 
-def reach(job: Job, books: Books) -> int:
-    """The most that ``job`` could have, in parts: no more than its range, and no more than its node has."""
-    if job.gpus_max <= books.largest * WHOLE or job.spec.most_nodes > 1:
-        return job.gpus_max
-    return max(job.gpus_min, books.largest * WHOLE)
+def reach(job: Job, snapshot: Snapshot) -> int:
+    """The most that ``job`` could make use of, in parts: no more than its range, and no more than its node has."""
+    most, largest = snapshot.most_of_use(job) if snapshot.has_curves else job.gpus_max, snapshot.books.largest * WHOLE
+    return most if most <= largest or job.spec.most_nodes > 1 else max(job.gpus_min, largest)
+
+
+def enough_for_all(jobs: Sequence[Job], most: Sequence[int], here: Supply, measured: bool) -> Wanted | None:
+    """Each of ``jobs`` with the ``most`` that it could make use of; None if that is more than there is.
+
+    If any were ``measured``, who has more already than is of use to it keeps that as long as nobody else needs it.
+    """
+    vacant = here.vacant * WHOLE
+    if sum(most) > vacant:
+        return None
+    if measured:
+        kept = [max(size, min(job.gpus_max, _has(job))) for job, size in zip(jobs, most, strict=True)]
+        most = kept if sum(kept) <= vacant else most
+    return list(zip(jobs, most, strict=True))
+
+
+def _has(job: Job) -> int:
+    return job.planned.share if job.planned is not None else 0
 
 
 class Member:
@@ -124,6 +142,12 @@ class Member:
             self._learn(now)
         return self._left if self._since is None else max(0.0, self._running(now))
 
+    def speed(self, now: float) -> float:
+        """The work that it does per second."""
+        if not self._known:
+            self._learn(now)
+        return self._speed
+
     def nearly_done(self, now: float, work_s: float) -> bool:
         """Whether, running, it has ``work_s`` or less to do. Who runs on for as long beyond the estimate is not."""
         if not self._known:
@@ -139,7 +163,7 @@ class Member:
     def _learn(self, now: float) -> None:
         state, job = self._state, self.job
         self._known = True
-        self._speed = state.speedup(self.share)
+        self._speed = ((job.attempts[-1].speedup if job.attempts else None) or state.speedup)(self.share)
         # While it runs, what was left when that became known, and when; while it does not, what is left.
         since = estimated_at(job) if job.running else None
         estimate = remaining(job, now if since is None else since, state.history, state.speedup)

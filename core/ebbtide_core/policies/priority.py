@@ -18,6 +18,7 @@ from typing import Literal
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import ALL, Backfill, shape_in_time, stands_behind
+from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.hybrid import Slots
@@ -146,7 +147,9 @@ class _Turns:
         draft = self.draft
         if draft.admit(job) or admit_by_shrinking(draft, job, self.policy.resize_after_s):
             return True
-        return self.policy.preemption == "on" and self._preempt_for(job)
+        if self.policy.preemption == "on" and self._preempt_for(job):
+            return True
+        return self.blocked is None and defragment(draft, job, self.policy.resize_after_s)
 
     def _preempt_for(self, job: Job) -> bool:
         return preempt(self.draft, job, self._levels(job), f"preempted by job {job.id} of priority {job.priority}")

@@ -24,7 +24,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.malleable import check_rules, plan_malleable
 from ebbtide_core.policies.moldable import plan_moldable
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, reach, typical
+from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach, typical
 from ebbtide_core.policies.seats import size_at_most, sizes
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
@@ -117,24 +117,45 @@ def divide_by_work(
 ) -> Wanted:
     """Cases 2 and 3. ``now`` is the size that a job has and should keep if it is next to what it should have."""
     snapshot = draft.snapshot
-    most = [reach(job, snapshot.books) for job in jobs]
-    if sum(most) <= here.vacant * WHOLE:
-        return list(zip(jobs, most, strict=True))
+    most = [reach(job, snapshot) for job in jobs]
+    if (all_of_it := enough_for_all(jobs, most, here, snapshot.has_curves)) is not None:
+        return all_of_it
     known = [left(job) for job in jobs]
     unknown = typical(known)
     works = [unknown if work is None else work for work in known]
     target = sum(works) * WHOLE / here.available
+    if snapshot.has_curves:
+        target = _without_late(target, jobs, works, most, here, snapshot)
     rest, reserved = here.available, sum(job.gpus_min for job in jobs)
     wanted: Wanted = []
     for index in sorted(range(len(jobs)), key=lambda index: -round(works[index], DIGITS)):
         job = jobs[index]
         reserved -= job.gpus_min
         choices = sizes(job.gpus_min, most[index])
-        ideal = closest(choices, works[index], target, snapshot.speedup, now(job))
+        ideal = closest(choices, works[index], target, snapshot.speedup_of(job), now(job))
         size = size_at_most(job, min(ideal, rest - reserved))
         rest -= size
         wanted.append((job, size))
     return wanted
+
+
+def _without_late(
+    target: float, jobs: Sequence[Job], works: Sequence[float], most: Sequence[int], here: Supply, snapshot: Snapshot
+) -> float:
+    """The ``target`` makespan, in seconds, once those who cannot make it leave the rest to the others.
+
+    These are the ones of which it was measured that they do not get fast enough even with the ``most`` of use to them.
+    """
+    speedups, others = [snapshot.speedup_of(job) for job in jobs], set(range(len(jobs)))
+    rest = here.available
+    while True:
+        measured = [i for i in others if speedups[i] is not snapshot.speedup]
+        late = {i for i in measured if works[i] >= target * speedups[i](most[i])}
+        rest -= sum(most[i] for i in late)
+        if not late or late == others or rest <= 0:
+            return target
+        others -= late
+        target = sum(works[i] for i in others) * WHOLE / rest
 
 
 def closest(choices: Sequence[int], work: float, target: float, speedup: Speedup, now: int = 0) -> int:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from ebbtide_core.job import Job
+from ebbtide_core.linking import best_of
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, NodeAllocation
-from ebbtide_core.placing import Trial
+from ebbtide_core.placing import Trial, memory_of
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.seats import size_at_most, sizes
 
@@ -13,7 +14,7 @@ Why = Callable[[Job], str]
 
 
 def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-    """``share`` parts of the GPUs of ``allocation``, which has more: the first of them.
+    """``share`` parts of the GPUs of ``allocation``, which has more: those that go together best, else the first.
 
     A job is not spread once a node could have all of it: it keeps what it has on one node then, even if that is less;
     None if that is less than its smallest size.
@@ -26,7 +27,8 @@ def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Alloca
     kept = []
     for piece in pieces:
         if left:
-            gpus = piece.gpus[:left]
+            node = trial.nodes.get(piece.node)
+            gpus = best_of(node.topology if node is not None else None, piece.gpus, left)
             kept.append(NodeAllocation(piece.node, gpus, piece.cpus, piece.mem_bytes))
             left -= len(gpus)
     smaller = Allocation(tuple(kept))
@@ -35,7 +37,7 @@ def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Alloca
 
 def _shared(trial: Trial, job: Job, piece: NodeAllocation, share: int) -> Allocation:
     whole = trial.nodes[piece.node].slices[piece.gpus[0].gpu]
-    memory = job.gpu_mem_bytes or whole.mem_bytes * share // WHOLE
+    memory = memory_of(job, share, whole)
     return Allocation((NodeAllocation(piece.node, (GpuSlice(whole.gpu, share, memory),), piece.cpus, piece.mem_bytes),))
 
 

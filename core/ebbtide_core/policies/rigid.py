@@ -113,7 +113,8 @@ def _size(books: Books, job: Job) -> int:
         return job.gpus_max
     memory = job.gpu_mem_bytes
     large_enough = [
-        sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory) for node in books.usable.values()
+        min(node.together, sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory))
+        for node in books.usable.values()
     ]
     gpus = max(large_enough, default=0) if job.spec.most_nodes == 1 else sum(large_enough)
     return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))

@@ -244,6 +244,8 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
+    CGROUP_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -263,6 +265,10 @@ class Hello(_message.Message):
     """of Ebbtide"""
     address: _builtins.str
     """how other nodes reach this one (gang rendezvous)"""
+    share_with_foreign: _builtins.bool
+    """shares of GPUs may be given out beside processes of no job"""
+    cgroup: _builtins.str
+    """below which each attempt gets a control group; empty: none gets one"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -285,10 +291,12 @@ class Hello(_message.Message):
         version: _builtins.str = ...,
         address: _builtins.str = ...,
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
+        share_with_foreign: _builtins.bool = ...,
+        cgroup: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -310,6 +318,7 @@ class GpuInfo(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -322,6 +331,8 @@ class GpuInfo(_message.Message):
     """such as "9.0" """
     parent: _builtins.str
     """UUID of the GPU that this MIG slice is cut from; empty: it is whole"""
+    mps: _builtins.bool
+    """jobs that share it compute through an MPS server"""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuPeer]:
         """the other GPUs of its node"""
@@ -345,10 +356,11 @@ class GpuInfo(_message.Message):
         parent: _builtins.str = ...,
         peers: _abc.Iterable[Global___GpuPeer] | None = ...,
         processes: _abc.Iterable[Global___GpuProcess] | None = ...,
+        mps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "compute_capability", b"compute_capability", "healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "pci_bus_id", b"pci_bus_id", "peers", b"peers", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "compute_capability", b"compute_capability", "healthy", b"healthy", "index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "mps", b"mps", "numa_node", b"numa_node", "parent", b"parent", "pci_bus_id", b"pci_bus_id", "peers", b"peers", "processes", b"processes", "unhealthy_reason", b"unhealthy_reason", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
@@ -457,6 +469,7 @@ class GpuReading(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_W_FIELD_NUMBER: _builtins.int
     XIDS_FIELD_NUMBER: _builtins.int
+    PROCESSES_UNKNOWN_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     mem_used_bytes: _builtins.int
     """unset: not available"""
@@ -468,6 +481,8 @@ class GpuReading(_message.Message):
     """by the driver for itself; not part of what is used"""
     temperature_c: _builtins.int
     power_w: _builtins.float
+    processes_unknown: _builtins.bool
+    """they could not be listed this time"""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]: ...
     @_builtins.property
@@ -487,10 +502,11 @@ class GpuReading(_message.Message):
         temperature_c: _builtins.int | None = ...,
         power_w: _builtins.float | None = ...,
         xids: _abc.Iterable[_builtins.int] | None = ...,
+        processes_unknown: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "processes_unknown", b"processes_unknown", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mem_reserved_bytes: _TypeAlias = _typing.Literal["mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_reserved_bytes: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes"]  # noqa: Y015
@@ -733,6 +749,12 @@ class AttemptStatus(_message.Message):
     SWAP_NOTE_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
+    OVERRAN_GPU_FIELD_NUMBER: _builtins.int
+    OVERRAN_BYTES_FIELD_NUMBER: _builtins.int
+    ALLOWED_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -756,6 +778,18 @@ class AttemptStatus(_message.Message):
     """with SWAPPED: why it could not come back when it was asked to"""
     master_port: _builtins.int
     """where the ranks meet, once the first of several nodes has chosen it"""
+    sharing: _builtins.str
+    """of its GPU with others: "mps" or "time-slicing"; empty: it has whole GPUs, or none"""
+    limited_by: _builtins.str
+    """what keeps it to its GPU memory: "driver", "mps", "pytorch"; empty: nothing"""
+    overran_gpu: _builtins.str
+    """UUID of a GPU of which it uses more memory than it was given; empty: of none"""
+    overran_bytes: _builtins.int
+    """what it uses there"""
+    allowed_bytes: _builtins.int
+    """what it was given there"""
+    gpu_mem_peak_bytes: _builtins.int
+    """the most that it was seen to use of one GPU; unset: nothing is known"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -794,13 +828,24 @@ class AttemptStatus(_message.Message):
         swap_note: _builtins.str = ...,
         start: Global___StartRecord | None = ...,
         master_port: _builtins.int = ...,
+        sharing: _builtins.str = ...,
+        limited_by: _builtins.str = ...,
+        overran_gpu: _builtins.str = ...,
+        overran_bytes: _builtins.int = ...,
+        allowed_bytes: _builtins.int = ...,
+        gpu_mem_peak_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "job_id", b"job_id", "lost", b"lost", "master_port", b"master_port", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
+    _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_mem_peak_bytes) -> _WhichOneofReturnType__gpu_mem_peak_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
 
 Global___AttemptStatus: _TypeAlias = AttemptStatus  # noqa: Y015
@@ -863,6 +908,8 @@ class ExitRecord(_message.Message):
     FAILED_RANK_FIELD_NUMBER: _builtins.int
     STOP_REQUESTED_AT_FIELD_NUMBER: _builtins.int
     SWAP_FAILURE_FIELD_NUMBER: _builtins.int
+    MPS_FAILURE_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -888,6 +935,10 @@ class ExitRecord(_message.Message):
     stop_requested_at: _builtins.float
     swap_failure: _builtins.str
     """why it could not be swapped out, or came to its end because of that"""
+    mps_failure: _builtins.str
+    """that the MPS server failed through which it computed, and not because of it"""
+    out_of_memory: _builtins.bool
+    """it failed, and the end of its log says that a GPU's memory was used up"""
     def __init__(
         self,
         *,
@@ -905,10 +956,12 @@ class ExitRecord(_message.Message):
         failed_rank: _builtins.int = ...,
         stop_requested_at: _builtins.float = ...,
         swap_failure: _builtins.str = ...,
+        mps_failure: _builtins.str = ...,
+        out_of_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

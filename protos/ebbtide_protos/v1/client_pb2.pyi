@@ -65,8 +65,14 @@ class SubmitReply(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    GPU_MEM_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """empty for a dry run"""
+    gpu_mem_bytes: _builtins.int
+    """what it is given of each GPU, where its earlier runs tell; 0: as it was submitted"""
+    gpu_mem_from: _builtins.str
+    """which runs"""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -74,10 +80,12 @@ class SubmitReply(_message.Message):
         *,
         job_id: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_mem_bytes: _builtins.int = ...,
+        gpu_mem_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "job_id", b"job_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -394,6 +402,9 @@ class AttemptSummary(_message.Message):
     RESUMED_STEP_FIELD_NUMBER: _builtins.int
     WARM_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
+    GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
     start_time: _builtins.float
@@ -404,6 +415,12 @@ class AttemptSummary(_message.Message):
     warm: _builtins.bool
     """its process was held ready before it began; unset: not known"""
     pid: _builtins.int
+    sharing: _builtins.str
+    """of its GPU with others: "mps" or "time-slicing"; empty: it has whole GPUs, or none"""
+    limited_by: _builtins.str
+    """what keeps it to its GPU memory: "driver", "mps", "pytorch"; empty: nothing"""
+    gpu_mem_peak_bytes: _builtins.int
+    """the most that it used of one GPU; unset: not known"""
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
     def __init__(
@@ -418,13 +435,18 @@ class AttemptSummary(_message.Message):
         resumed_step: _builtins.int | None = ...,
         warm: _builtins.bool | None = ...,
         pid: _builtins.int = ...,
+        sharing: _builtins.str = ...,
+        limited_by: _builtins.str = ...,
+        gpu_mem_peak_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
+    _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
     _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
     _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
@@ -433,6 +455,8 @@ class AttemptSummary(_message.Message):
     _WhichOneofArgType__warm: _TypeAlias = _typing.Literal["_warm", b"_warm"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_mem_peak_bytes) -> _WhichOneofReturnType__gpu_mem_peak_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
     @_typing.overload
@@ -473,6 +497,10 @@ class Job(_message.Message):
     PROVED_FIELD_NUMBER: _builtins.int
     SAVE_S_FIELD_NUMBER: _builtins.int
     RESTART_COST_S_FIELD_NUMBER: _builtins.int
+    GPU_MEM_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
+    RATES_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -497,6 +525,12 @@ class Job(_message.Message):
     """how long stepping aside takes, as measured; unset: not yet"""
     restart_cost_s: _builtins.float
     """that, and how long coming back takes"""
+    gpu_mem_bytes: _builtins.int
+    """that it needs of each GPU now; 0: its share of it"""
+    gpu_mem_from: _builtins.str
+    """how that is known; empty: as it was submitted"""
+    steps_per_s: _builtins.float
+    """now; unset: it does not run, or not known"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -511,6 +545,10 @@ class Job(_message.Message):
     def suspensions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suspension]: ...
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptSummary]: ...
+    @_builtins.property
+    def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]:
+        """how fast it was, by what it ran on"""
+
     def __init__(
         self,
         *,
@@ -541,10 +579,14 @@ class Job(_message.Message):
         proved: _builtins.bool = ...,
         save_s: _builtins.float | None = ...,
         restart_cost_s: _builtins.float | None = ...,
+        gpu_mem_bytes: _builtins.int = ...,
+        gpu_mem_from: _builtins.str = ...,
+        rates: _abc.Iterable[Global___Rate] | None = ...,
+        steps_per_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "pid", b"pid", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "pid", b"pid", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -556,6 +598,8 @@ class Job(_message.Message):
     _WhichOneofArgType__save_s: _TypeAlias = _typing.Literal["_save_s", b"_save_s"]  # noqa: Y015
     _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
     _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    _WhichOneofReturnType__steps_per_s: _TypeAlias = _typing.Literal["steps_per_s"]  # noqa: Y015
+    _WhichOneofArgType__steps_per_s: _TypeAlias = _typing.Literal["_steps_per_s", b"_steps_per_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
@@ -566,8 +610,52 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__save_s) -> _WhichOneofReturnType__save_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__steps_per_s) -> _WhichOneofReturnType__steps_per_s | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Rate(_message.Message):
+    """A measured speed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    alone: _builtins.bool
+    """nobody else was on its GPUs"""
+    steps_per_s: _builtins.float
+    samples: _builtins.int
+    """windows that it is the median of"""
+    model: _builtins.str
+    """of the GPUs"""
+    @_builtins.property
+    def gpus(self) -> _job_pb2.Share:
+        """of all nodes"""
+
+    def __init__(
+        self,
+        *,
+        gpus: _job_pb2.Share | None = ...,
+        nodes: _builtins.int = ...,
+        alone: _builtins.bool = ...,
+        steps_per_s: _builtins.float = ...,
+        samples: _builtins.int = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "gpus", b"gpus", "model", b"model", "nodes", b"nodes", "samples", b"samples", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rate: _TypeAlias = Rate  # noqa: Y015
 
 @_typing.final
 class StoryReply(_message.Message):
@@ -862,6 +950,7 @@ class NodeGpu(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     SHARE_ALLOCATED_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -870,6 +959,10 @@ class NodeGpu(_message.Message):
     def share_allocated(self) -> _job_pb2.Share: ...
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def foreign(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.GpuProcess]:
+        """processes of no job that keep it from being offered"""
+
     def __init__(
         self,
         *,
@@ -877,10 +970,11 @@ class NodeGpu(_message.Message):
         reading: _agent_pb2.GpuReading | None = ...,
         share_allocated: _job_pb2.Share | None = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -903,6 +997,7 @@ class Node(_message.Message):
     CHECKPOINT_ROOT_ID_FIELD_NUMBER: _builtins.int
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CGROUP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
@@ -916,6 +1011,8 @@ class Node(_message.Message):
     checkpoint_root_id: _builtins.str
     last_seen: _builtins.float
     version: _builtins.str
+    cgroup: _builtins.str
+    """below which each attempt gets a control group; empty: none does; unset: not known"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeGpu]: ...
     def __init__(
@@ -934,12 +1031,15 @@ class Node(_message.Message):
         checkpoint_root_id: _builtins.str = ...,
         last_seen: _builtins.float = ...,
         version: _builtins.str = ...,
+        cgroup: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
+    _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cgroup) -> _WhichOneofReturnType__cgroup | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
 

@@ -16,6 +16,8 @@ OPTIONAL: Final = (
     "class", "user", "bag", "gpus_min", "gpus_max", "gpu_mem_gib", "cpus", "mem_gib", "grace_s", "priority", "weight",
     "preemptible", "requested_s",
 )  # fmt: skip
+NOTES: Final = ("command", "utilisation")
+"""What `ebb observe` notes for people."""
 _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -25,7 +27,7 @@ def read_plain(path: Path) -> Workload:
     What is missing or empty has a default: class ``be``, 1 GPU (of ``gpus_min`` and ``gpus_max``, the one that is there
     stands for both), the GPU memory of its share, no CPUs, memory or grace period, priority 42, weight 1, preemptible,
     and nothing that its user requested. GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines
-    need not be sorted.
+    need not be sorted. The columns `NOTES` may be there, and are not read.
     """
     jobs = sorted(_jobs(path), key=lambda job: job.submit_s)
     return Workload(path.name, jobs)
@@ -44,7 +46,7 @@ def write_csv(workload: Workload, path: Path) -> None:
 
 def _jobs(path: Path) -> Iterator[SimJob]:
     seen: dict[str, int] = {}
-    for row in read_rows(path, REQUIRED, OPTIONAL):
+    for row in read_rows(path, REQUIRED, OPTIONAL + NOTES):
         low, high = _range(row)
         yield SimJob(
             id=row.unseen("id", seen),

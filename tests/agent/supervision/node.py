@@ -10,6 +10,7 @@ from ebbtide_agent import procfs, recovery, survivors
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 DEADLINE_S = 20.0
@@ -55,7 +56,7 @@ def gpus(count: int, share: tuple[int, int] = (1, 1), mem_bytes: int = 4 * GIB) 
 class Node:
     """One node's attempts, and everything they reported."""
 
-    def __init__(self, disk: Path, fake_gpus: bool = False, warm: int = 0) -> None:
+    def __init__(self, disk: Path, fake_gpus: bool = False, warm: int = 0, sharing: Sharing | None = None) -> None:
         self.dir = disk / "node"
         self.checkpoints = disk / "checkpoints" / "c1"
         self.changes: list[agent_pb2.AttemptStatus] = []
@@ -67,6 +68,7 @@ class Node:
             on_change=self._note,
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
             warm=warm,
+            sharing=sharing,
         )
 
     def _note(self, status: agent_pb2.AttemptStatus) -> None:

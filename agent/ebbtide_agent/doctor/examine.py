@@ -1,0 +1,116 @@
+"""Makes all checks in processes that can be lost, and never waits longer than a check may take."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import Any
+
+from ebbtide_agent.doctor.finding import Finding, problem
+from ebbtide_agent.doctor.probes import GROUPS, Probe
+from ebbtide_agent.doctor.subject import Subject
+
+_START_S = 10.0  # a process may take to begin
+_END_S = 1.0  # and to be gone once it was killed; one in the kernel's hands is left there
+
+
+def examine(
+    subject: Subject, begins: Callable[[str], None], groups: dict[str, tuple[Probe, ...]] = GROUPS
+) -> list[Finding]:
+    """Every finding, in the order of the groups; ``begins`` hears of each check from threads of their own."""
+    with ThreadPoolExecutor(len(groups)) as pool:
+        running = {pool.submit(_group, subject, probes, begins): name for name, probes in groups.items()}
+        done = {running[future]: future.result() for future in as_completed(running)}
+    return [finding for name in groups for finding in done[name]]
+
+
+def _group(subject: Subject, probes: Sequence[Probe], begins: Callable[[str], None]) -> list[Finding]:
+    """One check after the other; after one that hung or crashed, a new process goes on with the next."""
+    found, rest = list[Finding](), list(probes)
+    while rest:
+        child = _Child(subject, rest)
+        try:
+            for message in child.messages():
+                if name := message.get("begins"):
+                    begins(name)
+                    child.began(name)
+                else:
+                    found.append(Finding.from_json(message["found"]))
+        except _Lost as lost:
+            found.append(lost.finding)
+        finally:
+            child.end()
+        rest = child.left
+    return found
+
+
+class _Lost(Exception):
+    """The process hung or died amid a check."""
+
+    def __init__(self, check: str, what: str) -> None:
+        super().__init__(what)
+        advice = "sudo dmesg | tail: a driver or a disk that hangs is named there"
+        self.finding = problem(check, what, advice)
+
+
+class _Child:
+    """A process that makes some checks. `left`: those that it has not begun."""
+
+    def __init__(self, subject: Subject, probes: Sequence[Probe]) -> None:
+        self.left = list(probes)
+        self._current: Probe | None = None
+        self._deadline = time.monotonic() + _START_S
+        # -P: no file of the directory that we are in is taken for a module.
+        command = [sys.executable, "-P", "-m", "ebbtide_agent.doctor", *(probe.name for probe in probes)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(subject.to_json()).encode())
+
+    def began(self, name: str) -> None:
+        """It has begun this check, and may take as long as that may."""
+        probe = next(probe for probe in self.left if probe.name == name)
+        self.left = self.left[self.left.index(probe) + 1 :]
+        self._current, self._deadline = probe, time.monotonic() + probe.limit_s
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What it tells, to its good end. Raises _Lost."""
+        assert self._process.stdout is not None
+        descriptor, text = self._process.stdout.fileno(), b""
+        while True:
+            if not select.select([descriptor], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
+                raise self._lost("did not answer in time")
+            data = os.read(descriptor, 65536)
+            if not data:
+                break
+            *lines, text = (text + data).split(b"\n")
+            yield from map(json.loads, lines)
+        if code := self._process.wait():
+            raise self._lost(f"crashed ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})")
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _lost(self, what: str) -> _Lost:
+        if self._current is None:  # it never came to the first: there is no sense in another try
+            name, self.left = self.left[0].name, []
+            return _Lost(name, f"{what}: the checks could not begin")
+        return _Lost(self._current.name, f"{what}, after {self._current.limit_s:g} s" if "time" in what else what)

@@ -1,0 +1,65 @@
+"""What a process is given that has a share of a GPU: the way to its MPS server, or a limit for PyTorch's allocator."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ebbtide_agent.mps.control import Control
+from ebbtide_agent.supervisor.intent import Gpu, Intent
+
+_MIB = 1024 * 1024
+# What the driver takes for a process beside its allocations; PyTorch's limit does not see it.
+_CONTEXT_BYTES = 512 * _MIB
+# The first that knows the option; earlier ones refuse to start with it.
+_FIRST_TORCH = (2, 10)
+_OPTION = "per_process_memory_fraction"
+
+
+def mps_environment(control: Control, gpu: Gpu, processes: int) -> dict[str, str]:
+    """Make the processes clients of this daemon, each with its part of the job's share and memory.
+
+    MPS limits each process for itself. The server sees one GPU, so that the clients' is number 0 for it.
+    """
+    mem_mib = gpu.mem_bytes // processes // _MIB
+    percent = -(-100 * gpu.numerator // (gpu.denominator * processes))
+    return {
+        **control.environment,
+        **({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mem_mib}M"} if mem_mib else {}),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent),
+    }
+
+
+def without_mps(directory: Path) -> dict[str, str]:
+    """Keep the processes out of any MPS server, even one that somebody runs where CUDA looks by default."""
+    return {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "none")}
+
+
+def allocator_environment(gpu: Gpu, total_bytes: int, intent: Intent) -> dict[str, str]:
+    """Have PyTorch's allocator keep to the job's memory on this GPU, of `total_bytes` in all.
+
+    Added to what the user has set; empty if the user has set this, or if the job's PyTorch would not understand.
+    """
+    if not gpu.mem_bytes or not total_bytes or torch_version(intent.command, intent.env) < _FIRST_TORCH:
+        return {}
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set is the one that counts
+    name = next((name for name in names if name in intent.env), "PYTORCH_ALLOC_CONF")
+    given = intent.env.get(name, "")
+    if _OPTION in given:
+        return {}
+    usable = max(gpu.mem_bytes - _CONTEXT_BYTES, gpu.mem_bytes // 2) // intent.processes
+    option = f"{_OPTION}:{usable / total_bytes:.4f}"
+    return {name: f"{given},{option}" if given else option}
+
+
+def torch_version(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, ...]:
+    """Version of the PyTorch that this command would import, as far as its environment shows; empty if unknown."""
+    program = shutil.which(command[0], path=env.get("PATH", "")) if command else None
+    homes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", "")]
+    if program is not None and Path(program).name.startswith("python"):
+        homes = [str(Path(program).parents[1])]  # it decides, whatever is active besides
+    for home in filter(None, homes):
+        for path in sorted(Path(home).glob("lib/python3*/site-packages/torch-*.dist-info")):
+            if found := re.match(r"torch-(\d+)\.(\d+)", path.name):
+                return int(found[1]), int(found[2])
+    return ()

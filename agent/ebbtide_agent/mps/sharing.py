@@ -1,0 +1,388 @@
+"""How the jobs on one GPU share it, for every GPU of the node, and what is done when an MPS server fails.
+
+All shares of a GPU share it in one way at a time: as clients of an MPS server, or by time-slicing. A server's failure
+is that of all its clients: they are ended together, and go on from their last checkpoints. Nobody is to blame for a
+server that died. For a fatal fault it is whoever ended first, in the second before it was found, and was the only
+client, or was ended by a signal, or is first for the second time: else it may well be a victim that noticed first.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from ebbtide_agent.apart import apart
+from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
+from ebbtide_agent.mps import daemon as daemons
+from ebbtide_agent.mps.control import Control, ControlFailed
+from ebbtide_agent.mps.daemon import FAULT, Daemon
+from ebbtide_agent.mps.environment import allocator_environment, mps_environment, without_mps
+from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
+from ebbtide_agent.supervisor.cgroup import Group, delegated, group_name
+from ebbtide_agent.supervisor.intent import Gpu as Part
+from ebbtide_agent.supervisor.intent import Intent
+
+log = logging.getLogger(__name__)
+
+AttemptKey = tuple[str, int]  # job id, attempt
+
+# How often it is looked whether daemon and server live, and after how many looks the server is asked how it is.
+_LOOK_S = 1.0
+_LOOKS_PER_QUESTION = 30
+_SILENT_TIMES = 3
+# An attempt that ended by itself so shortly before a fault was found may have caused it.
+_CAUSE_S = 1.0
+# How long a launch waits for what was on its GPU before; a failed server may hang in the driver.
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.05
+_SETTINGS_S = 10.0
+# The first compute capability with limits for each client, and with memory of its own for each.
+_VOLTA = 7
+# After a daemon that did not start.
+_TRY_AGAIN_S = 600.0
+_RESTARTING = "MPS server failed; restarting"
+
+
+class Way(StrEnum):
+    """How an attempt shares its GPU."""
+
+    MPS = "mps"
+    TIME_SLICING = "time-slicing"
+
+
+class NotShared(Exception):
+    """The attempt cannot be started on its GPU now; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An attempt that ended by itself, and not well."""
+
+    at: float  # on the monotonic clock
+    key: AttemptKey
+    signalled: bool
+
+
+@dataclass(slots=True)
+class _Shared:
+    """One GPU, and who shares it."""
+
+    control: Control
+    ways: dict[AttemptKey, Way] = field(default_factory=dict)
+    daemon: Daemon | None = None
+    failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of who must go on from a checkpoint
+    ends: list[_End] = field(default_factory=list)  # in their order
+    silent: int = 0  # questions in a row that were not answered
+    trouble: str = ""  # why nothing may be placed on it
+    not_before: float = 0.0  # a daemon that did not start is tried again
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    watch: "asyncio.Task[None] | None" = None
+
+    def clients(self) -> list[AttemptKey]:
+        """The attempts that compute through the server."""
+        return [key for key, way in self.ways.items() if way is Way.MPS]
+
+
+def _ignore(key: AttemptKey, reason: str) -> None:
+    pass
+
+
+class Sharing:
+    """Who shares which GPU how. `fail` is called for each attempt that has to end because its server failed.
+
+    `binary` is NVIDIA's control program; empty: no MPS.
+    """
+
+    def __init__(self, node_dir: Path, binary: str = "", look_s: float = _LOOK_S) -> None:
+        self._directory = node_dir.resolve() / "mps"
+        self._binary = binary
+        self._look_s = look_s
+        self._gpus: dict[str, _Shared] = {}
+        self._mem_bytes: dict[str, int] = {}
+        self._fit = frozenset[str]()
+        self._is_real = False
+        self._driver_limits = True  # as far as is known
+        self._suspects = set[str]()  # jobs that were first to end in a fault
+        self.fail: Callable[[AttemptKey, str], None] = _ignore
+
+    async def start(self) -> None:
+        """Take over the daemons of the agent before this one. Raises OSError."""
+        for record in await asyncio.to_thread(daemons.records, self._directory):
+            found = Daemon.load(record)
+            if found is None:
+                log.error("event=damaged-record file=%s", record.name)
+                continue
+            self._gpus[found.control.uuid] = _Shared(found.control, daemon=found)
+            log.info("event=mps-adopted gpu=%s daemon=%d", found.control.uuid, found.daemon.pid)
+
+    def adopt(self, intent: Intent) -> None:
+        """Count an attempt that the agent before this one has launched."""
+        part = _part_of(intent)
+        if part is not None and intent.sharing:
+            self._gpu(part.uuid).ways[intent.job_id, intent.attempt] = Way(intent.sharing)
+
+    def watch(self) -> None:
+        """Watch over what was taken over, now that it is known who is there."""
+        for gpu in self._gpus.values():
+            if gpu.daemon is not None:
+                self._watch(gpu)
+
+    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], Settings], *, fake: bool) -> None:
+        """Learn which GPUs there are; `settings` may block for ever, and then there is no MPS."""
+        self._is_real = not fake
+        self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
+        if self._binary:
+            try:
+                async with asyncio.timeout(_SETTINGS_S):
+                    self._fit = await apart(lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings)))
+            except TimeoutError:
+                log.error("event=no-mps reason='the driver does not say how its GPUs are set'")
+
+    def has_mps(self, uuid: str) -> bool:
+        """Whether shares of this GPU compute through an MPS server as a rule."""
+        return uuid in self._fit
+
+    async def prepare(self, intent: Intent) -> Intent:
+        """The intent with how it shares its GPU, and what that takes, ready to be launched. Raises NotShared."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                part = _part_of(intent)
+                if part is not None:
+                    return await self._share(intent, part)
+                for held in intent.gpus:
+                    await self._vacate(held.uuid)
+                return intent
+        except TimeoutError:
+            raise NotShared(f"the MPS server that was on its GPU does not end ({_PATIENCE_S:g} s)") from None
+
+    def left(self, key: AttemptKey) -> None:
+        """No process of the attempt is left."""
+        for gpu in self._gpus.values():
+            if gpu.ways.pop(key, None) is not None:
+                gpu.failures.pop(key, None)
+                gpu.changed.set()
+
+    async def verdict(self, intent: Intent, signalled: bool) -> str:
+        """Why an attempt that did not end well has only its server to blame; empty if it is to blame itself.
+
+        `signalled`: its process was ended by a signal.
+        """
+        part, key = _part_of(intent), (intent.job_id, intent.attempt)
+        gpu = None if part is None else self._gpus.get(part.uuid)
+        if gpu is None or gpu.daemon is None or gpu.ways.get(key) is not Way.MPS:
+            return ""
+        if key not in gpu.failures:
+            now = time.monotonic()
+            gpu.ends = [*(end for end in gpu.ends if end.at >= now - _CAUSE_S), _End(now, key, signalled)]
+            await self._question(gpu, gpu.daemon)
+        return gpu.failures.get(key, "")
+
+    def seen(self, reading: Reading) -> Reading:
+        """What a GPU said, without the processes of our server, and unhealthy while that is being replaced."""
+        gpu = self._gpus.get(reading.uuid)
+        if gpu is None:
+            return reading
+        own = {process.pid for process in gpu.daemon.processes} if gpu.daemon is not None else set()
+        others = reading.processes and tuple(process for process in reading.processes if process.pid not in own)
+        return replace(reading, processes=others, unhealthy_reason=reading.unhealthy_reason or gpu.trouble)
+
+    async def close(self) -> None:
+        """Let go of the daemons, which go on as their clients do; end those that have none."""
+        watches = [gpu.watch for gpu in self._gpus.values() if gpu.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        for gpu in self._gpus.values():
+            if gpu.daemon is not None and not gpu.ways:
+                await self._end(gpu, gpu.daemon)
+
+    # --- launching ---
+
+    async def _vacate(self, uuid: str) -> None:
+        """Wait until the daemon of a GPU has ended that has failed, or that nobody needs any more."""
+        gpu = self._gpus.get(uuid)
+        while gpu is not None and gpu.daemon is not None and (gpu.trouble or not gpu.ways):
+            gpu.changed.set()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _share(self, intent: Intent, part: Part) -> Intent:
+        gpu = self._gpu(part.uuid)
+        async with gpu.turn:
+            wait = gpu.daemon is not None and (bool(gpu.trouble) or (intent.swaps and not gpu.ways))
+            if not wait:
+                gpu.ways[intent.job_id, intent.attempt] = way = await self._way(gpu, intent)
+        if wait:
+            await self._vacate(part.uuid)
+            return await self._share(intent, part)
+        if way is Way.MPS:
+            environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
+        else:
+            total_bytes = self._mem_bytes.get(part.uuid, 0)
+            environment = allocator_environment(part, total_bytes, intent) if self._is_real else {}
+            limited_by = "pytorch" if environment else ""
+            environment |= without_mps(self._directory) if intent.swaps else {}
+        if self._is_real and await self._limit(intent, part):
+            limited_by = "driver"
+        return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
+
+    async def _limit(self, intent: Intent, part: Part) -> bool:
+        """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""
+        parent = delegated() if self._driver_limits and part.mem_bytes else None
+        group = None if parent is None else Group.create(parent, group_name(intent.node_dir, _name(intent)))
+        if group is None:
+            return False
+        try:
+            await apart(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
+        except NotLimited as error:
+            group.remove()
+            self._driver_limits = False  # it is a matter of driver and rights, not of the job
+            log.info("event=no-driver-limits gpu=%s reason=%r", part.uuid, str(error))
+            return False
+        return True
+
+    async def _way(self, gpu: _Shared, intent: Intent) -> Way:
+        if intent.swaps and gpu.clients():
+            raise NotShared("jobs on its GPU compute through an MPS server, and the driver swaps nobody beside one")
+        if intent.swaps or Way.TIME_SLICING in gpu.ways.values():
+            return Way.TIME_SLICING
+        if gpu.daemon is None and not await self._start_daemon(gpu):
+            return Way.TIME_SLICING
+        return Way.MPS
+
+    async def _start_daemon(self, gpu: _Shared) -> bool:
+        uuid = gpu.control.uuid
+        if uuid not in self._fit or time.monotonic() < gpu.not_before:
+            return False
+        try:
+            gpu.daemon = await apart(partial(daemons.start, gpu.control))
+        except (ControlFailed, OSError) as error:
+            gpu.not_before = time.monotonic() + _TRY_AGAIN_S
+            log.error("event=mps-not-started gpu=%s reason=%r", uuid, str(error))
+            return False
+        log.info("event=mps-started gpu=%s daemon=%d", uuid, gpu.daemon.daemon.pid)
+        self._watch(gpu)
+        return True
+
+    def _gpu(self, uuid: str) -> _Shared:
+        known = self._gpus.get(uuid)
+        if known is None:
+            control = Control(self._binary, uuid, self._directory / uuid.removeprefix("GPU-")[:8])
+            known = self._gpus[uuid] = _Shared(control)
+        return known
+
+    # --- watching ---
+
+    def _watch(self, gpu: _Shared) -> None:
+        watching = self._look_after(gpu)
+        gpu.watch = asyncio.create_task(watching, name=f"MPS of {gpu.control.uuid}")
+
+    async def _look_after(self, gpu: _Shared) -> None:
+        """Until the daemon has ended."""
+        looks = 0
+        while (daemon := gpu.daemon) is not None:
+            looks += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await gpu.changed.wait()
+            gpu.changed.clear()
+            try:
+                await self._look(gpu, daemon, ask=looks % _LOOKS_PER_QUESTION == 0)
+            except Exception:
+                log.exception("event=mps-watch-failed gpu=%s", gpu.control.uuid)
+
+    async def _look(self, gpu: _Shared, daemon: Daemon, *, ask: bool) -> None:
+        if gpu.trouble:
+            if not gpu.clients():
+                await self._end(gpu, daemon)
+        elif gpu.ways:
+            if died := daemon.died():
+                self._declare(gpu, died)
+            elif ask:
+                await self._question(gpu, daemon)
+        elif not await self._has_clients(daemon):
+            await self._end(gpu, daemon)
+
+    async def _question(self, gpu: _Shared, daemon: Daemon) -> None:
+        """Ask the server how it is. A busy machine may be slow to answer once."""
+        try:
+            failure = await apart(daemon.failure)
+            gpu.silent = 0
+        except ControlFailed as error:
+            gpu.silent += 1
+            log.warning("event=mps-silent gpu=%s times=%d reason=%r", gpu.control.uuid, gpu.silent, str(error))
+            failure = f"it has not answered {gpu.silent} times: {error}" if gpu.silent >= _SILENT_TIMES else ""
+        if failure:
+            self._declare(gpu, failure)
+
+    async def _has_clients(self, daemon: Daemon) -> bool:
+        """Whether processes that no attempt accounts for compute through it."""
+        with suppress(ControlFailed):
+            return bool(await apart(daemon.clients))
+        return False
+
+    def _declare(self, gpu: _Shared, failure: str) -> None:
+        """The server has failed: all its clients end, and nobody is placed on the GPU until it is gone."""
+        if gpu.trouble:
+            return
+        gpu.trouble = _RESTARTING
+        cause = self._cause(gpu) if failure == FAULT else None
+        reason = f"the MPS server of GPU {gpu.control.uuid} failed ({failure})"
+        victims = [key for key in gpu.clients() if key != cause]
+        words = "unknown" if cause is None else f"{cause[0]}.{cause[1]}"
+        log.error(
+            "event=mps-failed gpu=%s reason=%r clients=%d cause=%s", gpu.control.uuid, failure, len(victims), words
+        )
+        gpu.failures |= dict.fromkeys(victims, reason)
+        gpu.ends.clear()
+        gpu.changed.set()
+        for key in victims:
+            self.fail(key, reason)
+
+    def _cause(self, gpu: _Shared) -> AttemptKey | None:
+        """Who has most likely brought the fault about, if that can be told."""
+        since = time.monotonic() - _CAUSE_S
+        first = next((end for end in gpu.ends if end.at >= since), None)
+        if first is None:
+            return None
+        job = first.key[0]
+        certain = first.signalled or gpu.clients() == [first.key] or job in self._suspects
+        self._suspects.add(job)
+        return first.key if certain else None
+
+    async def _end(self, gpu: _Shared, daemon: Daemon) -> None:
+        """End the daemon, so that the next share of the GPU starts a new one."""
+        async with gpu.turn:
+            if gpu.ways and not gpu.trouble:
+                return  # somebody came meanwhile
+            left = await apart(partial(daemons.end, daemon))
+            if left:
+                pids = ",".join(str(process.pid) for process in left)
+                gpu.trouble = f"MPS server failed and does not end (pid {pids})"
+                log.error("event=mps-not-ended gpu=%s pids=%s", gpu.control.uuid, pids)
+                return
+            gpu.daemon, gpu.trouble, gpu.silent = None, "", 0
+            log.info("event=mps-ended gpu=%s", gpu.control.uuid)
+
+
+def _name(intent: Intent) -> str:
+    return f"{intent.job_id}.{intent.attempt}"
+
+
+def _part_of(intent: Intent) -> Part | None:
+    """The one GPU that the job has a share of; None for a job on whole ones, or on none."""
+    return next((gpu for gpu in intent.gpus if gpu.numerator < gpu.denominator), None)
+
+
+def _is_fit(gpu: Gpu, settings: Callable[[str], Settings]) -> bool:
+    """Whether there can be an MPS server with limits for this GPU."""
+    if gpu.parent or not gpu.uuid.startswith("GPU-"):
+        return False  # a slice of one
+    found = settings(gpu.uuid)
+    major = gpu.compute_capability.partition(".")[0]
+    return not found.mig and found.compute_mode != "prohibited" and (not major or int(major) >= _VOLTA)

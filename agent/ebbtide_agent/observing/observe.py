@@ -1,0 +1,45 @@
+"""Look, write down, wait; until the time is over or somebody asks to stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ebbtide_agent.gpu.backend import GpuBackend
+from ebbtide_agent.observing.recording import Recording, Summary
+from ebbtide_agent.observing.sight import look
+
+
+class Clock(Protocol):
+    """The time, and waiting for it."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+
+    def wait_until(self, at: float) -> bool:
+        """Wait; False if somebody asks to stop meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often to look, and for how long; seconds."""
+
+    every_s: float = 15.0
+    for_s: float | None = None  # None: until asked to stop
+    whole_commands: bool = False
+
+
+def observe(
+    backend: GpuBackend, recording: Recording, plan: Plan, clock: Clock, progress: Callable[[Summary], None]
+) -> Summary:
+    """Record until the plan's time is over or the clock says stop; ``progress`` hears of every look. Raises OSError."""
+    began = clock.now()
+    end = None if plan.for_s is None else began + plan.for_s
+    number = 0
+    while True:
+        recording.take(look(backend, clock.now(), plan.whole_commands))
+        progress(recording.summary())
+        # Counted from the beginning, so that looks do not drift; a look that took too long skips those it missed.
+        number = max(number + 1, int((clock.now() - began) / plan.every_s))
+        due = began + number * plan.every_s
+        if (end is not None and due > end) or not clock.wait_until(due):
+            return recording.summary()

@@ -1,0 +1,139 @@
+"""``ebb observe``: what runs on a node that nobody manages."""
+
+import select
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ebbtide_cli.cluster import Settings
+from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.processes import stop_signals
+from ebbtide_cli.text import plural
+from ebbtide_cli.values import format_duration
+from ebbtide_cli.verb import DURATION, examples, json_option
+
+if TYPE_CHECKING:
+    from ebbtide_agent.gpu.backend import GpuBackend
+    from ebbtide_agent.observing.recording import Summary
+
+SHORTEST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """This machine's time; a byte on `stop` asks to stop."""
+
+    stop: int
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def wait_until(self, at: float) -> bool:
+        """Wait; False if asked to stop meanwhile."""
+        return not select.select([self.stop], [], [], max(0.0, at - time.time()))[0]
+
+
+@click.command(
+    epilog=examples(
+        "ebb observe --out lab.csv",
+        "ebb observe --out lab.csv --every 15s --for 7d --min 300s --anonymous",
+        "ebb simulate --workload lab.csv --nodes 1x4 --policy fitgpp",
+    )
+)
+@click.option("--out", metavar="FILE", required=True, type=click.Path(path_type=Path), help="CSV to write jobs to.")
+@click.option("--every", metavar="TIME", type=DURATION, default="15s", show_default=True, help="Between two looks.")
+@click.option("--for", "for_s", metavar="TIME", type=DURATION, help="How long (default: until Ctrl-C).")
+@click.option("--min", "min_s", metavar="TIME", type=DURATION, default="300s", show_default=True,
+              help="Leave out what was on a GPU for less.")  # fmt: skip
+@click.option("--commands", is_flag=True, help="Note whole command lines, not only the program's name.")
+@click.option("--anonymous", is_flag=True, help="Note a number for each user instead of the name.")
+@click.option("--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), or fake ones.")
+@click.option("--node", metavar="NAME", default="", help="Of fake GPUs: whose (default: that of 'ebb up', the host's).")
+@json_option
+def command(
+    out: Path,
+    every: float,
+    for_s: float | None,
+    min_s: float,
+    commands: bool,
+    anonymous: bool,
+    gpus: str,
+    node: str,
+    as_json: bool,
+) -> None:
+    """Record which processes are on this node's GPUs as jobs that 'ebb simulate' can replay; change nothing.
+
+    Needs neither a master nor an agent. Stopped and started again with the same FILE it goes on where it was.
+    """
+    from ebbtide_agent.observing.observe import Plan, observe
+    from ebbtide_agent.observing.recording import CannotRecord, opened, replay_command
+
+    if every < SHORTEST_S:
+        raise Failure(f"observe: --every: {every:g} s is less than {SHORTEST_S:g} s", USAGE)
+    if not out.absolute().parent.is_dir():
+        raise Failure(f"observe: --out {out}: its directory does not exist", USAGE)
+    backend = _backend(gpus, node)
+    plan = Plan(every, for_s, commands)
+    try:
+        with (
+            opened(out, backend.gpus(), min_s, anonymous) as recording,
+            stop_signals() as stop,
+            StatusLine(wanted=not as_json) as line,
+        ):
+            summary = observe(backend, recording, plan, WallClock(stop), lambda s: line.show(*_progress(s)))
+    except CannotRecord as error:
+        raise Failure(f"observe: {error}") from None
+    replay = replay_command(out, summary)
+    if as_json:
+        print_json(asdict(summary) | {"file": str(out), "replay": replay})
+    else:
+        _print(out, summary, replay)
+
+
+def _backend(gpus: str, node: str) -> "GpuBackend":
+    """The GPUs to look at; `Failure` if there are none."""
+    from ebbtide_agent.gpu import is_fake, open_backend
+    from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
+    from ebbtide_agent.node import node_name
+
+    home = Home.current()
+    settings = Settings.remembered(home)
+    try:
+        if is_fake(gpus):
+            name = node_name(node or (settings.node if settings else ""))
+            return open_backend(gpus, home.root / "nodes" / name / "gpus", in_use=True)
+        backend = open_nvml()
+    except ValueError as error:
+        raise Failure(f"observe: {error}", USAGE) from None
+    except NvmlUnavailable as error:
+        raise Failure(f"observe: no GPU to look at: {error} ('ebb doctor' says more)", FAILED) from None
+    if not backend.gpus():
+        raise Failure("observe: the driver knows of no GPU ('ebb doctor' says more)", FAILED)
+    return backend
+
+
+def _progress(summary: "Summary") -> tuple[str, ...]:
+    return (
+        f"{format_duration(summary.seconds)}: {plural(summary.jobs, 'job')}, {summary.running} of them running,",
+        f"{summary.gpu_hours:.1f} GPU-hours of {plural(summary.users, 'user')}; Ctrl-C ends",
+    )
+
+
+def _print(out: Path, summary: "Summary", replay: str) -> None:
+    jobs, users = plural(summary.jobs, "job"), plural(summary.users, "user")
+    busy = "" if summary.utilisation is None else f", {summary.utilisation:.0%} busy"
+    print(f"{out}: {jobs} of {users} in {format_duration(summary.seconds)}")
+    print(f"  {summary.gpu_hours:.1f} GPU-hours; of {plural(summary.gpus, 'GPU')} {summary.in_use:.0%} in use{busy}")
+    if summary.running:
+        print(f"  {summary.running} still ran: recorded as long as they were seen; go on with the same --out")
+    if summary.short:
+        print(f"  {summary.short} left out: too short")
+    if summary.foreign:
+        print(f"  {summary.foreign} of processes that this machine does not show (in a container): without a user")
+    print(f"What Ebbtide would have made of it:\n  {replay}" if summary.jobs else "Nothing to simulate yet.")

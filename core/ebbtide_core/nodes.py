@@ -1,0 +1,52 @@
+"""What is heard of nodes, and of their GPUs' health."""
+
+from dataclasses import replace
+
+from ebbtide_core import events as e
+from ebbtide_core import foreign
+from ebbtide_core.model import JobState
+from ebbtide_core.state import ClusterState
+
+
+def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
+    if (known := state.books.nodes.get(event.node)) is not None:
+        foreign.count(state, known, now, goes_on=True)
+    node = state.books.register(event, now)
+    state.unreachable.discard(node.id)
+    state.awaited.discard(node.id)
+    state.roomier.add(node.id)
+    for job in state.jobs_on(node):
+        if job.state is JobState.UNREACHABLE:
+            job.reason = f"node {node.id} is back"
+        state.refresh(job, now)
+
+
+def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
+    if (node := state.books.nodes.get(event.node)) is not None:
+        node.connected = False
+        node.last_seen = now
+        state.books.refresh(node)
+
+
+def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
+    node = state.books.nodes[event.node]
+    foreign.count(state, node, now, goes_on=False)
+    node.connected, node.lost = False, True
+    state.books.refresh(node)
+    state.unreachable.add(node.id)
+    state.awaited.discard(node.id)
+    for job in state.jobs_on(node):
+        if job.live is not None:
+            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
+        state.refresh(job, now)
+
+
+def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
+    node = state.books.nodes[event.node]
+    if event.healthy:
+        node.quarantine.pop(event.gpu, None)
+    if event.gpu in node.gpus:
+        facts = node.gpus[event.gpu]
+        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
+        state.books.refresh(node)
+        state.roomier.add(node.id)
