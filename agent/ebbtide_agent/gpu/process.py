@@ -20,7 +20,8 @@ from ebbtide_agent.gpu.xids import worst
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 2.0
+# Longer than `reader` waits: on a busy machine a process may only have had no turn.
+TIMEOUT_S = 5.0
 # The first call to a driver that nobody has used yet attaches every GPU: seconds, with eight of them.
 OPEN_S = 30.0
 # How often it is asked again whether there is a driver by now, or whether a GPU that is gone is back.
