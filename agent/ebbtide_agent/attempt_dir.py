@@ -59,10 +59,13 @@ class AttemptDir:
         except FileNotFoundError:
             return None
 
-    def dirty_gpus(self) -> list[str] | None:
-        """The GPUs that were not released in time; None if the others are not proven free either."""
+    def dirty_gpus(self) -> dict[str, str] | None:
+        """The GPUs that were not released in time, and why; None if the others are not proven free either."""
         content = read_json(self.path / "freed.json")
-        return None if content is None else [str(uuid) for uuid in content.get("dirty_gpus", [])]
+        if content is None:
+            return None
+        reasons = content.get("dirty_reasons", {})
+        return {str(uuid): str(reasons.get(uuid, "")) for uuid in content.get("dirty_gpus", [])}
 
     def mps_failure(self) -> str | None:
         """The failure of an MPS server that ended it; empty if none did, None if nobody has found out."""
@@ -100,8 +103,8 @@ class AttemptDir:
         """Durable when this returns: what was reported once must not be reported differently later."""
         write_json(self.path / "exit.json", content)
 
-    def record_freed(self, dirty_gpus: list[str]) -> None:
-        self._draft("freed.json", {"dirty_gpus": dirty_gpus}).rename(self.path / "freed.json")
+    def record_freed(self, dirty: dict[str, str]) -> None:
+        self._draft("freed.json", {"dirty_gpus": list(dirty), "dirty_reasons": dirty}).rename(self.path / "freed.json")
 
     def record_mps_failure(self, failure: str) -> None:
         """Durable, as the final status is that it belongs to."""

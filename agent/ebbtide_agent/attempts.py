@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -71,6 +71,7 @@ class Attempts:
         self._sharing.fail = self._fail
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
+        self.gone: Callable[[Sequence[str]], Awaitable[str]] | None = None  # which of these GPUs is gone, if one is
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for their checkpoint
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
@@ -173,11 +174,11 @@ class Attempts:
         known.place.forget()
         del self._attempts[job_id, attempt]
 
-    def mark_freed(self, job_id: str, attempt: int, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs of an attempt that exited are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs of an attempt that exited are free, but for the dirty ones and why. Raises OSError."""
         known = self._attempts.get((job_id, attempt))
         if known is not None:
-            known.mark_freed(dirty_gpus)
+            known.mark_freed(dirty)
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
@@ -189,6 +190,27 @@ class Attempts:
         """The live processes of each live attempt, its supervisor excepted."""
         supervisors = [(key, attempt.supervisor()) for key, attempt in list(self._attempts.items())]
         return {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+
+    def groups(self) -> dict[Path, AttemptKey]:
+        """The control groups of the attempts that have one."""
+        found = {key: attempt.place.cgroup() for key, attempt in self._attempts.items()}
+        return {path: key for key, path in found.items() if path is not None}
+
+    def by_environment(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
+        """The attempts that those of these processes name in their environment which were launched here. May block."""
+        names = survivors.attempts_of(self._node_dir, pids)
+        return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
+
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
+        known = self._attempts.get((seen.job_id, seen.attempt))
+        if known is not None:
+            known.note_memory(seen, tell)
+
+    def is_over(self, job_id: str, attempt: int) -> bool:
+        """Whether it is proven that the attempt has ended. Of one that nothing is known of, nothing is."""
+        known = self._attempts.get((job_id, attempt))
+        return known.is_over if known is not None else AttemptDir.of(self._node_dir, job_id, attempt).is_forgotten()
 
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""
@@ -287,9 +309,12 @@ class Attempts:
         self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._changed, self._sharing.verdict)
+        attempt = Supervised(place, intent, self._changed, self._sharing.verdict, self._find_lost_gpu)
         self._attempts[attempt.key] = attempt
         return attempt
+
+    async def _find_lost_gpu(self, intent: Intent) -> str:
+        return "" if self.gone is None else await self.gone([gpu.uuid for gpu in intent.gpus])
 
     def _changed(self, status: agent_pb2.AttemptStatus) -> None:
         attempt = self._attempts.get((status.job_id, status.attempt))

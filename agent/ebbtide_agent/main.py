@@ -21,11 +21,13 @@ from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
-from ebbtide_agent.freeing import Freeing, idle_baselines
+from ebbtide_agent.foreign import Notifier, parse_command
+from ebbtide_agent.freeing import Freeing
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.idle import Idle
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import Link
 from ebbtide_agent.mps.sharing import Sharing
@@ -33,6 +35,7 @@ from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor.cgroup import delegated
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.watchdog import Watchdog
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
 
@@ -58,6 +61,7 @@ class AgentOptions:
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
     share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
+    on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
 class CannotRun(Exception):
@@ -74,6 +78,7 @@ def run(options: AgentOptions) -> int:
         name = node_name(options.name)
         find_master = _master_finder(options)
         network = Network.parse(options.interface, options.ports)
+        parse_command(options.on_foreign)
         if gpu.is_fake(options.gpus):
             parse_profile(options.gpus)
         mps.find_binary(options.mps, fake=gpu.is_fake(options.gpus))
@@ -169,11 +174,20 @@ async def _serve_for_ever(
         backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
         closing.callback(backend.close)
         reader = GpuReader(backend)
-        attribution = Attribution(attempts.pids)
-        baselines = idle_baselines(await reader.read_all(), held=_held_gpus(attempts))
-        freeing = Freeing(attempts, reader, attribution, baselines)
+        attribution = Attribution(attempts.pids, groups=attempts.groups, environments=attempts.by_environment)
+        idle = Idle(node_dir / "idle.json")
+        freeing = Freeing(attempts, reader, attribution, idle)
         closing.push_async_callback(freeing.close)
-        telemetry = Telemetry(reader, attribution, sharing)
+        telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts), sharing)
+        watchdog = Watchdog(attempts, reader, attribution, idle)
+        closing.push_async_callback(watchdog.close)
+        telemetry.listeners += [freeing.look, watchdog.look]
+        attempts.gone = reader.gone
+        if command := parse_command(options.on_foreign):
+            notifier = Notifier(command, name, attribution.is_foreign)
+            closing.push_async_callback(notifier.close)
+            telemetry.listeners.append(notifier.look)
+        await telemetry.inventory()  # what is idle now is known before anything starts
         link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]

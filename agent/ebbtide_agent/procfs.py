@@ -25,6 +25,7 @@ class ProcessStat:
     alive: bool  # False: a zombie, which holds no memory any more
     cpu_s: float
     stopped: bool = False  # by SIGSTOP or a like: it computes nothing until SIGCONT
+    in_kernel: bool = False  # it sleeps there, and nothing wakes it: not even SIGKILL, and whoever looks into it waits
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -44,6 +45,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         alive=fields[0] not in _DEAD_STATES,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         stopped=fields[0] in _STOPPED_STATES,
+        in_kernel=fields[0] == "D",
     )
 
 

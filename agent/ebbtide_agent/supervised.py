@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -37,10 +37,12 @@ class Supervised:
         intent: Intent,
         on_change: Callable[[agent_pb2.AttemptStatus], None],
         verdict: Callable[[Intent, bool], Awaitable[str]],
+        find_lost_gpu: Callable[[Intent], Awaitable[str]],
     ) -> None:
         """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
 
-        It says how the server failed if that is to blame.
+        It says how the server failed if that is to blame. `find_lost_gpu` names one of the GPUs that the attempt was
+        launched on and that is gone now, if one is.
         """
         self.place = place
         self.intent = intent
@@ -54,6 +56,9 @@ class Supervised:
         self._verdict = verdict
         self._judging: asyncio.Task[None] | None = None
         self._mps_failure: str | None = None
+        self._find_lost_gpu = find_lost_gpu
+        self._autopsy: asyncio.Task[None] | None = None
+        self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
@@ -83,7 +88,7 @@ class Supervised:
     async def close(self) -> None:
         """Let go of the attempt; a running one goes on."""
         self._closed = True
-        tasks = [task for task in (self._recovery, self._judging) if task is not None]
+        tasks = [task for task in (self._recovery, self._judging, self._autopsy) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -104,12 +109,23 @@ class Supervised:
         """Ask the attempt, which has left its GPU so often, to come back."""
         self._order_move({"do": "resume", "swaps": swaps})
 
-    def mark_freed(self, dirty_gpus: Sequence[str]) -> None:
-        """Note that the GPUs are free, all but the dirty ones. Raises OSError."""
+    def mark_freed(self, dirty: Mapping[str, str]) -> None:
+        """Note that the GPUs are free, but for the dirty ones and why. Raises OSError."""
         if self.status.phase not in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
             return
-        self.place.record_freed(list(dirty_gpus))
-        self._change(_freed(self.status, dirty_gpus))
+        self.place.record_freed(dict(dirty))
+        self._change(_freed(self.status, dirty))
+
+    def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
+        """Note what was seen of its GPU memory, the fields of `seen`; it is told now, or with what is told next."""
+        self._memory = seen
+        if self.is_over or not tell:
+            return
+        status = agent_pb2.AttemptStatus()
+        status.CopyFrom(self.status)
+        for field in ("overran_gpu", "overran_bytes", "allowed_bytes"):
+            status.ClearField(field)
+        self._change(status)
 
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
@@ -117,7 +133,7 @@ class Supervised:
 
     def apply(self, content: dict[str, Any]) -> None:
         """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
-        if self.is_over:
+        if self.is_over or self._autopsy is not None:
             return
         try:
             status = status_of(content)
@@ -133,8 +149,19 @@ class Supervised:
                 self._judge(content, signalled=status.exit.signal > 0)
                 return
             status.exit.mps_failure = failure or ""
-        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty_gpus := self._dirty_gpus()) is not None:
-            status = _freed(status, dirty_gpus)
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty := self._dirty_gpus()) is not None:
+            status = _freed(status, dirty)
+        if _failed_by_itself(status) and self.intent.gpus and not status.exit.mps_failure:
+            self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
+        else:
+            self._change(status)
+
+    async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
+        """Before anybody hears that it failed: was it a GPU that failed?"""
+        try:
+            status.exit.lost_gpu = await self._find_lost_gpu(self.intent)
+        except Exception:
+            log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
 
     def fail(self, failure: str) -> None:
@@ -178,6 +205,7 @@ class Supervised:
         if status.phase != self.status.phase:
             name = agent_pb2.AttemptPhase.Name(status.phase).removeprefix("ATTEMPT_PHASE_").lower()
             log.info("event=%s job=%s attempt=%d refusal=%r", name, *self.key, status.refusal)
+        status.MergeFrom(self._memory)
         changed = status != self.status
         self.status = status
         self.settled.set()
@@ -248,7 +276,7 @@ class Supervised:
         self._use(channel)
         return True
 
-    def _dirty_gpus(self) -> list[str] | None:
+    def _dirty_gpus(self) -> dict[str, str] | None:
         """What an agent before this one has proven of the GPUs; None if nothing, so that it is proven anew."""
         try:
             return self.place.dirty_gpus()
@@ -256,9 +284,15 @@ class Supervised:
             return None
 
 
-def _freed(status: agent_pb2.AttemptStatus, dirty_gpus: Sequence[str]) -> agent_pb2.AttemptStatus:
+def _failed_by_itself(status: agent_pb2.AttemptStatus) -> bool:
+    """Whether it has come to an end that would be charged to its job."""
+    over = status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED)
+    return over and not status.exit.stop_requested and bool(status.exit.exit_code or status.exit.signal)
+
+
+def _freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
     freed = agent_pb2.AttemptStatus()
     freed.CopyFrom(status)
     freed.phase = agent_pb2.ATTEMPT_PHASE_FREED
-    freed.dirty_gpus[:] = dirty_gpus
+    freed.dirty_gpus[:], freed.dirty_reasons[:] = list(dirty), list(dirty.values())
     return freed

@@ -40,6 +40,15 @@ def by_attempt(node_dir: Path) -> dict[str, list[Identity]]:
     return found
 
 
+def attempts_of(node_dir: Path, pids: frozenset[int]) -> dict[int, str]:
+    """The attempt directories' names of those of these processes that agents of this node launched. May block."""
+    prefix = os.fsencode(attempts_dir(node_dir)) + b"/"
+    # Of another user's processes nothing is believed: anybody could give his own a job's socket.
+    mine = [pid for pid in pids if procfs.owner_uid(pid) == os.geteuid() and not _sleeps_in_kernel(pid)]
+    paths = {pid: path for pid in mine if (path := _socket_path(pid)).startswith(prefix)}
+    return {pid: _name_below(prefix, path) for pid, path in paths.items()}
+
+
 def _descendants(ancestor: Identity) -> list[Identity]:
     """Whatever they may have got rid of, they have their ancestor."""
     below = [process for pid in descendants(ancestor.pid) if (process := Identity.of(pid)) is not None]
@@ -58,10 +67,14 @@ def _launched_below(directory: Path, candidates: Iterable[Identity]) -> list[tup
             if _sleeps_in_kernel(process.pid):
                 undecided.append(process)
             elif (path := _socket_path(process.pid)).startswith(prefix):
-                found.append((process, os.fsdecode(path.removeprefix(prefix).partition(b"/")[0])))
+                found.append((process, _name_below(prefix, path)))
         waiting = undecided if time.monotonic() < deadline else []
         time.sleep(_PAUSE_S if waiting else 0.0)
     return found
+
+
+def _name_below(prefix: bytes, path: bytes) -> str:
+    return os.fsdecode(path.removeprefix(prefix).partition(b"/")[0])
 
 
 def _own_processes() -> list[Identity]:
@@ -72,11 +85,8 @@ def _own_processes() -> list[Identity]:
 
 
 def _sleeps_in_kernel(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] == "D"
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.in_kernel
 
 
 def _socket_path(pid: int) -> bytes:

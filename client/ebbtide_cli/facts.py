@@ -261,10 +261,18 @@ def _allocation_facts(node: client_pb2.NodeAllocation) -> Facts:
     return {"node": node.node, "gpus": gpus}
 
 
+def why_unusable(gpu: client_pb2.NodeGpu) -> str:
+    """Why nothing is started on a GPU: the master set it aside, or its last reading says so; empty: it is usable."""
+    if not gpu.info.healthy:
+        return gpu.info.unhealthy_reason or "unhealthy"
+    if gpu.HasField("reading") and not gpu.reading.healthy:
+        return gpu.reading.unhealthy_reason or "unhealthy"
+    return ""
+
+
 def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
     reading = gpu.reading
-    # Before the first reading arrives, what the node said of the GPU when it attached is all there is.
-    health = reading if gpu.HasField("reading") else gpu.info
+    unusable = why_unusable(gpu)
     return {
         "uuid": gpu.info.uuid,
         "index": gpu.info.index,
@@ -272,8 +280,8 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "mem_bytes": gpu.info.mem_bytes,
         "mem_used_bytes": _optional(reading, "mem_used_bytes"),
         "utilisation": _optional(reading, "utilisation"),
-        "healthy": health.healthy,
-        "unhealthy_reason": health.unhealthy_reason,
+        "healthy": not unusable,
+        "unhealthy_reason": unusable,
         "temperature_c": _optional(reading, "temperature_c"),
         "power_w": _optional(reading, "power_w"),
         "pci_bus_id": gpu.info.pci_bus_id or None,

@@ -194,12 +194,13 @@ class NodeLost(Event):
 
 @frozen
 class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again."""
+    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
 
     node: NodeId
     gpu: GpuId
     healthy: bool
     reason: str = ""
+    gone: bool = False
 
 
 @frozen
@@ -272,12 +273,18 @@ class AttemptExited(Event):
 
 @frozen
 class AttemptFreed(Event):
-    """The attempt's GPUs are free again, but for ``dirty_gpus``, whose memory was not released in time."""
+    """The attempt's GPUs are free again, but for ``dirty_gpus``, and ``dirty_reasons`` says why each is not."""
 
     job: JobId
     attempt: int
     dirty_gpus: tuple[GpuId, ...] = ()
     node: NodeId = EVERY_NODE
+    dirty_reasons: tuple[str, ...] = ()
+
+    def why_dirty(self, gpu: GpuId) -> str:
+        """Why one of ``dirty_gpus`` is not free, in words."""
+        known = dict(zip(self.dirty_gpus, self.dirty_reasons, strict=False))
+        return known.get(gpu) or "its memory was not released"
 
 
 @frozen

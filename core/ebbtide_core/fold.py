@@ -325,7 +325,7 @@ def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: fl
     for piece in attempt.allocation:
         node = state.books.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
-            reason = node.quarantine[gpu] = f"job {job.id} ended, but its memory was not released"
+            reason = node.quarantine[gpu] = f"job {job.id} ended, but {event.why_dirty(gpu)}"
             node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
             state.books.refresh(node)
 

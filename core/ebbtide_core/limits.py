@@ -43,6 +43,8 @@ STORY_LENGTH: Final = 64
 """Events of one job that the core remembers for its error messages; the journal keeps all of them."""
 GANG_GRACE_S: Final = 5.0
 """What the nodes of a job have to end once one of them has failed; their processes often hang in a collective."""
+LOST_GPU_GRACE_S: Final = 30.0
+"""What an attempt has to end at most once a GPU of it is gone; its processes often hang in the driver."""
 GANG_FOLLOW_S: Final = 10.0
 """How long the other nodes of a job may go on once its first has ended well."""
 MAX_FRUITLESS_SUSPENSIONS: Final = 3

@@ -114,6 +114,7 @@ class StopCause(Enum):
     OVERRAN = "overran its GPU memory"
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
+    LOST_GPU = "GPU lost"
 
     @property
     def final(self) -> bool:
@@ -287,7 +288,8 @@ class Checkpoint:
 class ExitFacts:
     """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it.
 
-    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known.
+    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
+    gone when it ended, if one was.
     """
 
     exit_code: int = 0
@@ -306,3 +308,4 @@ class ExitFacts:
     mps_failure: str = ""
     gpu_mem_peak_bytes: int | None = None
     out_of_memory: bool = False
+    lost_gpu: str = ""

@@ -102,7 +102,7 @@ def _about_attempt(event: Event) -> str:
             why = f" ({exit.mps_failure})" if exit.mps_failure else ", out of GPU memory" if exit.out_of_memory else ""
             return f"attempt {event.attempt} ended{_on(event.node)}: {describe_exit(exit)}{why}{free}"
         case e.AttemptFreed():
-            dirty = f" but for {', '.join(event.dirty_gpus)}" if event.dirty_gpus else ""
+            dirty = "".join([f"; not {gpu}: {event.why_dirty(gpu)}" for gpu in event.dirty_gpus])
             return f"what attempt {event.attempt} held{_on(event.node)} is free{dirty}"
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"

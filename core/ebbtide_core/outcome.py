@@ -50,6 +50,8 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     if failure := exit.swap_failure or exit.mps_failure:
         ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
         return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
+    if cause is StopCause.LOST_GPU or (cause is None and exit.lost_gpu):
+        return _read_loss(exit, spec)
     if not exit.stop_requested or cause is None:
         outcome = _read_unrequested(exit)
         return outcome if outcome.ending is Ending.COMPLETED else gone or outcome
@@ -89,6 +91,16 @@ def _read_unrequested(exit: ExitFacts) -> Outcome:
     if exit.signal == 0 and exit.exit_code in AGAIN_EXITS:
         return Outcome(Ending.REQUEUED, f"asked to be run again ({describe_exit(exit)})")
     return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
+
+
+def _read_loss(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    """A GPU of it was lost: whatever it made of that is not its fault."""
+    asked = exit.stop_requested and exit.delivered
+    outcome = _read_suspension(exit, spec) if asked else _read_unrequested(exit)
+    if outcome.ending is Ending.COMPLETED:
+        return outcome
+    saved = outcome.ending is Ending.SUSPENDED and outcome.clean
+    return Outcome(Ending.INTERRUPTED, f"interrupted: its GPU was lost ({describe_exit(exit)})", clean=saved)
 
 
 def _read_suspension(exit: ExitFacts, spec: JobSpec) -> Outcome:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits, memory, moving, rates
+from ebbtide_core import gang, interference, limits, losses, memory, moving, rates
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -124,6 +124,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.AttemptExited: _after_end,
     e.AttemptRefused: _after_end,
     e.NodeRegistered: _after_registration,
+    e.GpuHealthChanged: losses.stop_on,
 }
 """Facts that follow from an event, once it was applied."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core import foreign, limits
+from ebbtide_core import foreign
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import GpuId, JobId, NodeId
@@ -17,16 +17,21 @@ from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
-from ebbtide_master.convert import facts_of_status, foreign_from_messages, order_to_message, registration_from_hello
+from ebbtide_master.convert import (
+    MAX_NOTE_LENGTH,
+    facts_of_status,
+    foreign_from_messages,
+    order_to_message,
+    registration_from_hello,
+)
 from ebbtide_master.loop import MasterLoop
+from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
 """How long a node may be disconnected before it counts as lost."""
-IDLE_GPU_BYTES: Final = 512 * limits.MIB
-"""What a driver and a display may keep on a GPU that nobody computes on."""
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
 
 log = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ class Session:
         self.registered = False
         self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
-        self.healthy = {GpuId(gpu.uuid): gpu.healthy for gpu in hello.gpus}
+        self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
 
@@ -258,32 +263,31 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def _take_readings(self, session: Session, heartbeat: agent_pb2.Heartbeat) -> None:
         """Keep the readings; that a GPU became unusable, or usable again, is a fact."""
         node = NodeId(session.hello.node)
-        known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.healthy}
-        changed = [gpu for gpu, reading in known.items() if session.healthy[gpu] != reading.healthy]
+        known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
+        health = {gpu: (reading.healthy, reading.gone) for gpu, reading in known.items()}
+        changed = [gpu for gpu in known if session.health[gpu] != health[gpu]]
         foreign_on = {
             gpu: _settled(reading, session.readings.get(gpu))
             for gpu, reading in known.items()
             if reading.healthy and not reading.processes_unknown
         }
         session.readings |= known
-        session.healthy |= {gpu: reading.healthy for gpu, reading in known.items()}
+        session.health |= health
 
         def facts(cluster: Cluster) -> Iterator[Event]:
+            set_aside = set(cluster.state.books.nodes[node].quarantine)
             for gpu in changed:
-                yield e.GpuHealthChanged(node, gpu, known[gpu].healthy, known[gpu].unhealthy_reason)
-            for gpu in list(cluster.state.books.nodes[node].quarantine):
-                if gpu in known and _released(known[gpu]):
+                reading = known[gpu]
+                if gpu not in set_aside or not reading.healthy:
+                    reason = reading.unhealthy_reason[:MAX_NOTE_LENGTH]
+                    yield e.GpuHealthChanged(node, gpu, reading.healthy, reason, reading.gone)
+            for gpu in set_aside & known.keys():
+                if is_released(known[gpu], cluster):
                     yield e.GpuHealthChanged(node, gpu, True)
             for gpu, processes in foreign_on.items():
                 yield from _foreign(node, gpu, processes, cluster)
 
         await self.loop.tell(facts, lambda _: None)
-
-
-def _released(reading: agent_pb2.GpuReading) -> bool:
-    """Whether nothing is left on a GPU that was quarantined for memory that a job had not released."""
-    idle = reading.HasField("mem_used_bytes") and reading.mem_used_bytes <= IDLE_GPU_BYTES
-    return reading.healthy and idle and not reading.processes
 
 
 def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None) -> list[agent_pb2.GpuProcess]:

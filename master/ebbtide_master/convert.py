@@ -204,7 +204,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         mem_bytes, note = _bytes(status.swapped_bytes), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
-        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part)
+        reasons = tuple(reason[:MAX_NOTE_LENGTH] for reason in status.dirty_reasons)
+        yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
@@ -228,6 +229,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         mps_failure=record.mps_failure[:MAX_NOTE_LENGTH],
         gpu_mem_peak_bytes=_bytes(status.gpu_mem_peak_bytes) if status.HasField("gpu_mem_peak_bytes") else None,
         out_of_memory=record.out_of_memory,
+        lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
     )
 
 

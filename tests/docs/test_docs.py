@@ -214,6 +214,10 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
         (dataclasses.replace(STOPPED, exit_code=code), StopCause.EXPELLED) for code in (0, 1, 85)
     ],
     "the exit status is not known": [(ExitFacts(lost=True), cause) for cause in (None, SUSPEND)],
+    "a GPU of it was lost, and it did not complete": [
+        (ExitFacts(exit_code=1, lost_gpu="GPU-0"), None),
+        *[(dataclasses.replace(STOPPED, exit_code=code), StopCause.LOST_GPU) for code in (0, 1, 85)],
+    ],
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_master import agents
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from tests.master.world import EXITED, FREED, GIB, REFUSED, RUNNING, a_master, make_hello, make_status
+from tests.master.world import EXITED, FREED, GIB, REFUSED, RUNNING, STEPPED_ASIDE, a_master, make_hello, make_status
 
 
 async def test_a_node_is_welcomed_and_shown(tmp_path: Path) -> None:
@@ -304,3 +304,41 @@ async def test_a_node_may_hang_up_at_once_and_nothing_is_lost_by_it(
         await master.agent("n2")
         assert (await master.until_node("n2", "up")).state == "up"
         assert not master.service.consumer.done()
+
+
+async def test_a_gpu_that_is_lost_stops_its_job_and_one_that_does_not_answer_does_not(tmp_path: Path) -> None:
+    def beat(gone: bool, reason: str) -> agent_pb2.Heartbeat:
+        reading = agent_pb2.GpuReading(uuid="n1-0", healthy=False, unhealthy_reason=reason, gone=gone)
+        return agent_pb2.Heartbeat(gpus=[reading])
+
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1", 2)
+        job = await master.running(agent)
+        await agent.send(heartbeat=beat(False, "NVML does not answer"))
+        await agent.send(heartbeat=beat(True, "GPU is lost"))
+        assert (await agent.receive("stop")).grace_s == 30.0
+        assert (await master.show(job)).reason == "GPU n1-0 of node n1 is lost: GPU is lost"
+        await agent.report(job, 1, FREED, dirty_gpus=["n1-0"], dirty_reasons=["the GPU is gone"], exit=STEPPED_ASIDE)
+        assert [gpu.uuid for gpu in (await agent.receive("launch")).gpus] == ["n1-1"]
+        assert (await master.kinds()).count("StopRequested") == 1
+
+
+async def test_a_quarantined_gpu_that_answers_again_but_is_not_empty_stays_set_aside(tmp_path: Path) -> None:
+    def beat(used: int, healthy: bool = True) -> agent_pb2.Heartbeat:
+        reading = agent_pb2.GpuReading(uuid="n1-0", mem_used_bytes=used, healthy=healthy)
+        return agent_pb2.Heartbeat(gpus=[reading])
+
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1", 1)
+        job = await master.running(agent)
+        await agent.report(job, 1, FREED, dirty_gpus=["n1-0"], dirty_reasons=["4.0 GiB are in use"])
+        await agent.receive("forget")
+        (gpu,) = (await master.until_node("n1", "up")).gpus
+        assert (gpu.info.healthy, gpu.info.unhealthy_reason) == (False, f"job {job} ended, but 4.0 GiB are in use")
+        waiting = await master.submit()
+        await agent.send(heartbeat=beat(4 * GIB, healthy=False))
+        await agent.send(heartbeat=beat(4 * GIB))
+        assert (await master.show(waiting)).state == job_pb2.JOB_STATE_PENDING
+        await agent.send(heartbeat=beat(2**20))
+        assert (await agent.receive("launch")).job_id == waiting
+        assert (await master.kinds()).count("GpuHealthChanged") == 2

@@ -59,6 +59,10 @@ class GpuReader:
         """The state of every GPU by UUID, those among them that were found only now."""
         return await self._read(None)
 
+    async def gone(self, uuids: Iterable[str]) -> str:
+        """One of these GPUs that is lost for certain now; empty: none is."""
+        return next((uuid for uuid, reading in (await self.read(uuids)).items() if reading.gone), "")
+
     async def read(self, uuids: Iterable[str]) -> Readings:
         """The state of these GPUs by UUID."""
         asked = tuple(uuids)

@@ -16,6 +16,7 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
         "ebb agent --warm 4",
         "ebb agent --mps off",
         "ebb agent --share-with-foreign",
+        "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     )
 )
@@ -51,6 +52,12 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     is_flag=True,
     help="Offer shares of GPUs that others compute on, beside what these use (default: not offered while they do).",
 )
+@click.option(
+    "--on-foreign",
+    metavar="COMMAND",
+    default="",
+    help="Run this, without a shell, for each process that appears on a GPU and is of no job (EBB_FOREIGN_PID, …).",
+)
 def command(
     name: str,
     gpus: str,
@@ -63,6 +70,7 @@ def command(
     warm: int,
     mps: str,
     share_with_foreign: bool,
+    on_foreign: str,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
@@ -81,5 +89,6 @@ def command(
             warm=warm,
             mps=mps,
             share_with_foreign=share_with_foreign,
+            on_foreign=on_foreign,
         )
     )

@@ -4,7 +4,7 @@ import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import node_facts, share_of
+from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_count
 from ebbtide_cli.values import format_size
@@ -46,7 +46,6 @@ def _print_node(node: client_pb2.Node) -> None:
 def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
     reading = gpu.reading
     used = format_size(reading.mem_used_bytes) if reading.HasField("mem_used_bytes") else "?"
-    health = reading if gpu.HasField("reading") else gpu.info
     return (
         str(gpu.info.index),
         gpu.info.model,
@@ -55,7 +54,7 @@ def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
         format_count(share_of(gpu.share_allocated)),
         ",".join(gpu.job_ids) or "-",
         "; ".join(_process(process) for process in reading.processes if not process.job_id) or "-",
-        "" if health.healthy else health.unhealthy_reason or "unhealthy",
+        why_unusable(gpu),
     )
 
 

@@ -128,6 +128,8 @@ class Draft:
     def wait(self, job: Job, share: int | None = None) -> None:
         """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
         need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
+        if job.gpu_mem_bytes and job.own_room is None:
+            need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
         self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:

@@ -470,6 +470,8 @@ class GpuReading(_message.Message):
     POWER_W_FIELD_NUMBER: _builtins.int
     XIDS_FIELD_NUMBER: _builtins.int
     PROCESSES_UNKNOWN_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    IDLE_BYTES_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     mem_used_bytes: _builtins.int
     """unset: not available"""
@@ -482,7 +484,11 @@ class GpuReading(_message.Message):
     temperature_c: _builtins.int
     power_w: _builtins.float
     processes_unknown: _builtins.bool
-    """they could not be listed this time"""
+    """`processes` is not available, which is not the same as empty"""
+    gone: _builtins.bool
+    """it is lost for certain: what computed on it has come to its end"""
+    idle_bytes: _builtins.int
+    """what it showed as used when last nothing ran on it"""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]: ...
     @_builtins.property
@@ -503,11 +509,15 @@ class GpuReading(_message.Message):
         power_w: _builtins.float | None = ...,
         xids: _abc.Iterable[_builtins.int] | None = ...,
         processes_unknown: _builtins.bool = ...,
+        gone: _builtins.bool = ...,
+        idle_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes", "_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "idle_bytes", b"idle_bytes", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "utilisation", b"utilisation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "healthy", b"healthy", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "processes_unknown", b"processes_unknown", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes", "_mem_reserved_bytes", b"_mem_reserved_bytes", "_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_utilisation", b"_utilisation", "gone", b"gone", "healthy", b"healthy", "idle_bytes", b"idle_bytes", "mem_reserved_bytes", b"mem_reserved_bytes", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "processes", b"processes", "processes_unknown", b"processes_unknown", "temperature_c", b"temperature_c", "unhealthy_reason", b"unhealthy_reason", "utilisation", b"utilisation", "uuid", b"uuid", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__idle_bytes: _TypeAlias = _typing.Literal["idle_bytes"]  # noqa: Y015
+    _WhichOneofArgType__idle_bytes: _TypeAlias = _typing.Literal["_idle_bytes", b"_idle_bytes"]  # noqa: Y015
     _WhichOneofReturnType__mem_reserved_bytes: _TypeAlias = _typing.Literal["mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofArgType__mem_reserved_bytes: _TypeAlias = _typing.Literal["_mem_reserved_bytes", b"_mem_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__mem_used_bytes: _TypeAlias = _typing.Literal["mem_used_bytes"]  # noqa: Y015
@@ -518,6 +528,8 @@ class GpuReading(_message.Message):
     _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
     _WhichOneofReturnType__utilisation: _TypeAlias = _typing.Literal["utilisation"]  # noqa: Y015
     _WhichOneofArgType__utilisation: _TypeAlias = _typing.Literal["_utilisation", b"_utilisation"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_bytes) -> _WhichOneofReturnType__idle_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_reserved_bytes) -> _WhichOneofReturnType__mem_reserved_bytes | None: ...
     @_typing.overload
@@ -755,6 +767,7 @@ class AttemptStatus(_message.Message):
     OVERRAN_BYTES_FIELD_NUMBER: _builtins.int
     ALLOWED_BYTES_FIELD_NUMBER: _builtins.int
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    DIRTY_REASONS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -806,6 +819,10 @@ class AttemptStatus(_message.Message):
     def start(self) -> Global___StartRecord:
         """how the first rank came to its first step"""
 
+    @_builtins.property
+    def dirty_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why, for each of dirty_gpus"""
+
     def __init__(
         self,
         *,
@@ -834,10 +851,11 @@ class AttemptStatus(_message.Message):
         overran_bytes: _builtins.int = ...,
         allowed_bytes: _builtins.int = ...,
         gpu_mem_peak_bytes: _builtins.int | None = ...,
+        dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
@@ -910,6 +928,7 @@ class ExitRecord(_message.Message):
     SWAP_FAILURE_FIELD_NUMBER: _builtins.int
     MPS_FAILURE_FIELD_NUMBER: _builtins.int
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
+    LOST_GPU_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -939,6 +958,8 @@ class ExitRecord(_message.Message):
     """that the MPS server failed through which it computed, and not because of it"""
     out_of_memory: _builtins.bool
     """it failed, and the end of its log says that a GPU's memory was used up"""
+    lost_gpu: _builtins.str
+    """UUID of a GPU of it that was gone when it ended; empty: of none it is known"""
     def __init__(
         self,
         *,
@@ -958,10 +979,11 @@ class ExitRecord(_message.Message):
         swap_failure: _builtins.str = ...,
         mps_failure: _builtins.str = ...,
         out_of_memory: _builtins.bool = ...,
+        lost_gpu: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "lost_gpu", b"lost_gpu", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import os
+import signal
 import time
 
 import pytest
 from ebbtide_agent.attribution import Attribution
-from ebbtide_agent.freeing import TOLERANCE_BYTES, Freeing, idle_baselines
-from ebbtide_agent.gpu.backend import GpuProcess, Reading
+from ebbtide_agent.freeing import Freeing
+from ebbtide_agent.gpu.backend import Reading
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
+from ebbtide_agent.idle import TOLERANCE_BYTES, Idle
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
@@ -21,6 +23,12 @@ JOB = ("17", 1)
 GONE = 2**22 + 1  # above every pid the kernel gives
 
 
+@pytest.fixture
+def immortal(monkeypatch):
+    """Processes that no signal reaches, as if they hung in the driver."""
+    monkeypatch.setattr("ebbtide_agent.identity.Identity.signal", lambda *_: False)
+
+
 class Attempts:
     """Records what is proven; `allocation` and `pids` are set by the test."""
 
@@ -28,6 +36,7 @@ class Attempts:
         self.gpus: dict[tuple[str, int], tuple[GpuAllocation, ...]] = {}
         self.running: dict[tuple[str, int], tuple[int, ...]] = {}
         self.freed: dict[tuple[str, int], list[str]] = {}
+        self.reasons: dict[str, str] = {}
         self.marks = 0
         self.disk_full = False
 
@@ -37,22 +46,29 @@ class Attempts:
     def pids(self):
         return self.running
 
-    def mark_freed(self, job_id, attempt, dirty_gpus):
+    def is_over(self, job_id, attempt):
+        return (job_id, attempt) in self.freed
+
+    def mark_freed(self, job_id, attempt, dirty):
         if self.disk_full:
             self.disk_full = False
             raise OSError("No space left on device")
         self.marks += 1
-        self.freed[job_id, attempt] = list(dirty_gpus)
+        self.reasons |= dirty
+        self.freed[job_id, attempt] = sorted(dirty)
 
 
 class Bench:
     """Freeing over a backend."""
 
-    def __init__(self, backend, baselines=None, patience_s=10.0) -> None:
+    def __init__(self, backend, idle_bytes=None, patience_s=10.0) -> None:
         self.attempts = Attempts()
         self.reader = GpuReader(backend)
         self.attribution = Attribution(self.attempts.pids)
-        self.freeing = Freeing(self.attempts, self.reader, self.attribution, baselines or {}, patience_s)
+        self.idle = Idle()
+        shown = (idle_bytes or {}).items()
+        self.idle.learn({uuid: Reading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
+        self.freeing = Freeing(self.attempts, self.reader, self.attribution, self.idle, patience_s)
 
     def exited(self, key=JOB, **fields) -> None:
         phase = fields.pop("phase", agent_pb2.ATTEMPT_PHASE_EXITED)
@@ -91,7 +107,7 @@ async def test_a_gpu_that_is_already_free_is_found_so_at_the_first_look():
 
 
 @pytest.mark.parametrize("allocate", [whole, half])
-async def test_an_attempt_is_freed_when_its_process_has_gone(fake_node, allocate):
+async def test_an_attempt_is_freed_when_its_process_has_gone(fake_node, allocate, immortal):
     node = fake_node("2xT4")
     process = node.start({node.uuids[0]: 2 * GIB})
     bench = Bench(node.backend)
@@ -165,7 +181,7 @@ async def test_an_exclusive_gpu_may_keep_half_a_gib_above_what_it_shows_when_idl
     library = HandNvml()
     idle = 300 << 20
     library.memory(0, used=idle + above_idle)
-    bench = Bench(NvmlBackend(library), baselines={"GPU-0": idle}, patience_s=0.02)
+    bench = Bench(NvmlBackend(library), idle_bytes={"GPU-0": idle}, patience_s=0.02)
     bench.attempts.gpus[JOB] = whole("GPU-0")
     bench.exited()
     assert await bench.outcome() == ([] if free else ["GPU-0"])
@@ -185,7 +201,7 @@ async def test_a_dead_process_that_the_driver_still_lists_holds_its_memory():
     assert await bench.outcome() == []
 
 
-async def test_without_memory_figures_the_processes_decide():
+async def test_without_memory_figures_the_processes_decide(immortal):
     library = HandNvml()
     for version in ("memory v2", "memory v1"):
         library.answer(version, 0, hand_nvml.NOT_SUPPORTED)
@@ -249,10 +265,11 @@ async def test_a_full_disk_delays_the_proof_and_does_not_lose_it(fake_node, monk
     assert await bench.outcome() == []
 
 
-async def test_closing_leaves_the_unproven_for_the_next_agent(fake_node):
+async def test_closing_leaves_the_unproven_for_the_next_agent(fake_node, immortal):
     node = fake_node("1xT4")
-    node.faults(lost=node.uuids)
+    ours = node.start({node.uuids[0]: GIB})
     bench = Bench(node.backend)
+    bench.attempts.running = {JOB: (ours.pid,)}
     bench.attempts.gpus[JOB] = whole(*node.uuids)
     bench.exited()
     await asyncio.sleep(0.02)
@@ -260,14 +277,62 @@ async def test_closing_leaves_the_unproven_for_the_next_agent(fake_node):
     assert bench.attempts.freed == {}
 
 
-def test_only_an_empty_gpu_that_no_attempt_holds_shows_what_idle_means():
-    readings = {
-        "idle": Reading("idle", mem_used_bytes=7, processes=()),
-        "busy": Reading("busy", mem_used_bytes=GIB, processes=(GpuProcess(1, GIB),)),
-        "held": Reading("held", mem_used_bytes=GIB, processes=()),
-        "silent": Reading("silent", mem_used_bytes=GIB, processes=None),
-    }
-    assert idle_baselines(readings, held=frozenset({"held"})) == {"idle": 7}
+async def test_a_process_of_the_job_that_is_left_on_the_gpu_is_killed(fake_node):
+    node = fake_node("1xT4")
+    left = node.start({node.uuids[0]: 10 * GIB})
+    bench = Bench(node.backend)
+    bench.attempts.running[JOB] = (left.pid,)
+    bench.attempts.gpus[JOB] = whole(*node.uuids)
+    bench.exited()
+    assert await bench.outcome() == []
+    assert left.wait() == -signal.SIGKILL
+
+
+async def test_nobody_elses_process_is_killed(fake_node):
+    node = fake_node("1xT4")
+    foreign, neighbour, ours = (node.start({node.uuids[0]: GIB}) for _ in range(3))
+    bench = Bench(node.backend)
+    bench.attempts.running = {("18", 1): (neighbour.pid,), JOB: (ours.pid,)}
+    bench.attempts.gpus[JOB] = half(*node.uuids)
+    bench.exited()
+    assert await bench.outcome() == []
+    assert ours.wait() == -signal.SIGKILL
+    assert (foreign.poll(), neighbour.poll()) == (None, None)
+
+
+async def test_memory_that_no_process_has_makes_a_shared_gpu_dirty_and_the_reason_says_so(fake_node):
+    node = fake_node("1xT4")
+    node.faults(release_after_s={node.uuids[0]: 60})
+    neighbour, ours = node.start({node.uuids[0]: GIB}), node.start({node.uuids[0]: 3 * GIB})
+    bench = Bench(node.backend, {node.uuids[0]: 16 << 20}, patience_s=0.05)
+    bench.attempts.running = {("18", 1): (neighbour.pid,)}
+    bench.attempts.gpus[JOB] = half(*node.uuids)
+    await bench.reader.read_all()
+    node.end(ours)
+    bench.exited()
+    assert await bench.outcome() == node.uuids
+    assert bench.attempts.reasons == {node.uuids[0]: "3.0 GiB are in use, and no process has them"}
+
+
+async def test_a_process_that_cannot_be_ended_makes_the_gpu_dirty_and_is_named(fake_node, immortal):
+    node = fake_node("1xT4")
+    ours = node.start({node.uuids[0]: GIB})
+    bench = Bench(node.backend, patience_s=0.05)
+    bench.attempts.running = {JOB: (ours.pid,)}
+    bench.attempts.gpus[JOB] = whole(*node.uuids)
+    bench.exited()
+    assert await bench.outcome() == node.uuids
+    assert bench.attempts.reasons == {node.uuids[0]: f"its process {ours.pid} does not end"}
+
+
+async def test_a_gpu_that_is_lost_for_certain_is_told_at_once(fake_node):
+    node = fake_node("2xT4")
+    node.faults(lost=[node.uuids[0]])
+    bench = Bench(node.backend, patience_s=1000.0)
+    bench.attempts.gpus[JOB] = whole(*node.uuids)
+    bench.exited()
+    assert await bench.outcome() == [node.uuids[0]]
+    assert bench.attempts.reasons == {node.uuids[0]: "the GPU is gone: GPU is lost"}
 
 
 def _count_calls(library, function):

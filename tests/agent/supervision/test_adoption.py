@@ -133,13 +133,14 @@ async def test_proven_free_gpus_and_dirty_ones_are_remembered(agent):
     async with agent() as node:
         await node.run(python("pass"), job_id="1")
         await node.run(python("pass"), job_id="2")
-        node.attempts.mark_freed("1", 1, [])
-        node.attempts.mark_freed("2", 1, ["GPU-1"])
+        node.attempts.mark_freed("1", 1, {})
+        node.attempts.mark_freed("2", 1, {"GPU-1": "stuck"})
         await node.until(lambda: node.changes[-1].dirty_gpus == ["GPU-1"])
         assert node.status("1").phase == FREED
     async with agent() as node:
         assert (node.status("1").phase, node.status("1").dirty_gpus) == (FREED, [])
         assert (node.status("2").phase, node.status("2").dirty_gpus) == (FREED, ["GPU-1"])
+        assert node.status("2").dirty_reasons == ["stuck"]
         assert node.phases("1") == [FREED]
 
 
@@ -147,7 +148,7 @@ async def test_a_running_attempt_is_not_marked_as_freed(agent):
     async with agent() as node:
         await node.launch(SLEEP)
         await node.running()
-        node.attempts.mark_freed("1", 1, [])
+        node.attempts.mark_freed("1", 1, {})
         assert node.status().phase == RUNNING
 
 

@@ -1,0 +1,37 @@
+"""What becomes of jobs whose GPU is lost.
+
+A GPU that is gone takes what computed on it along: the attempt is asked to end, with a short grace period because its
+processes often hang in the driver, and the job goes on elsewhere from its last checkpoint. It is not charged for it,
+whether it ended by that or failed before. A GPU that only fails to answer stops nobody.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core import events as e
+from ebbtide_core import limits
+from ebbtide_core.job import Job
+from ebbtide_core.model import GpuId, StopCause
+from ebbtide_core.reconcile import stop
+from ebbtide_core.state import ClusterState
+from ebbtide_core.swaps import SWAPPED_FOR
+
+
+def stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]:
+    """End every attempt that computes on the GPU of ``event``, or is to come back to it, if it is gone."""
+    if not event.gone:
+        return
+    for job in list(state.jobs_on(state.books.nodes[event.node])):
+        if _computes(job) and event.gpu in _gpus_on(job, event):
+            reason = f"GPU {event.gpu} of node {event.node} is lost: {event.reason}"
+            yield stop(job, StopCause.LOST_GPU, reason, grace_s=min(job.spec.grace_s, limits.LOST_GPU_GRACE_S))
+
+
+def _computes(job: Job) -> bool:
+    """Whether an attempt of ``job`` lives that nobody asked to end; one in host memory was asked to leave its GPU."""
+    live = job.live
+    return live is not None and (live.stop is None or (live.off_gpu and live.stop.cause in SWAPPED_FOR))
+
+
+def _gpus_on(job: Job, event: e.GpuHealthChanged) -> list[GpuId]:
+    pieces = [piece for piece in job.attempts[-1].allocation if piece.node == event.node]
+    return [gpu.gpu for piece in pieces for gpu in piece.gpus]
