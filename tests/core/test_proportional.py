@@ -16,8 +16,8 @@ from ebbtide_core.work import LINEAR, Speedup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.equipartition import PAPER, released, shares, together
 from tests.core.lab import DONE, GIB, Lab, gpus_of, registration, stepped_aside, stopped
-from tests.core.test_equipartition import PAPER, released, shares, together
 
 HOUR = 3600.0
 SUBLINEAR = Speedup(((WHOLE, 1.0), (2 * WHOLE, 1.5), (4 * WHOLE, 2.0)))

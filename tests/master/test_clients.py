@@ -11,13 +11,10 @@ from ebbtide_master import store as stores
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
-    EXITED,
     FREED,
     GIB,
     RUNNING,
     STEPPED_ASIDE,
-    Agent,
-    Master,
     a_master,
     make_hello,
     make_spec,
@@ -25,6 +22,7 @@ from tests.master.world import (
     refused,
     rest,
     share,
+    wish,
 )
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -32,15 +30,6 @@ UNKNOWN = grpc.StatusCode.NOT_FOUND
 CONFLICT = grpc.StatusCode.FAILED_PRECONDITION
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 WISHES = ["Suspend", "Resume", "Hold", "Release", "Cancel", "Resize", "Change"]
-
-
-def wish(master: Master, verb: str, job: str) -> Any:
-    if verb == "Resize":
-        return master.ask.Resize(client_pb2.ResizeRequest(job_id=job, gpus_min=share(1)))
-    if verb == "Change":
-        return master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5))
-    request = client_pb2.CancelRequest(job_id=job) if verb == "Cancel" else client_pb2.JobRequest(job_id=job)
-    return getattr(master.ask, verb)(request)
 
 
 class TestSubmit:
@@ -257,216 +246,6 @@ class TestWishes:
             code, words = await refused(master.ask.Resize(request))
             assert (code, words.split(":")[0]) == (INVALID, "--gpus")
             assert (await master.show(job)).spec.gpus_min == share(1)
-
-
-class TestWatchJobs:
-    async def test_a_watched_job_is_told_whenever_it_changes_until_it_is_finished(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await master.submit(hold=True)
-            states: list[int] = []
-            turns: list[Any] = [
-                lambda: wish(master, "Release", job),
-                lambda: agent.report(job, 1, RUNNING),
-                lambda: agent.report(job, 1, FREED),
-            ]
-            async for shown in master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job, job])):
-                if shown.state not in states:
-                    states.append(shown.state)
-                    if turns:
-                        await turns.pop(0)()
-            names = ("PENDING", "STARTING", "RUNNING", "COMPLETED")
-            assert states == [job_pb2.JobState.Value(f"JOB_STATE_{name}") for name in names]
-
-    async def test_without_names_all_unfinished_jobs_are_told_and_new_ones(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            over, first = await master.submit(), await master.submit()
-            await wish(master, "Cancel", over)
-            stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest())
-            assert (await stream.read()).job_id == first
-            second = await master.submit()
-            assert (await stream.read()).job_id == second
-            stream.cancel()
-
-    async def test_a_job_that_does_not_exist_is_not_found(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            job = await master.submit()
-            stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job, "99"]))
-            assert await refused(stream.read()) == (UNKNOWN, "job 99 does not exist")
-
-    async def test_watchers_with_nothing_to_tell_do_not_keep_the_master_busy(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            job = await master.submit()
-            streams = [master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job])) for _ in range(3)]
-            for stream in streams:
-                await stream.read()
-            asked = 0
-            handle = master.service.loop._handle
-
-            async def counted(batch: Any) -> None:
-                nonlocal asked
-                asked += 1
-                await handle(batch)
-
-            master.service.loop._handle = counted  # type: ignore[method-assign]
-            await master.show(job)
-            await asyncio.sleep(0.05)
-            assert asked == 1
-            for stream in streams:
-                stream.cancel()
-
-
-class TestEvents:
-    async def test_the_journal_is_read_from_a_line_on(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            job = await master.submit()
-            await wish(master, "Cancel", job)
-            request = client_pb2.WatchEventsRequest(after_sequence=1)
-            events = [event async for event in master.ask.WatchEvents(request)]
-            assert [event.sequence for event in events] == [2, 3]
-            assert [event.kind for event in events] == ["JobSubmitted", "CancelRequested"]
-            assert {event.job_id for event in events} == {job}
-            assert events[1].text == "user asked to cancel it"
-            assert await master.kinds(after=2**64 - 1) == []
-
-    async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            stream = master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True))
-            assert (await stream.read()).kind == "MasterStarted"
-            for number in range(3):
-                job = await master.submit(hold=True)
-                event = await stream.read()
-                assert (event.kind, event.job_id, event.sequence) == ("JobSubmitted", job, number + 2)
-            stream.cancel()
-
-    async def test_a_story_has_every_event_of_one_job(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await master.running(agent)
-            await master.submit()
-            await agent.report(job, 1, EXITED)
-            await master.becomes(job, "COMPLETED")
-            story = (await master.ask.ShowStory(client_pb2.JobRequest(job_id=job))).events
-            kinds = ["JobSubmitted", "AttemptPlaced", "AttemptStarted", "AttemptExited"]
-            assert [event.kind for event in story] == kinds
-            assert (await refused(master.ask.ShowStory(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
-
-    async def test_a_waiting_job_is_told_why_and_for_how_long(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            running = await master.running(agent)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=running))
-            assert (explanation.state, explanation.HasField("ahead")) == ("RUNNING", False)
-            first, second = await master.submit(gpus=2), await master.submit(gpus=2)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=second))
-            assert (explanation.job_id, explanation.state, explanation.ahead) == (second, "PENDING", 1)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=first))
-            assert [view.node for view in explanation.nodes] == ["n1"]
-            assert explanation.basis
-            assert (await refused(master.ask.Explain(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
-
-
-class TestLogs:
-    async def serve(self, agent: Agent, logs: dict[int, bytes], over: set[int]) -> None:
-        """Answer the master's requests for logs, three bytes at a time, as a node does."""
-        while True:
-            read = await agent.receive("read_log")
-            data = logs.get(read.attempt, b"")[read.offset : read.offset + 3]
-            end = read.attempt in over and read.offset + len(data) >= len(logs.get(read.attempt, b""))
-            if not data and not end:
-                await asyncio.sleep(0.01)
-            await agent.send(log=agent_pb2.LogData(request_id=read.request_id, data=data, end=end))
-
-    def read(self, master: Master, job: str, **options: Any) -> Any:
-        return master.ask.ReadLogs(client_pb2.ReadLogsRequest(job_id=job, **options))
-
-    async def two_attempts(self, master: Master, agent: Agent) -> str:
-        """A job whose second attempt runs."""
-        job = await master.running(agent)
-        await wish(master, "Suspend", job)
-        await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
-        await master.becomes(job, "SUSPENDED")
-        await wish(master, "Resume", job)
-        await agent.receive("launch")
-        await agent.report(job, 2, RUNNING)
-        await master.becomes(job, "RUNNING")
-        return job
-
-    async def test_the_logs_of_all_attempts_come_in_order(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await self.two_attempts(master, agent)
-            serving = asyncio.create_task(self.serve(agent, {1: b"first\n", 2: b"second\n"}, {1}))
-            chunks = [(chunk.attempt, chunk.data) async for chunk in self.read(master, job)]
-            assert b"".join(data for attempt, data in chunks if attempt == 1) == b"first\n"
-            assert b"".join(data for _, data in chunks) == b"first\nsecond\n"
-            only = [chunk.data async for chunk in self.read(master, job, attempt=2)]
-            assert b"".join(only) == b"second\n"
-            serving.cancel()
-
-    async def test_a_followed_log_goes_on_over_attempts_until_the_job_is_finished(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await master.submit(hold=True)
-            stream = self.read(master, job, follow=True)
-            reading = asyncio.create_task(self.collect(stream))
-            await wish(master, "Release", job)
-            await agent.receive("launch")
-            await agent.report(job, 1, RUNNING)
-            await master.becomes(job, "RUNNING")
-            await wish(master, "Suspend", job)
-            logs, over = {1: b"begin ", 2: b"end"}, set[int]()
-            serving = asyncio.create_task(self.serve(agent, logs, over))
-            logs[1] += b"more "
-            over.add(1)
-            await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
-            await master.becomes(job, "SUSPENDED")
-            await wish(master, "Resume", job)
-            await agent.report(job, 2, RUNNING)
-            await master.becomes(job, "RUNNING")
-            over.add(2)
-            await agent.report(job, 2, FREED)
-            async with asyncio.timeout(10):
-                assert await reading == b"begin more end"
-            serving.cancel()
-
-    async def collect(self, stream: Any) -> bytes:
-        return b"".join([chunk.data async for chunk in stream])
-
-    async def test_a_node_that_goes_away_while_its_log_is_read_is_named(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await master.running(agent)
-            reading = asyncio.create_task(refused(self.collect(self.read(master, job, follow=True))))
-            await agent.receive("read_log")
-            agent.vanish()
-            code, words = await reading
-            assert (code, words) == (grpc.StatusCode.UNAVAILABLE, "node n1 went away")
-            await master.until_node("n1", "down")
-            code, words = await refused(self.collect(self.read(master, job)))
-            assert (code, words) == (grpc.StatusCode.UNAVAILABLE, "node n1 is not connected")
-
-    async def test_a_log_that_the_node_cannot_read_is_an_error_in_its_words(self, tmp_path: Path) -> None:
-        async with a_master(tmp_path) as master:
-            agent = await master.agent("n1")
-            job = await master.running(agent)
-            reading = asyncio.create_task(refused(self.collect(self.read(master, job))))
-            request = await agent.receive("read_log")
-            await agent.send(log=agent_pb2.LogData(request_id=request.request_id + 7, data=b"not asked for"))
-            await agent.send(log=agent_pb2.LogData(request_id=request.request_id, error="the log is gone"))
-            assert await reading == (grpc.StatusCode.UNAVAILABLE, f"log of job {job}: the log is gone")
-
-    async def test_a_job_that_never_ran_has_no_log_and_an_attempt_that_is_not_there_is_not_found(
-        self, tmp_path: Path
-    ) -> None:
-        async with a_master(tmp_path) as master:
-            job = await master.submit()
-            assert await self.collect(self.read(master, job)) == b""
-            assert await refused(self.collect(self.read(master, job, attempt=2**32 - 1))) == (
-                UNKNOWN,
-                f"job {job} has no attempt {2**32 - 1}",
-            )
-            assert (await refused(self.collect(self.read(master, "99"))))[0] is UNKNOWN
 
 
 class TestQuiesce:

@@ -210,3 +210,13 @@ async def rest(stream: Any) -> list[Any]:
         while (message := await stream.read()) is not grpc.aio.EOF:
             messages.append(message)
     return messages
+
+
+def wish(master: Master, verb: str, job: str) -> Any:
+    """What `ebb` asks for with this verb, with the least that it needs."""
+    if verb == "Resize":
+        return master.ask.Resize(client_pb2.ResizeRequest(job_id=job, gpus_min=share(1)))
+    if verb == "Change":
+        return master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5))
+    request = client_pb2.CancelRequest(job_id=job) if verb == "Cancel" else client_pb2.JobRequest(job_id=job)
+    return getattr(master.ask, verb)(request)
