@@ -1,13 +1,11 @@
 """What the agent tells of its GPUs: memory, use, and whose processes are on them."""
 
-import pwd
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import procfs
+from ebbtide_agent import people, procfs
 from ebbtide_agent.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Link, Reading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
@@ -146,13 +144,5 @@ def who(pid: int) -> tuple[str, str]:
 
     The program's name only: a foreign command line may hold what its owner would not show to the whole cluster.
     """
-    stat, uid = procfs.read_stat(pid), procfs.owner_uid(pid)
-    return "" if uid is None else _user(uid), "" if stat is None else stat.command
-
-
-@lru_cache(maxsize=256)
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    stat = procfs.read_stat(pid)
+    return people.owner_name(pid), "" if stat is None else stat.command

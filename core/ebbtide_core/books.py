@@ -12,18 +12,17 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
-from ebbtide_core.linking import Topology, topology_of
+from ebbtide_core.linking import Topology, together, topology_of
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
-    ForeignProcess,
     GpuFacts,
     GpuId,
     GpuSlice,
@@ -31,99 +30,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
 )
-
-CPU_DIGITS = 6
-"""CPU counts are floats; their sums are rounded to this many digits, so that what was added goes away again."""
-
-
-@dataclass(slots=True)
-class Use:
-    """Amounts in use on one node: GPUs in whole use; share in parts and memory in bytes of the others; CPUs; memory.
-
-    GPUs that nobody uses are in none of them.
-    """
-
-    whole: set[GpuId] = field(default_factory=set)
-    shares: dict[GpuId, int] = field(default_factory=dict)
-    gpu_mem: dict[GpuId, int] = field(default_factory=dict)
-    cpus: float = 0.0
-    mem_bytes: int = 0
-
-    def share(self, gpu: GpuId) -> int:
-        """How much of ``gpu`` is in use, in parts."""
-        return WHOLE if gpu in self.whole else self.shares.get(gpu, 0)
-
-    def add(self, piece: NodeAllocation) -> bool:
-        """Add what ``piece`` holds; False if a GPU is now used twice."""
-        fine, whole, shares = True, self.whole, self.shares
-        for gpu in piece.gpus:
-            id = gpu.gpu
-            if gpu.share != WHOLE:
-                fine = self._add_share(gpu) and fine
-            elif id in whole or id in shares:
-                fine = False
-            else:
-                whole.add(id)
-        if piece.cpus or piece.mem_bytes:
-            self.cpus = round(self.cpus + piece.cpus, CPU_DIGITS)
-            self.mem_bytes += piece.mem_bytes
-        return fine
-
-    def remove(self, piece: NodeAllocation) -> bool:
-        """Take away what ``piece`` holds; False if it was not in use."""
-        fine, whole = True, self.whole
-        for gpu in piece.gpus:
-            id = gpu.gpu
-            if gpu.share != WHOLE:
-                fine = self._remove_share(gpu) and fine
-            elif id in whole:
-                whole.remove(id)
-            else:
-                fine = False
-        if piece.cpus or piece.mem_bytes:
-            self.cpus = round(self.cpus - piece.cpus, CPU_DIGITS)
-            self.mem_bytes -= piece.mem_bytes
-            return fine and self.cpus >= 0 and self.mem_bytes >= 0
-        return fine
-
-    def _add_share(self, piece: GpuSlice) -> bool:
-        share = self.shares[piece.gpu] = self.shares.get(piece.gpu, 0) + piece.share
-        self.gpu_mem[piece.gpu] = self.gpu_mem.get(piece.gpu, 0) + piece.mem_bytes
-        return share <= WHOLE and piece.gpu not in self.whole
-
-    def _remove_share(self, piece: GpuSlice) -> bool:
-        share = self.shares.get(piece.gpu, 0) - piece.share
-        memory = self.gpu_mem.get(piece.gpu, 0) - piece.mem_bytes
-        if share > 0:
-            self.shares[piece.gpu], self.gpu_mem[piece.gpu] = share, memory
-        else:
-            self.shares.pop(piece.gpu, None)
-            self.gpu_mem.pop(piece.gpu, None)
-        return share >= 0 and memory >= 0
-
-    def without(self, gpus: Iterable[GpuId]) -> "Use":
-        """A copy in which these ``gpus`` are in whole use."""
-        other = self.copy()
-        other.whole.update(gpus)
-        return other
-
-    def copy(self) -> "Use":
-        """An independent copy."""
-        return Use(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
-
-
-@dataclass(slots=True)
-class ForeignUse:
-    """The processes of no job on one GPU; their time is counted since Unix time ``since``, None: not now."""
-
-    processes: tuple[ForeignProcess, ...]
-    since: float | None
-
-    @property
-    def mem_bytes(self) -> int | None:
-        """What they have of its memory; None if that is not known of all."""
-        known = [process.mem_bytes for process in self.processes if process.mem_bytes is not None]
-        return sum(known) if len(known) == len(self.processes) else None
+from ebbtide_core.use import CPU_DIGITS, ForeignUse, Use
 
 
 @dataclass(slots=True)
@@ -217,10 +124,8 @@ class Node:
         if left is None or piece.share == WHOLE or id in use.whole:
             return False
         share, memory = (less.share, less.mem_bytes) if less else (0, 0)
-        return (
-            use.share(id) - share + piece.share <= WHOLE
-            and use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
-        )
+        fits = use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
+        return fits and use.share(id) - share + piece.share <= WHOLE
 
     def offers(self, piece: GpuSlice) -> bool:
         """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
@@ -236,9 +141,7 @@ class Node:
 
     def link(self) -> None:
         """Take note of how its GPUs reach each other."""
-        self.topology = topology_of(self.gpus.values())
-        whole = sum(1 for facts in self.gpus.values() if facts.parent is None)
-        self.together = whole or min(1, len(self.gpus))
+        self.topology, self.together = topology_of(self.gpus.values()), together(self.gpus.values())
 
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""
@@ -332,8 +235,8 @@ class Books:
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
     roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
-    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them. ``apart`` is None if
-    nobody is.
+    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them, ``sliced`` those
+    with MIG slices. ``apart`` is None if nobody is.
     """
 
     def __init__(self) -> None:
@@ -346,6 +249,7 @@ class Books:
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
         self.apart: Apart | None = None
+        self.sliced: dict[NodeId, Node] = {}
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
@@ -356,7 +260,7 @@ class Books:
             node = self.nodes[event.node] = Node(event.node, event, gpus)
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
-                gpus[gpu] = GpuFacts(gpu, facts.index, facts.model, facts.mem_bytes, False, "its node lost it")
+                gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
         if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
             node.quarantine.clear()
             node.foreign.clear()
@@ -373,7 +277,9 @@ class Books:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
         node.list_slices()
         usable = node.usable
-        for index, belongs in ((self.usable, usable), (self.foreign, node.foreign), (self.beside, node.beside)):
+        sliced = node.topology is not None and node.topology.slices
+        indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
+        for index, belongs in indexes:
             if usable and belongs:
                 index[node.id] = node
             else:

@@ -16,6 +16,7 @@ from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
 from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
+from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
@@ -256,11 +257,21 @@ class Cluster:
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
+        elif spec.gpu_mem_bytes and share > (count := self._with_memory(spec)) * WHOLE:
+            large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
+            where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
+            message = f"--gpu-mem: {large} are more than the {count} {where}"
         elif spec.cpus > most.cpus:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
         return Refusal(RefusalKind.INVALID, message) if message else None
+
+    def _with_memory(self, spec: JobSpec) -> int:
+        """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+        nodes = self.state.books.nodes.values()
+        counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
+        return sum(counts[: spec.most_nodes])
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

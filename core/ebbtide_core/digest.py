@@ -4,10 +4,11 @@ import hashlib
 import json
 from typing import Final
 
-from ebbtide_core.books import Node, Use
+from ebbtide_core.books import Node
 from ebbtide_core.codec import Json, encode
 from ebbtide_core.job import Job
 from ebbtide_core.state import ClusterState
+from ebbtide_core.use import Use
 
 OF_A_JOB: Final = (
     "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",

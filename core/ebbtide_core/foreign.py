@@ -7,10 +7,11 @@ GPUs never. The time is counted by user, each GPU-second divided equally among t
 
 from typing import Final
 
-from ebbtide_core.books import ForeignUse, Node
+from ebbtide_core.books import Node
 from ebbtide_core.events import ForeignUseChanged
 from ebbtide_core.model import ForeignProcess, GpuId
 from ebbtide_core.state import ClusterState
+from ebbtide_core.use import ForeignUse
 
 NEWS_BYTES: Final = 256 * 2**20
 """A change of their memory by less than this is not told: the journal shall not grow with every reading."""

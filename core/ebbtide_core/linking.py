@@ -84,6 +84,8 @@ class Topology:
 def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
     """How ``gpus`` reach each other; None if it makes no difference which of them a job gets, as far as is known."""
     by_index = sorted(gpus, key=lambda facts: facts.index)
+    if not any(facts.links or facts.parent is not None or facts.numa_node is not None for facts in by_index):
+        return None
     slices = frozenset(facts.gpu for facts in by_index if facts.parent is not None)
     links = {facts.gpu: {link.gpu: link.kind for link in facts.links} for facts in by_index}
     kinds = {(one.gpu, other.gpu): _kind(links, one, other) for one, other in combinations(by_index, 2)}
@@ -97,6 +99,12 @@ def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
         for at_least in NEAR
     )
     return Topology(tuple(facts.gpu for facts in by_index), reach, slices)
+
+
+def together(gpus: Iterable[GpuFacts], mem_bytes: int = 0) -> int:
+    """How many of ``gpus`` with so much memory one job could have: MIG slices are not combined."""
+    large = [facts for facts in gpus if facts.mem_bytes >= mem_bytes]
+    return sum(1 for facts in large if facts.parent is None) or min(1, len(large))
 
 
 def best_of(topology: Topology | None, gpus: tuple[GpuSlice, ...], count: int) -> tuple[GpuSlice, ...]:

@@ -5,11 +5,12 @@ from dataclasses import replace
 from itertools import chain, filterfalse, islice
 from typing import Final
 
-from ebbtide_core.books import Books, Node, Room, Use
+from ebbtide_core.books import Books, Node, Room
 from ebbtide_core.job import Job
 from ebbtide_core.linking import Topology
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId, SuspendMode
 from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.use import Use
 
 CONTEXT_BYTES: Final = 600 * 2**20
 """What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
@@ -206,9 +207,11 @@ class Trial:
     def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
         """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
         fits: dict[NodeId, float] = {}
+        most = WHOLE - share  # may be in use of a GPU: most that are shared are full, and need no closer look
         for id in self._room.shared:
-            node, use = self.nodes[id], self.use(id)
-            slices = [node.slices[gpu] for gpu in use.shares if gpu in node.slices]
+            use = self.use(id)
+            gpus = [gpu for gpu, used in use.shares.items() if used <= most]
+            slices = [whole for gpu in gpus if (whole := self.nodes[id].slices.get(gpu)) is not None]
             left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
             if left:
                 fits[id] = min(left)
@@ -299,17 +302,16 @@ class Trial:
         return None
 
     def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
-        idle, known = self._room.idle, self.nodes
+        idle, known, sliced = self._room.idle, self.nodes, self._books.sliced
         for count in sorted(idle, reverse=True):
             if count == 0:
                 return
             for id in idle[count]:
                 if wanted is None or id in wanted:
-                    node = known[id]
-                    if node.topology is None:
-                        yield node, count
-                    elif together := node.idle_together(self.use(id)):
-                        yield node, together
+                    if not sliced or id not in sliced:
+                        yield known[id], count
+                    elif together := sliced[id].idle_together(self.use(id)):
+                        yield sliced[id], together
 
 
 def _pick(

@@ -7,7 +7,6 @@ from typing import Final
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
 from ebbtide_core import limits
-from ebbtide_core.books import ForeignUse
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import (
@@ -29,6 +28,7 @@ from ebbtide_core.model import (
     StartFacts,
 )
 from ebbtide_core.spec import SpecError
+from ebbtide_core.use import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 

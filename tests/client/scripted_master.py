@@ -140,7 +140,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self, request: client_pb2.WatchJobsRequest, context: grpc.ServicerContext
     ) -> Iterator[client_pb2.Job]:
         self._note("WatchJobs", request, context)
-        for job_id in request.job_ids:
+        for job_id in request.job_ids or list(self.jobs):
             yield self._find(job_id, context)
         for job_id in request.job_ids:
             while self.changes[job_id]:

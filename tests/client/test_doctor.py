@@ -1,5 +1,6 @@
 """`ebb doctor`, on this machine with made-up GPUs."""
 
+import grpc
 import pytest
 from ebbtide_agent.doctor import examine as examining
 from ebbtide_agent.doctor.finding import Finding, Level
@@ -58,6 +59,14 @@ def test_a_master_that_was_named_and_does_not_answer_is_a_problem(ebb):
     assert result.code == 1
     assert result.json[-1]["level"] == "problem"
     assert "127.0.0.1:1" in result.json[-1]["text"]
+
+
+def test_a_master_that_does_not_let_us_in_is_a_problem_among_others(ebb, master):
+    master.refusals["ShowCluster"] = (grpc.StatusCode.PERMISSION_DENIED, "not for you")
+    result = ebb("doctor", "--json")
+    assert result.code == 1
+    assert [finding["check"] for finding in result.json] == ["driver", "master"]
+    assert "not for you" in result.json[-1]["text"]
 
 
 @pytest.mark.parametrize(

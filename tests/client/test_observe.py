@@ -60,6 +60,13 @@ def test_what_cannot_be_done_is_said_in_one_line(ebb, tmp_path, monkeypatch, arg
     assert not (tmp_path / "lab.csv").exists()
 
 
+def test_without_a_gpu_there_is_nothing_to_observe(ebb, tmp_path):
+    result = ebb("observe", "--out", str(tmp_path / "lab.csv"), "--gpus", "none")
+    assert (result.code, result.out) == (1, "")
+    assert result.complaint == "observe: there is no GPU to look at ('ebb doctor' says why)"
+    assert list(tmp_path.glob("lab.csv*")) == []
+
+
 def test_a_file_that_is_no_recording_is_not_written_to(ebb, tmp_path):
     out = tmp_path / "lab.csv"
     out.write_text("precious\n")

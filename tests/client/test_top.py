@@ -15,7 +15,7 @@ from io import StringIO
 import grpc
 import pytest
 from ebbtide_cli.top import feed
-from ebbtide_cli.top.feed import Feed, Picture, Speeds
+from ebbtide_cli.top.feed import Feed, Jobs, Picture, Speeds
 from ebbtide_cli.top.frame import frame
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from rich.console import Console
@@ -125,6 +125,21 @@ def test_a_frame_fits_its_terminal_however_much_there_is_to_show(width, height):
     assert "… and " in text
 
 
+def test_thousands_that_wait_are_counted_and_not_drawn():
+    one = make_job("20")
+    lines = drawn(picture([], [one] * 50_000), 80, 24)
+    assert lines[0].startswith("ebb top  0 nodes, 0 running, 50000 waiting")
+    assert len(lines) == 24
+    assert lines[-1] == "     … and 49980 more"
+
+
+def test_of_a_thousand_nodes_those_that_fit_are_drawn():
+    lines = drawn(picture([node()] * 1000), 80, 24)
+    assert lines[0].startswith("ebb top  1000 nodes")
+    assert len(lines) == 24
+    assert lines[-1].startswith("     … and 59")  # lines: six of each node
+
+
 @pytest.mark.parametrize("height", range(1, 15))
 def test_even_a_terminal_that_is_much_too_low_shows_whole_lines(height):
     lines = drawn(picture([node()], jobs(waiting=9)), 60, height)
@@ -165,17 +180,48 @@ def at_step(step: int, running_s: float = 100.0) -> list[client_pb2.Job]:
 
 def test_speed_is_that_of_the_last_half_minute_once_it_was_watched():
     speeds = Speeds()
-    assert speeds.take(at_step(50), 0.0) == {"17": 0.5}  # of its whole life: nothing else is known
-    assert speeds.take(at_step(70), 10.0) == {"17": 2.0}
-    assert speeds.take(at_step(670), 40.0) == {"17": 20.0}
+    assert speeds.take(at_step(50), {}, 0.0) == {"17": 0.5}  # of its whole life: nothing else is known
+    assert speeds.take(at_step(70), {}, 10.0) == {"17": 2.0}
+    assert speeds.take(at_step(670), {}, 40.0) == {"17": 20.0}
 
 
 def test_a_job_that_began_again_is_not_fast_backwards():
     speeds = Speeds()
-    speeds.take(at_step(500), 0.0)
-    assert speeds.take(at_step(400), 5.0) == {"17": 4.0}
-    assert speeds.take([make_job("17", "RUNNING")], 6.0) == {}
-    assert speeds.take([], 7.0) == {}
+    speeds.take(at_step(500), {}, 0.0)
+    assert speeds.take(at_step(400), {"17": 100.0}, 5.0) == {"17": 2.0}
+    assert speeds.take([make_job("17", "RUNNING")], {}, 6.0) == {}
+    assert speeds.take([], {}, 7.0) == {}
+
+
+# --- jobs ---
+
+
+def ids(told: Jobs, at: float) -> list[str]:
+    return [job.job_id for job in told.now(at)[0]]
+
+
+def test_jobs_are_those_that_were_told_of_and_have_not_finished():
+    told = Jobs([make_job("1"), make_job("2", "RUNNING")], 0.0)
+    told.take(make_job("3"), 1.0)
+    told.take(make_job("1", "COMPLETED"), 1.5)
+    assert (ids(told, 1.5), told.now(2.0)[1]) == (["2", "3"], {"2": 2.0, "3": 1.0})
+
+
+def test_what_ended_while_the_master_was_away_is_gone_once_the_new_connection_has_told_of_all():
+    told = Jobs([make_job("1"), make_job("2")], 0.0)
+    told.connected(10.0)
+    told.take(make_job("2"), 10.1)
+    assert ids(told, 10.2) == ["1", "2"]
+    assert ids(told, 13.0) == ["2"]
+
+
+def test_times_go_on_between_two_words_of_a_job():
+    shown = picture(
+        [], [make_job("17", "RUNNING", running_s=100), make_job("18", waiting_s=5)], ages_s={"17": 20, "18": 3}
+    )
+    lines = drawn(shown)
+    assert "2m" in next(line for line in lines if "RUNNING  " in line and "17" in line).split()
+    assert "8s" in lines[-1].split()
 
 
 # --- the verb ---

@@ -8,7 +8,7 @@ from ebbtide_core.codec import decode_event, encode
 from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.job import Job
-from ebbtide_core.model import ForeignProcess, GpuId, JobState, NodeId
+from ebbtide_core.model import ForeignProcess, GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.narrate import narrate
 from ebbtide_core.policies.registry import create_policy
 
@@ -114,6 +114,19 @@ def test_where_nobody_knows_what_a_foreign_process_has_nothing_is_offered_beside
     lab = sharing()
     lab.tell(use("a0", ForeignProcess(7, "alice", "python", None)))
     assert [lab.submit("1/2").state for _ in range(3)] == [STARTS, STARTS, WAITS]
+
+
+def test_a_job_in_host_memory_is_told_who_is_on_its_gpu() -> None:
+    lab = Lab(gpus=1)
+    job = lab.running(1, suspend=SuspendMode.SWAP)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, GIB))
+    lab.tell(use("a0", PYTHON))
+    lab.tell(e.ResumeRequested(job.id))
+    where = "a0 of node a, the one that it was swapped out from"
+    assert job.reason == f"waiting for GPU {where}, used by alice's python (10 GiB)"
+    lab.tell(use("a0"))
+    assert job.reason == "coming back to 1 GPU of node a"
 
 
 def test_what_is_no_news_is_not_told() -> None:

@@ -7,7 +7,8 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.linking import Topology, _largest_clique, topology_of
-from ebbtide_core.model import GpuFacts, GpuId, GpuLink, JobState, LinkKind, NodeId
+from ebbtide_core.model import WHOLE, GpuFacts, GpuId, GpuLink, JobId, JobState, LinkKind, NodeId
+from ebbtide_core.spec import JobSpec
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, registration
 
@@ -164,8 +165,8 @@ def test_mig_slices_are_for_jobs_on_one_gpu() -> None:
     assert gpus_of(lab.submit(2)) == {"a2", "a3"}
     assert [gpus_of(lab.submit(1)) for _ in range(2)] == [{"a0"}, {"a1"}]
     assert lab.submit(2).state is JobState.PENDING
-    refusal = lab.cluster.refusal(e.JobSubmitted("9", lab.cluster.state.jobs["1"].spec.__class__(
-        command=("x",), workdir="/", gpus_min=3 * 720_720, gpus_max=3 * 720_720), "ann"))  # fmt: skip
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=3 * WHOLE, gpus_max=3 * WHOLE)
+    refusal = lab.cluster.refusal(e.JobSubmitted(JobId("9"), spec, "ann"))
     assert refusal is not None
     assert refusal.message == "--gpus: 3 is more than the 2 of the largest node"
 
@@ -195,3 +196,13 @@ def test_a_job_on_a_slice_does_not_grow_by_other_gpus() -> None:
     lab.wait(100)
     lab.settle()
     assert gpus_of(growing) == {"a1", "a2"}
+
+
+def test_more_gpus_of_that_memory_than_one_node_has_are_refused_at_submit() -> None:
+    lab = lab_of(linked(4, mem={0: 80 * GIB}), linked(2, mem={0: 80 * GIB}, name="b"))
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=2 * WHOLE, gpus_max=2 * WHOLE, gpu_mem_bytes=60 * GIB)
+    refusal = lab.cluster.refusal(e.JobSubmitted(JobId("1"), spec, "ann"))
+    assert refusal is not None
+    assert refusal.message == f"--gpu-mem: 2 GPUs with {60 * GIB} bytes each are more than the 1 that one node has"
+    fitting = replace(spec, gpu_mem_bytes=40 * GIB)
+    assert lab.cluster.refusal(e.JobSubmitted(JobId("1"), fitting, "ann")) is None

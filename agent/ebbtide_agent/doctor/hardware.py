@@ -43,11 +43,9 @@ def judge_absence(reason: str, devices: int) -> Finding:
     if not devices:
         advice = "nothing, if this machine has none (ebb agent --gpus none); else install the NVIDIA driver"
         return note("GPUs", f"none: {reason}", advice)
-    if "version" in reason.lower():
-        text = f"the driver was upgraded while it was loaded: {reason}"
-        return problem(
-            "driver", text, "reboot, or stop what uses GPUs and: sudo modprobe -r nvidia_uvm nvidia && nvidia-smi"
-        )
+    if "upgraded" in reason:
+        advice = "reboot, or stop what uses GPUs and: sudo modprobe -r nvidia_uvm nvidia && nvidia-smi"
+        return problem("driver", reason, advice)
     advice = "sudo modprobe nvidia && nvidia-smi (if that fails, install the driver for this kernel and reboot)"
     return problem("driver", f"an NVIDIA GPU is on the PCI bus, and no driver answers: {reason}", advice)
 
@@ -70,8 +68,10 @@ def judge_driver(driver: Driver) -> Finding:
     return ok("driver", text)
 
 
-def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool) -> Finding:
+def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool, gpus: Sequence[Answer] = ()) -> Finding:
     """Whether `ebb submit --suspend swap` can work. `single_user`: the agent is not root."""
+    if gpus and all(answer.gpu.parent for answer in gpus):
+        return note("swap", "not on MIG slices")
     major = major_version(driver.version)
     if major is None or major < SWAP_DRIVER:
         text = f"--suspend swap needs driver {SWAP_DRIVER} or newer, this is {driver.version or 'unknown'}"
@@ -117,7 +117,9 @@ def judge_sharing(gpus: Sequence[Answer], control: str | None, fake: bool) -> Fi
     if fake:
         return ok("MPS", "fake GPUs are shared without it")
     if control is None:
-        text = "nvidia-cuda-mps-control is not on PATH: jobs that share a GPU take turns, without limits"
+        text = (
+            "nvidia-cuda-mps-control is not on PATH: jobs that share a GPU take turns, with PyTorch's own limits only"
+        )
         return note("MPS", text, "install it (part of the driver's compute package: nvidia-compute-utils)")
     if gpus and all(answer.gpu.parent for answer in gpus):
         return note("MPS", "not used: all GPUs are MIG slices")
@@ -140,6 +142,11 @@ def judge_processes(gpus: Sequence[Answer], who: Who) -> Iterator[Finding]:
             yield warning("processes", text, f"{advice}{answer.gpu.index}")
     if gpus and not strange:
         yield ok("processes", "none on the GPUs that is not a job's")
+
+
+def visible(gpus: Sequence[Gpu]) -> int:
+    """How many a CUDA program sees to which nothing is hidden: of MIG slices no more than one."""
+    return 1 if any(gpu.parent for gpu in gpus) else len(gpus)
 
 
 def major_version(version: str) -> int | None:

@@ -27,7 +27,7 @@ _DISPLAY = "0x03"
 class Known:
     """What earlier probes of the same group have found out."""
 
-    gpus: int = 0
+    gpus: int = 0  # that a CUDA program has to see
     fake: bool = False
 
 
@@ -51,7 +51,7 @@ def _gpus(subject: Subject, known: Known) -> Iterator[Finding]:
         except NvmlUnavailable as error:
             yield hardware.judge_absence(str(error), devices()[0])
             return
-        known.gpus = len(backend.gpus())
+        known.gpus = hardware.visible(backend.gpus())
         yield from _judge(subject, backend, known.fake)
 
 
@@ -67,7 +67,7 @@ def _judge(subject: Subject, backend: GpuBackend, fake: bool) -> Iterator[Findin
         yield from hardware.judge_gpu(answer)
     yield from hardware.judge_slices(answers)
     yield hardware.judge_sharing(answers, shutil.which("nvidia-cuda-mps-control"), fake)
-    yield hardware.judge_swap(driver, machine.ptrace_scope(), single_user=os.geteuid() != 0)
+    yield hardware.judge_swap(driver, machine.ptrace_scope(), os.geteuid() != 0, answers)
     yield from hardware.judge_processes(answers, lambda pid: holder(pid, subject.supervisors))
 
 

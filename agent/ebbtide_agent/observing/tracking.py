@@ -19,8 +19,8 @@ class Run:
     command: str
     first_s: float  # Unix seconds, of the first look that showed it
     last_s: float
-    members: set[Key] = field(default_factory=set)
-    ancestors: set[Key] = field(default_factory=set)  # of any member
+    members: set[Key] = field(default_factory=set)  # of the last look
+    ancestors: set[Key] = field(default_factory=set)  # of any of them
     parents: dict[Key, float] = field(default_factory=dict)  # of a member: when that one had started, since boot
     peak_bytes: dict[str, int] = field(default_factory=dict)  # by UUID: the most that all members held at one look
     gpus: set[str] = field(default_factory=set)
@@ -65,21 +65,16 @@ class Tracker:
 
     def take(self, look: Look) -> list[Run]:
         """Take in what was seen; the runs that are over because of it."""
-        held: dict[int, dict[str, int]] = {}
-        seen = set[int]()
+        present: dict[int, list[Seen]] = {}
         for process in look.processes:
             run = self._run_of(process) or self._begin(process, look.at)
             _join(run, process)
-            seen.add(run.id)
-            for uuid, count in process.gpus.items():
-                if count is not None:
-                    sums = held.setdefault(run.id, {})
-                    sums[uuid] = sums.get(uuid, 0) + count
+            present.setdefault(run.id, []).append(process)
         for run in self.runs:
-            if run.id in seen:
-                _note(run, look, held.get(run.id, {}))
+            if run.id in present:
+                _note(run, look, present[run.id])
         # Of a GPU that does not tell who is on it nobody is known to have left.
-        over = [run for run in self.runs if run.id not in seen and not run.gpus & look.blind]
+        over = [run for run in self.runs if run.id not in present and not run.gpus & look.blind]
         self.runs = [run for run in self.runs if run not in over]
         return over
 
@@ -106,16 +101,22 @@ def _reasons(run: Run, process: Seen) -> Iterator[bool]:
 
 def _join(run: Run, process: Seen) -> None:
     run.gpus |= process.gpus.keys()
-    if process.key in run.members:
-        return
     run.members.add(process.key)
     run.ancestors.update(process.ancestors)
     if process.ancestors:
         run.parents.setdefault(process.ancestors[0], process.started_s)
 
 
-def _note(run: Run, look: Look, held: dict[str, int]) -> None:
+def _note(run: Run, look: Look, present: list[Seen]) -> None:
+    """What these, all of its processes that are there now, hold and do."""
     run.last_s = look.at
+    if not run.gpus & look.blind:  # who has left does not come back: a run that forks for a week stays small
+        run.members = {process.key for process in present}
+        run.ancestors = {key for process in present for key in process.ancestors}
+        run.parents = {key: started for key, started in run.parents.items() if key in run.ancestors}
+    held: dict[str, int] = {}
+    for uuid, count in (item for process in present for item in process.gpus.items() if item[1] is not None):
+        held[uuid] = held.get(uuid, 0) + (count or 0)
     for uuid, count in held.items():
         run.peak_bytes[uuid] = max(count, run.peak_bytes.get(uuid, 0))
     known = [value for uuid in run.gpus if (value := look.utilisation.get(uuid)) is not None]

@@ -3,22 +3,30 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
-from ebbtide_protos.v1 import client_pb2
+import grpc
+from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.address import Address, find_master
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Failure, Unreachable
+from ebbtide_cli.facts import FINISHED
 
+WAITING: Final = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED)
+NOT_RUNNING: Final = (*WAITING, job_pb2.JOB_STATE_STARTING)
 SPEED_S: Final = 30.0
 """The span over which the speed of a job is a mean, if it was watched for so long."""
 
 AWAY_S: Final = 1.0
 """How much later than expected an answer may come before the master counts as away."""
+RESPITE: Final = 20
+"""How many times as long as it took to answer a master is left alone: one with a thousand nodes has other work."""
+SETTLED_S: Final = 2.0
+"""After so long a new connection has told of every job that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,57 @@ class Picture:
     master: str
     nodes: Sequence[client_pb2.Node]
     jobs: Sequence[client_pb2.Job]  # unfinished ones, in order of submission
-    speeds: dict[str, float] = field(default_factory=dict)  # steps per second, by job
+    ages_s: Mapping[str, float] = field(default_factory=dict)  # by job: how long ago it was told of; 0 if not here
+    speeds: Mapping[str, float] = field(default_factory=dict)  # by job: steps per second
     away_s: float | None = None  # how long the master has not answered; None: it does
+
+    def ran_s(self, job: client_pb2.Job) -> float:
+        """How long it has run by now; seconds."""
+        return job.running_s + (0.0 if job.state in NOT_RUNNING else self.ages_s.get(job.job_id, 0.0))
+
+    def waited_s(self, job: client_pb2.Job) -> float:
+        """How long it has not run by now, since it was submitted; seconds."""
+        return job.waiting_s + (self.ages_s.get(job.job_id, 0.0) if job.state in NOT_RUNNING else 0.0)
+
+
+class Jobs:
+    """The unfinished jobs as they were told of last. A new connection tells of all of them again."""
+
+    def __init__(self, jobs: Iterable[client_pb2.Job], at: float) -> None:
+        self._told = {job.job_id: _Told(job, at, 0) for job in jobs}
+        self._connection = 0
+        self._connected_at = at
+        self._lock = threading.Lock()
+
+    def connected(self, at: float) -> None:
+        """A new connection was made at this time (seconds of any clock)."""
+        with self._lock:
+            self._connection += 1
+            self._connected_at = at
+
+    def take(self, job: client_pb2.Job, at: float) -> None:
+        """Take in a job as it is now."""
+        with self._lock:
+            if job.state in FINISHED:
+                self._told.pop(job.job_id, None)
+            else:
+                self._told[job.job_id] = _Told(job, at, self._connection)
+
+    def now(self, at: float) -> tuple[list[client_pb2.Job], dict[str, float]]:
+        """All that are not finished, and how long ago each was told of."""
+        with self._lock:
+            if at - self._connected_at > SETTLED_S:  # what was not told of again has ended meanwhile
+                gone = [id for id, told in self._told.items() if told.connection != self._connection]
+                for id in gone:
+                    del self._told[id]
+            told = list(self._told.values())
+        return [each.job for each in told], {each.job.job_id: at - each.at for each in told}
+
+
+class _Told(NamedTuple):
+    job: client_pb2.Job
+    at: float
+    connection: int
 
 
 class Speeds:
@@ -39,15 +96,15 @@ class Speeds:
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
-    def take(self, jobs: Sequence[client_pb2.Job], at: float) -> dict[str, float]:
+    def take(self, jobs: Sequence[client_pb2.Job], ages_s: Mapping[str, float], at: float) -> dict[str, float]:
         """Take in the jobs as they are at this time (seconds of any clock); the speeds of those that tell."""
-        for id in self._seen.keys() - {job.job_id for job in jobs}:
+        running = [job for job in jobs if job.state not in WAITING and job.HasField("progress")]
+        for id in self._seen.keys() - {job.job_id for job in running}:
             del self._seen[id]
-        return {job.job_id: speed for job in jobs if (speed := self._of(job, at)) is not None}
+        speeds = ((job.job_id, self._of(job, ages_s.get(job.job_id, 0.0), at)) for job in running)
+        return {id: speed for id, speed in speeds if speed is not None}
 
-    def _of(self, job: client_pb2.Job, at: float) -> float | None:
-        if not job.HasField("progress"):
-            return None
+    def _of(self, job: client_pb2.Job, age_s: float, at: float) -> float | None:
         step, seen = job.progress.step, self._seen.setdefault(job.job_id, deque())
         if seen and step < seen[-1][1]:  # it began again before where it was
             seen.clear()
@@ -57,31 +114,37 @@ class Speeds:
         then, before = seen[0]
         if at - then >= 1.0 and step > before:
             return (step - before) / (at - then)
-        return step / job.running_s if job.running_s >= 1.0 and step else None
+        running_s = job.running_s + age_s
+        return step / running_s if running_s >= 1.0 and step else None
 
 
 class Feed:
     """The newest picture. The first one is fetched by whoever asks for it, so that no master is an error at once."""
 
     def __init__(self, master: str | None, every_s: float) -> None:
-        self._address: Address = find_master(master)
         self._named = master
-        self._every_s = every_s
+        self._every_s = self._pause_s = every_s
         self._speeds = Speeds()
         self._lock = threading.Lock()
         self._heard = time.monotonic()
         self._stop = threading.Event()
+        self._stream: grpc.Call | None = None
         self._broken: Failure | None = None
-        with connected(self._address) as stub:
-            self._picture = self._fetch(stub)
+        address = find_master(master)
+        with connected(address) as stub:
+            self._jobs = Jobs(ask(stub.ListJobs, client_pb2.ListJobsRequest()).jobs, time.monotonic())
+            self._picture = self._fetch(stub, address)
 
     def start(self) -> None:
         """Go on fetching until `stop`."""
-        threading.Thread(target=self._run, name="top-feed", daemon=True).start()
+        for work in (self._poll_nodes, self._watch_jobs):
+            threading.Thread(target=self._repeat, args=(work,), name="top-feed", daemon=True).start()
 
     def stop(self) -> None:
         """Fetch no more."""
         self._stop.set()
+        if self._stream is not None:
+            self._stream.cancel()
 
     def picture(self) -> Picture:
         """The newest one, and how long ago the master last answered if it does not now. Raises `Failure`."""
@@ -89,16 +152,19 @@ class Feed:
             if self._broken is not None:
                 raise self._broken
             silent_s = time.monotonic() - self._heard
-            away = silent_s > 2 * self._every_s + AWAY_S
             last = self._picture
-        if not away:
+            expected_s = 1.2 * self._pause_s + AWAY_S  # the next answer may take somewhat longer than the last
+        if silent_s <= expected_s:
             return last
-        return Picture(time.time(), last.master, last.nodes, last.jobs, last.speeds, silent_s)
+        return replace(last, at=time.time(), away_s=silent_s)
 
-    def _run(self) -> None:
+    def _repeat(self, work: Callable[[ClientServiceStub, Address], None]) -> None:
+        """Do it on one connection after the other."""
         while not self._stop.is_set():
             try:
-                self._follow()
+                address = find_master(self._named)  # anew: a master that was restarted may listen elsewhere
+                with connected(address) as stub:
+                    work(stub, address)
             except Unreachable:
                 self._stop.wait(RETRY_S)
             except Failure as failure:
@@ -106,18 +172,24 @@ class Feed:
                     self._broken = failure
                 return
 
-    def _follow(self) -> None:
-        # Looked up anew: a master that was restarted may listen elsewhere.
-        address = find_master(self._named)
-        with connected(address) as stub:
-            self._address = address
-            while not self._stop.wait(self._every_s):
-                picture = self._fetch(stub)
-                with self._lock:
-                    self._picture, self._heard = picture, time.monotonic()
+    def _poll_nodes(self, stub: ClientServiceStub, address: Address) -> None:
+        while not self._stop.wait(self._pause_s):
+            began = time.monotonic()
+            picture = self._fetch(stub, address)
+            with self._lock:
+                self._picture, self._heard = picture, time.monotonic()
+                self._pause_s = max(self._every_s, RESPITE * (self._heard - began))
 
-    def _fetch(self, stub: ClientServiceStub) -> Picture:
+    def _watch_jobs(self, stub: ClientServiceStub, address: Address) -> None:
+        # Not listed every second: of a hundred thousand jobs that wait, few change.
+        self._jobs.connected(time.monotonic())
+        self._stream = stream = stub.WatchJobs(client_pb2.WatchJobsRequest())
+        for job in stream:
+            self._jobs.take(job, time.monotonic())
+        raise Unreachable("the master stopped telling about the jobs")
+
+    def _fetch(self, stub: ClientServiceStub, address: Address) -> Picture:
         nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
-        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest()).jobs
-        speeds = self._speeds.take(jobs, time.monotonic())
-        return Picture(time.time(), str(self._address), nodes, jobs, speeds)
+        at = time.monotonic()
+        jobs, ages_s = self._jobs.now(at)
+        return Picture(time.time(), str(address), nodes, jobs, ages_s, self._speeds.take(jobs, ages_s, at))

@@ -1,21 +1,20 @@
 """One frame of ``ebb top``: lines that fit the terminal, made of what the master knows."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2
 from rich.text import Text
 
 from ebbtide_cli.drawing import GAP, STYLES
 from ebbtide_cli.facts import share_of, state_of
 from ebbtide_cli.jobs import gpus_words, node_words, progress_words
 from ebbtide_cli.text import format_count, plural, printable
-from ebbtide_cli.top.feed import Picture
+from ebbtide_cli.top.feed import WAITING, Picture
 from ebbtide_cli.values import format_duration, format_size
 
-WAITING: Final = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED)
 JOB_STYLES: Final = ("green", "cyan", "magenta", "yellow", "blue", "bright_green", "bright_cyan", "bright_magenta")
 FOREIGN: Final = "red"
 FULL, OTHER, STRANGE, FREE = "█", "▒", "▓", "·"
@@ -44,22 +43,47 @@ class Column:
         return max((cell.cell_len for cell in self.cells), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines, the title among them, and how many more there would be."""
+
+    lines: list[Text]
+    more: int = 0
+
+    def first(self, count: int) -> list[Text]:
+        """So many lines; the last says how many are missing. No single line: that would be the title."""
+        if len(self.lines) <= count and not self.more:
+            return self.lines
+        if count < 2:
+            return []
+        missing = len(self.lines) + self.more - count + 1
+        return [*self.lines[: count - 1], Text(f"     … and {missing} more", "bright_black")]
+
+
 def frame(picture: Picture, width: int, height: int | None = None) -> list[Text]:
     """The lines, none longer than the width, and no more of them than the height allows (None: all)."""
+    running = [job for job in picture.jobs if job.state not in WAITING]
+    waiting = [job for job in picture.jobs if job.state in WAITING]
+    # Who is held waits for a person, not for room. Nothing is drawn that cannot be seen: thousands may wait.
+    waiting.sort(key=lambda job: bool(job.held_by))
     parts = {
-        "GPUS": list(_nodes(picture, width)),
-        "RUNNING": _running(picture, width),
-        "WAITING": _waiting(picture, width),
+        "GPUS": _all_nodes(picture.nodes, width, height),
+        "RUNNING": _part(running, height, lambda jobs: _running(jobs, picture, width)),
+        "WAITING": _part(waiting, height, lambda jobs: _waiting(jobs, picture, width)),
     }
-    head = [_head(picture, width)]
-    shown = _fit(parts, None if height is None else height - len(head) - len(parts))
-    return [*head, *(line for part in shown.values() if part for line in (Text(), *part))]
+    head = [_head(picture, len(running), len(waiting), width)]
+    gaps = sum(bool(part.lines) for part in parts.values())
+    shown = _fit(parts, None if height is None else height - len(head) - gaps)
+    return [*head, *(line for lines in shown if lines for line in (Text(), *lines))]
 
 
-def _head(picture: Picture, width: int) -> Text:
+def _part(jobs: list[client_pb2.Job], height: int | None, draw: Callable[[list[client_pb2.Job]], list[Text]]) -> Part:
+    drawn = jobs[:height]
+    return Part(draw(drawn) if drawn else [], len(jobs) - len(drawn))
+
+
+def _head(picture: Picture, running: int, waiting: int, width: int) -> Text:
     up = sum(node.state == "up" for node in picture.nodes)
-    running = sum(job.state not in WAITING for job in picture.jobs)
-    waiting = len(picture.jobs) - running
     nodes = plural(up, "node") if up == len(picture.nodes) else f"{up} of {plural(len(picture.nodes), 'node')}"
     left = Text.assemble(("ebb top  ", "bold"), f"{nodes}, {running} running, {waiting} waiting")
     if picture.away_s is not None:
@@ -73,17 +97,24 @@ def _head(picture: Picture, width: int) -> Text:
 # --- GPUs ---
 
 
-def _nodes(picture: Picture, width: int) -> Iterator[Text]:
-    for node in picture.nodes:
-        yield _node_line(node, width)
-        if not node.gpus:
-            continue
-        lines = _table(list(_gpu_columns(node, width)), width)
-        notes = [list(_notes(gpu, width)) for gpu in node.gpus]
-        yield lines[0]
-        for line, below in zip(lines[1:], notes, strict=True):
-            yield line
-            yield from below
+def _all_nodes(nodes: Sequence[client_pb2.Node], width: int, height: int | None) -> Part:
+    lines = list[Text]()
+    for place, node in enumerate(nodes):
+        if height is not None and len(lines) >= height:
+            return Part(lines, sum(1 + bool(rest.gpus) + len(rest.gpus) for rest in nodes[place:]))
+        lines += _node(node, width)
+    return Part(lines)
+
+
+def _node(node: client_pb2.Node, width: int) -> Iterator[Text]:
+    yield _node_line(node, width)
+    if not node.gpus:
+        return
+    lines = _table(list(_gpu_columns(node, width)), width)
+    yield lines[0]
+    for line, gpu in zip(lines[1:], node.gpus, strict=True):
+        yield line
+        yield from _notes(gpu, width)
 
 
 def _node_line(node: client_pb2.Node, width: int) -> Text:
@@ -190,10 +221,7 @@ def _short(model: str) -> str:
 # --- jobs ---
 
 
-def _running(picture: Picture, width: int) -> list[Text]:
-    jobs = [job for job in picture.jobs if job.state not in WAITING]
-    if not jobs:
-        return []
+def _running(jobs: list[client_pb2.Job], picture: Picture, width: int) -> list[Text]:
     return _table(
         [
             Column("RUNNING", [Text(job.job_id, job_style(job.job_id)) for job in jobs], right=True),
@@ -203,25 +231,21 @@ def _running(picture: Picture, width: int) -> list[Text]:
             Column("GPUS", [Text(gpus_words(job)) for job in jobs]),
             Column("STEP", [Text(progress_words(job)) for job in jobs]),
             Column("SPEED", [Text(_speed(picture.speeds.get(job.job_id))) for job in jobs], right=True),
-            Column("RAN", [Text(format_duration(round(job.running_s))) for job in jobs], right=True),
+            Column("RAN", [Text(format_duration(round(picture.ran_s(job)))) for job in jobs], right=True),
             Column("NODE", [Text(printable(node_words(job))) for job in jobs], elastic=True, rank=1),
         ],
         width,
     )
 
 
-def _waiting(picture: Picture, width: int) -> list[Text]:
-    jobs = [job for job in picture.jobs if job.state in WAITING]
-    if not jobs:
-        return []
-    jobs.sort(key=lambda job: bool(job.held_by))  # who is held waits for a person, not for room
+def _waiting(jobs: list[client_pb2.Job], picture: Picture, width: int) -> list[Text]:
     return _table(
         [
             Column("WAITING", [Text(job.job_id) for job in jobs], right=True),
             Column("NAME", [Text(printable(job.spec.name)) for job in jobs], elastic=True),
             Column("USER", [Text(printable(job.user)) for job in jobs], elastic=True, rank=1),
             Column("GPUS", [Text(gpus_words(job)) for job in jobs]),
-            Column("WAITED", [Text(format_duration(round(job.waiting_s))) for job in jobs], right=True),
+            Column("WAITED", [Text(format_duration(round(picture.waited_s(job)))) for job in jobs], right=True),
             Column("WHY", [Text(printable(job.reason)) for job in jobs], elastic=True),
         ],
         width,
@@ -272,19 +296,13 @@ def _cut(line: Text, width: int) -> Text:
     return line
 
 
-def _fit(parts: dict[str, list[Text]], room: int | None) -> dict[str, list[Text]]:
+def _fit(parts: dict[str, Part], room: int | None) -> list[list[Text]]:
     """As many lines of each part as there is room for: what each must have first, then in the order of the parts."""
-    if room is None or sum(map(len, parts.values())) <= room:
-        return parts
+    if room is None:
+        return [part.lines for part in parts.values()]
     given = dict.fromkeys(parts, 0)
-    for most in (ROWS, {name: len(lines) for name, lines in parts.items()}):
-        for name, lines in parts.items():
+    for most in (ROWS, dict.fromkeys(parts, room)):
+        for name, part in parts.items():
             left = max(0, room - sum(given.values()))
-            given[name] += min(min(len(lines), most[name]) - given[name], left)
-    return {name: _first(lines, given[name]) for name, lines in parts.items()}
-
-
-def _first(lines: list[Text], count: int) -> list[Text]:
-    if len(lines) <= count or count < 2:
-        return lines[:count] if count > 1 else []
-    return [*lines[: count - 1], Text(f"     … and {len(lines) - count + 1} more", "bright_black")]
+            given[name] += min(min(len(part.lines) + part.more, most[name]) - given[name], left)
+    return [part.first(given[name]) for name, part in parts.items()]

@@ -11,8 +11,8 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.cluster import Settings
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.errors import FAILED, OK, USAGE, Failure, Unreachable
+from ebbtide_cli.connection import connected
+from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.text import plural
@@ -115,8 +115,10 @@ def _ask_master(master: str | None) -> Word:
             began = time.time()
             now = stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=MASTER_S).now
             ended = time.time()
-            nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
-    except Unreachable as failure:
+            nodes = stub.ListNodes(client_pb2.ListNodesRequest(), timeout=MASTER_S).nodes
+    except Failure as failure:
+        if failure.code == USAGE:
+            raise
         named = master or os.environ.get("EBB_MASTER") or Home.current().master_record.exists()
         return Word(False if named else None, failure.message)
     roots = {node.name: node.checkpoint_root_id for node in nodes if node.state == "up"}

@@ -1,8 +1,11 @@
 """``ebb observe``: what runs on a node that nobody manages."""
 
+import logging
 import select
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,18 +28,19 @@ SHORTEST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class WallClock:
-    """This machine's time; a byte on `stop` asks to stop."""
+class SteadyClock:
+    """Unix time that is not set back or forth while it is looked at; a byte on `stop` asks to stop."""
 
     stop: int
+    offset_s: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     def now(self) -> float:
         """Unix seconds."""
-        return time.time()
+        return time.monotonic() + self.offset_s
 
     def wait_until(self, at: float) -> bool:
         """Wait; False if asked to stop meanwhile."""
-        return not select.select([self.stop], [], [], max(0.0, at - time.time()))[0]
+        return not select.select([self.stop], [], [], max(0.0, at - self.now()))[0]
 
 
 @click.command(
@@ -78,15 +82,15 @@ def command(
         raise Failure(f"observe: --every: {every:g} s is less than {SHORTEST_S:g} s", USAGE)
     if not out.absolute().parent.is_dir():
         raise Failure(f"observe: --out {out}: its directory does not exist", USAGE)
-    backend = _backend(gpus, node)
     plan = Plan(every, for_s, commands)
     try:
         with (
+            _looked_at(gpus, node) as backend,
             opened(out, backend.gpus(), min_s, anonymous) as recording,
             stop_signals() as stop,
             StatusLine(wanted=not as_json) as line,
         ):
-            summary = observe(backend, recording, plan, WallClock(stop), lambda s: line.show(*_progress(s)))
+            summary = observe(backend, recording, plan, SteadyClock(stop), lambda s: line.show(*_progress(s)))
     except CannotRecord as error:
         raise Failure(f"observe: {error}") from None
     replay = replay_command(out, summary)
@@ -96,26 +100,24 @@ def command(
         _print(out, summary, replay)
 
 
-def _backend(gpus: str, node: str) -> "GpuBackend":
-    """The GPUs to look at; `Failure` if there are none."""
-    from ebbtide_agent.gpu import is_fake, open_backend
-    from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
+@contextmanager
+def _looked_at(gpus: str, node: str) -> "Iterator[GpuBackend]":
+    """The GPUs to look at, by a process that a driver which hangs holds up alone; `Failure` if there are none."""
+    from ebbtide_agent.gpu import open_apart
     from ebbtide_agent.node import node_name
 
+    logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # whose lines are for an agent's log
     home = Home.current()
     settings = Settings.remembered(home)
     try:
-        if is_fake(gpus):
-            name = node_name(node or (settings.node if settings else ""))
-            return open_backend(gpus, home.root / "nodes" / name / "gpus", in_use=True)
-        backend = open_nvml()
+        name = node_name(node or (settings.node if settings else ""))
+        backend = open_apart(gpus, home.root / "nodes" / name / "gpus", in_use=True)
     except ValueError as error:
         raise Failure(f"observe: {error}", USAGE) from None
-    except NvmlUnavailable as error:
-        raise Failure(f"observe: no GPU to look at: {error} ('ebb doctor' says more)", FAILED) from None
-    if not backend.gpus():
-        raise Failure("observe: the driver knows of no GPU ('ebb doctor' says more)", FAILED)
-    return backend
+    with closing(backend):
+        if not backend.gpus():
+            raise Failure("observe: there is no GPU to look at ('ebb doctor' says why)", FAILED)
+        yield backend
 
 
 def _progress(summary: "Summary") -> tuple[str, ...]:

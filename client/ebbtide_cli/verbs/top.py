@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.facts import Facts, job_facts, node_facts
@@ -83,6 +84,12 @@ def _stream(feed: "Feed", stop: int, every: float) -> None:
 
 def _facts(picture: "Picture") -> Facts:
     """One frame: when, whether the master answers, and all that `ebb nodes` and `ebb ls` tell."""
-    jobs = [job_facts(job) | {"steps_per_s": picture.speeds.get(job.job_id)} for job in picture.jobs]
     nodes = [node_facts(node) for node in picture.nodes]
+    jobs = [job_facts(job) | _by_now(picture, job) for job in picture.jobs]
     return {"time": picture.at, "master_away_s": picture.away_s, "nodes": nodes, "jobs": jobs}
+
+
+def _by_now(picture: "Picture", job: client_pb2.Job) -> Facts:
+    """What changes though nothing happens."""
+    speed = picture.speeds.get(job.job_id)
+    return {"running_s": picture.ran_s(job), "waiting_s": picture.waited_s(job), "steps_per_s": speed}

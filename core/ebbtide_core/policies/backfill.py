@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from ebbtide_core import limits
-from ebbtide_core.books import Node, Use
+from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
@@ -25,6 +25,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
 from ebbtide_core.queues import Queue, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Snapshot
+from ebbtide_core.use import Use
 
 STEPS: Final = ((600.0, 10.0), (3600.0, 60.0), (86_400.0, 600.0))
 """Below which time (seconds) times that were asked for count as alike if they round up to the same multiple of what."""

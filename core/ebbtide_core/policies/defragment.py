@@ -12,7 +12,9 @@ room, or of the cheapest together, less those that are not needed. And that must
 be room anyway; where nobody knows when that is, `UNKNOWN_WAIT_S`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final
 
 from ebbtide_core.job import Job
@@ -29,7 +31,9 @@ STAY_S: Final = 300.0
 UNKNOWN_WAIT_S: Final = 600.0
 """How long one who waits is taken to wait on if nothing tells."""
 MOST_NODES: Final = 8
-"""Nodes that are looked at closely in one pass: those with most idle GPUs."""
+"""Nodes from which moves are tried in one pass."""
+MOST_ASKED: Final = 32
+"""Nodes whose jobs are asked when they end, those with most idle GPUs first: more would make a pass slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def defragment(draft: Draft, job: Job, resize_after_s: float) -> bool:
         return False
     found = [
         moves
-        for node, movers in _movers_by_node(draft, job, max(resize_after_s, STAY_S))
+        for node, movers in islice(_movers_by_node(draft, job, max(resize_after_s, STAY_S)), MOST_NODES)
         if (moves := _moves_from(draft, job, node, movers)) is not None
     ]
     best = min(found, key=lambda moves: moves.cost_s, default=None)
@@ -74,20 +78,22 @@ def _carry_out(draft: Draft, job: Job, moves: _Moves) -> None:
     draft.place(job, own, f"waiting for {count_text(job.gpus_min)} that job {names} is moved from", claim=True)
 
 
-def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> list[tuple[NodeId, list[Job]]]:
+def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
     """The nodes where there might be room without those who can be moved, and these, the cheapest first."""
-    by_node: dict[NodeId, list[Job]] = {}
-    for mover in sorted(draft.snapshot.measured.values(), key=lambda mover: (_cost(mover), mover.sequence)):
-        if (room := _movable(draft, mover, stay_s)) is not None:
-            by_node.setdefault(room.node_ids[0], []).append(mover)
-    able = [
-        (node, movers)
-        for node, movers in by_node.items()
-        if could_make_room(draft, job, [mover.planned for mover in movers if mover.planned is not None], node)
-    ]
-    nodes, use = draft.snapshot.nodes, draft.trial.use
-    able.sort(key=lambda entry: -nodes[entry[0]].idle(use(entry[0])))
-    return able[:MOST_NODES]
+    snapshot = draft.snapshot
+    for node in _nodes(draft, job):
+        here = [snapshot.measured[id] for id in snapshot.nodes[node].planned if id in snapshot.measured]
+        found = [(mover, room) for mover in here if (room := _movable(draft, mover, stay_s)) is not None]
+        if found and could_make_room(draft, job, [room for _, room in found], node):
+            yield node, sorted((mover for mover, _ in found), key=lambda mover: (_cost(mover), mover.sequence))
+
+
+def _nodes(draft: Draft, job: Job) -> Iterator[NodeId]:
+    """Where there are pieces: those with most idle GPUs first, but for one GPU or less, those where GPUs are shared."""
+    room = draft.trial.room
+    emptiest = [node for count in sorted(room.idle, reverse=True) if count for node in room.idle[count]]
+    pieces = (room.shared, emptiest) if job.gpus_min <= WHOLE else (emptiest, room.shared)
+    return iter(dict.fromkeys(chain(*pieces)))
 
 
 def _movable(draft: Draft, job: Job, stay_s: float) -> Allocation | None:
@@ -147,20 +153,21 @@ def _wait_s(draft: Draft, job: Job) -> float:
             trial.give(planned)
     for placement in draft.placements.values():
         trial.take(placement.allocation)
-    found = first_room(trial, job, sorted(_leaving(draft)))
+    found = first_room(trial, job, sorted(_leaving(draft, job)))
     return UNKNOWN_WAIT_S if found is None else found[0].time - snapshot.now
 
 
-def _leaving(draft: Draft) -> list[Gone]:
+def _leaving(draft: Draft, job: Job) -> list[Gone]:
     """Those who run on where they are, and when they end as far as one can tell."""
     snapshot, gone = draft.snapshot, list[Gone]()
-    for job in snapshot.planned():
-        room, left = draft.allocation(job), snapshot.remaining(job)
-        if room is None or job.id in draft.placements or not job.running or left is None:
+    nodes = islice(dict.fromkeys(chain(_nodes(draft, job), snapshot.nodes)), MOST_ASKED)
+    for id in {id for node in nodes for id in snapshot.nodes[node].planned}:
+        other = snapshot.job(id)
+        room, left = draft.allocation(other), snapshot.remaining(other)
+        if room is None or id in draft.placements or not other.running or left is None:
             continue
-        if (
-            left.work_s > 0 or left.source is not Source.EARLIER_RUNS
-        ):  # one that runs for longer than those tells nothing
+        # That one runs for longer than its earlier runs tells nothing of when it ends.
+        if left.work_s > 0 or left.source is not Source.EARLIER_RUNS:
             end = snapshot.now + left.work_s / snapshot.speedup(room.share)
-            gone.append((Leave(end, job.sequence, False, False, job), room))
+            gone.append((Leave(end, other.sequence, False, False, other), room))
     return gone

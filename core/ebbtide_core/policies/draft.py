@@ -138,7 +138,10 @@ class Draft:
         if not books.usable:
             return ": no node is connected"
         if (own := job.own_room) is not None:
-            return f" {own.gpu_ids[0]} of node {own.node_ids[0]}, the one that it was swapped out from"
+            node = books.nodes[own.node_ids[0]]
+            users = on_gpu(node, own.gpu_ids[0])
+            used = f", used by {users_text(users)}" if users else ""
+            return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:

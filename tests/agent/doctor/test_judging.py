@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_gpu_comes_with_its_command(found, level, command):
     [
         ("NVML Shared Library Not Found", 0, "note", "install the NVIDIA driver"),
         ("Driver Not Loaded", 2, "problem", "modprobe nvidia"),
-        ("Driver/library version mismatch", 2, "problem", "modprobe -r"),
+        ("the driver was upgraded under us: reload it or reboot", 2, "problem", "modprobe -r"),
     ],
 )
 def test_why_no_gpu_answers(reason, devices, level, words):
@@ -75,6 +75,13 @@ def test_a_mig_gpu_without_slices_is_a_problem_and_slices_are_slots():
     assert levels(hardware.judge_slices([unsliced])) == ["problem"]
     part = Gpu("MIG-a", 0, "H100 MIG 1g.10gb", 10 * GIB, parent="GPU-a")
     assert levels(hardware.judge_slices([answer(gpu=part, settings=Settings(mig=True))])) == ["note"]
+
+
+def test_of_mig_slices_a_program_sees_one_and_none_can_be_swapped():
+    slices = [answer(gpu=Gpu(f"MIG-{n}", n, "H100 MIG 1g.10gb", 10 * GIB, parent="GPU-a")) for n in range(7)]
+    assert hardware.visible([each.gpu for each in slices]) == 1
+    assert hardware.visible([GPU, GPU]) == 2
+    assert hardware.judge_swap(Driver("580.65.06"), 0, True, slices).text == "not on MIG slices"
 
 
 def test_swap_needs_a_new_driver_and_the_right_to_trace():

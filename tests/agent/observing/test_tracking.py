@@ -35,6 +35,13 @@ def test_a_process_is_a_job_from_the_first_look_that_shows_it_to_the_last() -> N
     assert (run.user, run.command, run.gpus) == ("ada", "python", {"GPU-a"})
 
 
+def test_a_run_whose_processes_come_and_go_remembers_only_those_that_are_there() -> None:
+    parent = seen(7)
+    looks = [look(15.0 * n, parent, seen(100 + n, started=2000.0 + n, above=(parent.key,))) for n in range(50)]
+    (run,) = runs_of(*looks)
+    assert (len(run.members), len(run.ancestors), len(run.parents), run.seconds) == (2, 1, 1, 735.0)
+
+
 def test_memory_is_the_most_that_was_held_of_one_gpu() -> None:
     looks = [look(float(at), seen(7, {"GPU-a": a * GIB, "GPU-b": GIB})) for at, a in ((0, 1), (15, 5), (30, 2))]
     (run,) = runs_of(*looks)
