@@ -57,7 +57,7 @@ async def test_forty_faults_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(set(chaos.injections)) >= 8
 
 
-@pytest.mark.slow  # about five minutes in all
+@pytest.mark.slow  # about two minutes in all
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(100, 110))
 async def test_a_thousand_faults_harm_nobody(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
