@@ -58,13 +58,19 @@ while True:
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU of a process and all below it, in percent of one core."""
+    """CPU of a process, and of all below it, in percent of one core."""
 
     name: str
-    percent: float
+    own: float
+    below: float
+
+    @property
+    def percent(self) -> float:
+        """Of both."""
+        return self.own + self.below
 
     def __str__(self) -> str:
-        return f"{self.name:<24}{self.percent:6.2f} % of a core"
+        return f"{self.name:<24}{self.percent:6.2f} % of a core: itself {self.own:.2f}, below it {self.below:.2f}"
 
 
 class Listener(agent_pb2_grpc.AgentServiceServicer):
@@ -123,10 +129,12 @@ def occupy(state: Path, closing: ExitStack) -> None:
         (state / "processes" / f"{process.pid}.json").write_text(json.dumps(entry))
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time of the process and of all below it, those that have ended too."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return float(sum(sum(process.cpu_times()[:4]) for process in processes))
+def cpu_s(pid: int) -> tuple[float, float]:
+    """CPU time of the process, and of all below it, those that have ended too."""
+    process = psutil.Process(pid)
+    own = process.cpu_times()
+    below = (sum(child.cpu_times()[:4]) for child in process.children(recursive=True))
+    return own.user + own.system, own.children_user + own.children_system + sum(below)
 
 
 def measure(name: str, pid: int, seconds: float) -> Cost:
@@ -134,7 +142,9 @@ def measure(name: str, pid: int, seconds: float) -> Cost:
     time.sleep(WARM_UP_S)
     began, before = time.monotonic(), cpu_s(pid)
     time.sleep(seconds)
-    return Cost(name, 100 * (cpu_s(pid) - before) / (time.monotonic() - began))
+    elapsed_s = time.monotonic() - began
+    own, below = (100 * (now - then) / elapsed_s for now, then in zip(cpu_s(pid), before, strict=True))
+    return Cost(name, own, below)
 
 
 def agent_cost(name: str, gpus: str, state: Path, home: Path, seconds: float, **environment: str) -> Cost:

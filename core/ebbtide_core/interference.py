@@ -41,7 +41,7 @@ def taken_apart(state: ClusterState, job: Job) -> Iterator[Event]:
     speeds = _relative_speeds(state, job)
     if not speeds or sum(speeds.values()) >= ENOUGH:
         return
-    movable = [state.jobs[id] for id in speeds if state.jobs[id].preemptible]
+    movable = [job for id in speeds if (job := state.jobs[id]).preemptible and job.held_by is None]
     if not movable:
         return
     leaver = max(movable, key=_expendable)

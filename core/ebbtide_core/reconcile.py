@@ -85,6 +85,8 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
         return
     if wanted == job.planned or not _fits_instead(state, job, wanted):
         return
+    if job.running and job.held_by is not None:
+        return  # it would step aside, and not come back
     if job.running:
         live = job.attempts[-1]
         before, after = count_text(live.allocation.share), count_text(wanted.share)

@@ -86,9 +86,9 @@ class ClusterState:
                 self.unfinished.pop(job.id, None)
         planned = job.planned is not None
         if job.gpus_max != job.gpus_min or job.id in self.elastic:
-            _keep(self.elastic, job, job.elastic and planned)
+            _keep(self.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
-            _keep(self.resizing, job, job.running and _out_of_range(job))
+            _keep(self.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
         if waits or job.queued is not None:
             self._enqueue(job, now, waits)

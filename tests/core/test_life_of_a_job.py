@@ -141,6 +141,14 @@ class TestHoldAndRelease:
         lab.tell(e.HoldRequested(job.id))
         assert job.state is JobState.RUNNING
 
+    def test_who_is_held_while_it_runs_keeps_its_size_until_it_is_released(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.tell(e.HoldRequested(job.id))
+        lab.tell(e.ResizeRequested(job.id, 2 * WHOLE, 2 * WHOLE))
+        assert job.state is JobState.RUNNING  # it would step aside, and not come back
+        lab.tell(e.ReleaseRequested(job.id))
+        assert job.state is JobState.SUSPENDING
+
 
 class TestCancel:
     def test_a_waiting_job_is_gone_at_once(self, lab: Lab) -> None:

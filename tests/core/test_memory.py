@@ -224,7 +224,7 @@ def test_it_waits_where_what_it_needs_does_not_fit() -> None:
     hungry, *others = [lab.running("1/4") for _ in range(3)]
     overrun(lab, hungry, 20)
     lab.end(hungry)
-    assert hungry.state is JobState.SUSPENDED
+    assert (hungry.state, hungry.reason) == (JobState.SUSPENDED, "waiting for 1/4 GPU with 22 GiB")
     lab.end(others[0], ExitFacts())
     assert hungry.state is JobState.STARTING
 

@@ -113,7 +113,7 @@ def test_memory_is_a_constraint() -> None:
     lab = moldable(1)
     big, small = with_work(lab, "1/4", "1/2", 2, 1, gpu_mem_bytes=25 * GIB)
     assert shares([big, small]) == [Fraction(1, 2), 0]
-    assert small.reason == "waiting for 1/4 GPU"
+    assert small.reason == "waiting for 1/4 GPU with 25 GiB"
 
 
 # --- moldable and malleable ---

@@ -77,7 +77,10 @@ def test_eight_share_two_gpus_a_ninth_waits_and_who_takes_too_much_goes_alone(
     (tmp_path / "trial-3-is-greedy").touch()
     greedy = idle_cluster.wait_for_state(ids["trial-3"], "SUSPENDED")
     assert greedy["reason"] == "waiting for 1/4 GPU with 12.2 GiB"
-    assert greedy["suspensions"][-1]["reason"] == "uses 11 GiB of GPU memory, 6 GiB were given to it"
+    assert (
+        greedy["suspensions"][-1]["reason"]
+        == "uses 11 GiB of GPU memory, 6 GiB were given to it; it goes on with 12.2 GiB"
+    )
     assert greedy["suspensions"][-1]["checkpointed"] is True
     idle_cluster.wait_for_step(ninth, 1)  # it has the place now
 

@@ -76,7 +76,7 @@ class NvmlProcess:
         self._links: tuple[Link, ...] = ()
         self._driver = Driver()
         self._missing = False  # GPUs that there should be
-        self._amiss: set[str] = set()  # GPUs that another process may be able to read
+        self._amiss: dict[str, float] = {}  # GPUs that another process may be able to read, and since when
         self._xids: dict[str, int] = {}  # what speaks against GPUs, for the next process to know
         with self._turn:
             self._ready()
@@ -133,9 +133,9 @@ class NvmlProcess:
         # An Xid stands until the driver withdraws it, whoever asks.
         stands = reading.uuid in self._xids and not reading.gone
         if reading.healthy or stands or reading.uuid not in self._gpus:
-            self._amiss.discard(reading.uuid)
+            self._amiss.pop(reading.uuid, None)
         else:
-            self._amiss.add(reading.uuid)
+            self._amiss.setdefault(reading.uuid, time.monotonic())
 
     def _ask(self, request: Mapping[str, str]) -> dict[str, Any] | None:
         child = self._ready()
@@ -150,7 +150,9 @@ class NvmlProcess:
     def _ready(self) -> "_Child | None":
         """The process to ask; started if there is none and the pause is over, or if it is time to look again."""
         now = time.monotonic()
-        if self._child is not None and (self._missing or self._amiss) and now - self._opened_at > self._again_s:
+        # A new process costs seconds, with eight GPUs: it is not started for what is over at the next reading.
+        amiss_since = self._opened_at if self._missing else min(self._amiss.values(), default=math.inf)
+        if self._child is not None and now - amiss_since > self._again_s:
             self._end()
         if self._child is None and now >= self._next_at:
             self._open()

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ebbtide_agent.gpu.handles import handle_of
+
 _TIMEOUT_S = 10.0
 _NOT_SET = 3
 
@@ -25,7 +27,7 @@ def set_limit(library: Any, uuid: str, group: Path, mem_bytes: int) -> None:
         raise NotLimited("this NVML binding has no nvmlDeviceSetMemoryLimits_v1")
     try:
         library.nvmlInit()
-        handle = library.nvmlDeviceGetHandleByUUID(uuid)
+        handle = handle_of(library, uuid)
         limits = library.c_nvmlSetMemoryLimits_v1_t()
         limits.nameSpace = os.fsencode(group)
         limits.softLimit = limits.hardLimit = mem_bytes

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from ebbtide_agent import procfs
 from ebbtide_agent.gpu.fake import FakeNvml, NVMLError
+from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.jsonfile import read_json
 from ebbtide_agent.swap.driver import (
     ILLEGAL_STATE,
@@ -133,8 +134,8 @@ def forget(state_dir: Path, pid: int) -> None:
 
 
 def _fits(nvml: FakeNvml, uuid: str, mem_bytes: int) -> bool:
-    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    return min(mem_bytes, handle.mem_bytes - handle.idle_bytes) <= nvml.nvmlDeviceGetMemoryInfo(handle).free
+    handle = handle_of(nvml, uuid)
+    return bool(min(mem_bytes, handle.mem_bytes - handle.idle_bytes) <= nvml.nvmlDeviceGetMemoryInfo(handle).free)
 
 
 def _record(state_dir: Path, pid: int) -> Path:

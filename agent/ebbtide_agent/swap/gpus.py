@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ebbtide_agent.gpu.codes import Meaning, meaning
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
 
@@ -71,13 +72,19 @@ class Gpus:
     def others_of(self, pids: frozenset[int], uuid: str) -> list[str]:
         """UUIDs of further GPUs that any of these processes computes on."""
         count = self._ask(self._nvml.nvmlDeviceGetCount)
-        handles = [self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
-        return [found for handle in handles if (found := self._used(handle, pids)) not in ("", uuid)]
+        return [found for index in range(count) if (found := self._used(index, pids)) not in ("", uuid)]
 
-    def _used(self, handle: Any, pids: frozenset[int]) -> str:
-        listed = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
-        is_used = any(entry.pid in pids for entry in listed)
-        return str(self._ask(self._nvml.nvmlDeviceGetUUID, handle)) if is_used else ""
+    def _used(self, index: int, pids: frozenset[int]) -> str:
+        """The GPU's UUID if any of these processes computes on it; nobody does on one that is lost."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            listed = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+            is_used = any(entry.pid in pids for entry in listed)
+            return str(self._nvml.nvmlDeviceGetUUID(handle)) if is_used else ""
+        except self._nvml.NVMLError as error:
+            if meaning(error) is Meaning.GPU_GONE:
+                return ""
+            raise GpuError(f"NVML: {error}") from None
 
     def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
         try:

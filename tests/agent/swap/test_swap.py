@@ -62,6 +62,21 @@ def test_a_job_on_two_gpus_is_refused(world):
     refused(world, job, job.suspend(), f"uses {world.other}, too")
 
 
+def test_a_gpu_that_is_lost_keeps_no_job_on_another_from_leaving(fake_world):
+    job = fake_world.job(GIB)
+    fake_world.faults(lost=[fake_world.other])
+    out = job.suspend()
+    assert (out.ending, out.reason) == (Ending.DONE, "")
+    assert job.resume(out.swapped).ending is Ending.DONE
+
+
+def test_a_job_on_a_lost_gpu_stays_as_it_is(fake_world):
+    job = fake_world.job(GIB)
+    fake_world.faults(lost=[fake_world.uuid])
+    out = job.suspend()
+    assert (out.ending, out.reason) == (Ending.UNTOUCHED, "NVML: GPU is lost")
+
+
 def test_a_mig_device_is_refused(world):
     job = world.job(GIB)
     assert job.suspend(gpu="MIG-1").ending is Ending.UNTOUCHED

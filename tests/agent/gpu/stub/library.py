@@ -39,8 +39,8 @@ def compile_library(directory: Path, missing: tuple[str, ...] = ()) -> Path:
 def compile_cuda(directory: Path) -> Path:
     """Make `directory` hold libcuda.so.1; its path."""
     library = directory / "libcuda.so.1"
-    source = Path(__file__).parent / "cuda" / "libcuda.c"
-    subprocess.run(["cc", *_FLAGS, "-shared", "-o", str(library), str(source)], check=True)
+    sources = [*map(str, sorted((Path(__file__).parent / "cuda").glob("*.c"))), str(SOURCES / "json.c")]
+    subprocess.run(["cc", *_FLAGS, "-shared", "-o", str(library), *sources], check=True)
     return library
 
 

@@ -1,6 +1,7 @@
 """Whatever state the directory is in, the fake and the C stub under the real binding say the same of it."""
 
 import os
+import subprocess
 import threading
 
 import pynvml
@@ -64,6 +65,15 @@ def node(state, load_stub, nvml_stub):
     return state
 
 
+@pytest.fixture
+def idler():
+    """The pid of a process that uses no CPU: what it is worth as utilisation would depend on the moment."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
 def _everything(backend: NvmlBackend) -> list[object]:
     """All that a backend says, but for what depends on the moment."""
     said = [backend.gpus(), backend.links(), backend.driver()]
@@ -74,12 +84,12 @@ def _everything(backend: NvmlBackend) -> list[object]:
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_STEPS)
-def test_fake_and_stub_agree_on_every_state(node, steps):
+def test_fake_and_stub_agree_on_every_state(node, idler, steps):
     node.faults()
     shut_down()
     backends = [NvmlBackend(FakeNvml(node.directory)), NvmlBackend(pynvml)]
     for faults, held, mps in steps:
-        node.register(os.getpid(), held, mps)
+        node.register(idler, held, mps)
         node.faults(**faults)
         on_fake, on_stub = (_everything(backend) for backend in backends)
         assert on_fake == on_stub

@@ -21,6 +21,21 @@ ASKED = {
 }
 
 
+# What is asked of a GPU when it is found, and without which it has no name to be told under.
+FOUND_BY = (
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetPciInfo",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetPersistenceMode",
+)
+NAMED_BY = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
+
+
 @pytest.fixture(params=["fake", "C stub"])
 def node(request, state, load_stub, nvml_stub):
     """Two idle GPUs, A and B; `open_backend` opens one of the backends on them."""
@@ -75,6 +90,27 @@ def test_without_a_driver_there_are_no_gpus_and_the_reason_is_told(node, code, r
         node.open_backend()
     node.faults()
     assert len(node.open_backend().gpus()) == 2
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
+def test_whatever_keeps_nvml_from_starting_is_told_as_that(node, call):
+    for code in (*NO_VALUE, *GONE, *NO_DRIVER, DRIVER_CHANGED, *TROUBLE):
+        node.faults(errors={"*": {call: code}})
+        with pytest.raises(NvmlUnavailable) as told:
+            node.open_backend()
+        assert str(told.value)
+
+
+@pytest.mark.parametrize("code", [3, 9, 15, 18, 25, 28, 999])
+def test_what_cannot_be_asked_of_one_gpu_when_it_is_found_hides_no_other(node, code):
+    for call in (*FOUND_BY, *NAMED_BY):
+        node.faults(errors={"A": {call: code}})
+        backend = node.open_backend()
+        found = [gpu.uuid for gpu in backend.gpus()]
+        assert found == (["A", "B"] if call in FOUND_BY else ["B"]), call
+        backend.links()
+        backend.settings("A")
+        assert backend.read("B").healthy
 
 
 def test_a_driver_that_was_upgraded_under_us_takes_all_gpus_offline_and_says_what_to_do(node):

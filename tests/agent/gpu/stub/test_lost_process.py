@@ -71,6 +71,27 @@ def test_a_driver_that_is_loaded_later_is_found(state, apart, code):
     assert backend.read("A").healthy
 
 
+def test_a_driver_that_is_upgraded_under_us_is_found_by_a_process_that_starts_anew(state, apart):
+    backend = apart(again_s=0.5)
+    first = backend.pid
+    state.faults(upgraded_to="615.10")
+    assert backend.read("A").unhealthy_reason == "the driver was upgraded under us: reload it or reboot"
+    assert not backend.read("B").gone
+    _await(lambda: all(backend.read(uuid).healthy for uuid in "AB"))
+    assert backend.pid != first
+
+
+def test_a_gpu_that_fails_for_a_moment_costs_no_process_its_life(state, apart):
+    backend = apart(again_s=60)
+    first = backend.pid
+    backend._opened_at -= 100  # as if it had been so for long
+    state.faults(errors={"A": {"nvmlDeviceGetMemoryInfo": 999}})
+    assert backend.read("A").unhealthy_reason == "Unknown Error"
+    state.faults()
+    assert backend.read("A").healthy
+    assert backend.pid == first
+
+
 def test_without_the_library_there_are_no_gpus(apart, monkeypatch):
     monkeypatch.delenv("LD_LIBRARY_PATH")
     backend = apart(again_s=60)

@@ -4,16 +4,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "world.h"
 
 /* How long an ended process is remembered for the sake of a late release. */
 static const double LONGEST_RELEASE_S = 60;
+/* A file system's clock ticks: what changed so recently may change again without showing. */
+static const double UNSETTLED_S = 0.1;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* events are waited for on another thread */
 static held rows[MAX_HELD];
-static unsigned count, looks;
+static unsigned count;
+static struct timespec settled; /* when the directory had last changed as it was read; 0: read it again */
 
 typedef struct {
   char state;
@@ -46,41 +51,40 @@ static held *row_of(int pid, unsigned long long starttime, const device *on) {
   return &rows[count++];
 }
 
+static bool lives(int pid, unsigned long long starttime) {
+  stat_line stat;
+  return read_stat(pid, &stat) && !strchr("ZX", stat.state) && stat.starttime == starttime;
+}
+
 /* What a process no longer holds of a GPU while it lives is free at once. */
 static void let_go(int pid, unsigned long long starttime) {
   for (unsigned i = 0; i < count; i++)
-    if (rows[i].pid == pid && rows[i].starttime == starttime) rows[i].bytes = 0, rows[i].alive = false;
+    if (rows[i].pid == pid && rows[i].starttime == starttime) rows[i].bytes = 0;
 }
 
 static void take_note(const json *process) {
   int pid = (int)json_number(process, "pid", 0);
-  double starttime = json_number(process, "starttime", -1);
+  unsigned long long starttime = (unsigned long long)json_number(process, "starttime", 0);
   const json *gpus = json_get(process, "gpus");
-  stat_line stat;
-  bool alive = pid > 0 && read_stat(pid, &stat) && !strchr("ZX", stat.state) && (double)stat.starttime == starttime;
-  if (alive) let_go(pid, stat.starttime);
+  if (lives(pid, starttime)) let_go(pid, starttime);
   for (const json *gpu = gpus && gpus->kind == JSON_OBJECT ? gpus->first : NULL; gpu; gpu = gpu->next) {
     const device *on = device_named(gpu->name);
-    held *row = on ? row_of(pid, (unsigned long long)starttime, on) : NULL;
+    held *row = on ? row_of(pid, starttime, on) : NULL;
     if (!row) continue;
     row->bytes = gpu->kind == JSON_NUMBER ? gpu->number : -1;
     row->mps = json_number(process, "mps", 0) != 0;
-    row->alive = alive;
-    row->look = looks;
+    row->registered = true;
   }
 }
 
-static void read_registered(void) {
-  char path[PATH_SIZE];
-  place(path, "processes");
+static void read_registered(const char *path) {
   DIR *directory = opendir(path);
   for (struct dirent *entry; directory && (entry = readdir(directory));) {
-    char name[300], file[PATH_SIZE];
+    char file[PATH_SIZE + 300];
     size_t length = strlen(entry->d_name);
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || length < 6 || strcmp(entry->d_name + length - 5, ".json"))
       continue;
-    snprintf(name, sizeof name, "processes/%s", entry->d_name);
-    place(file, name);
+    snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
     json *process;
     /* Removed since it was listed, or not written whole: either way it registers nobody. */
     if (json_read(file, &process) == JSON_OK) take_note(process);
@@ -89,20 +93,33 @@ static void read_registered(void) {
   if (directory) closedir(directory);
 }
 
-/* Take note of who lives, and of when those that do not were first missed. */
-static void look(void) {
+/* Read the directory if it has changed, or may have: whatever is put into it is renamed to its place. */
+static void learn_registered(void) {
+  char path[PATH_SIZE];
+  struct stat at;
+  struct timespec now;
+  place(path, "processes");
+  bool there = !stat(path, &at);
+  if (there && at.st_mtim.tv_sec == settled.tv_sec && at.st_mtim.tv_nsec == settled.tv_nsec) return;
+  for (unsigned i = 0; i < count; i++) rows[i].registered = false;
+  clock_gettime(CLOCK_REALTIME, &now);
+  read_registered(path);
+  double age = (double)(now.tv_sec - at.st_mtim.tv_sec) + (double)(now.tv_nsec - at.st_mtim.tv_nsec) * 1e-9;
+  settled = there && age > UNSETTLED_S ? at.st_mtim : (struct timespec){0};
+}
+
+/* Take note of who lives on this GPU, and of when those that do not were first missed. */
+static void look(const device *on) {
   double now = now_s();
-  looks++;
-  read_registered();
+  learn_registered();
   unsigned kept = 0;
   for (unsigned i = 0; i < count; i++) {
     held *row = &rows[i];
-    if (row->look != looks) row->alive = false;
-    if (row->alive)
-      row->missed_at_s = 0;
-    else if (!row->missed_at_s)
-      row->missed_at_s = now;
-    bool over = row->look != looks && now - row->missed_at_s > LONGEST_RELEASE_S;
+    if (row->on == on) {
+      row->alive = row->registered && lives(row->pid, row->starttime);
+      row->missed_at_s = row->alive ? 0 : row->missed_at_s ? row->missed_at_s : now;
+    }
+    bool over = !row->registered && row->missed_at_s && now - row->missed_at_s > LONGEST_RELEASE_S;
     if (!over) rows[kept++] = *row;
   }
   count = kept;
@@ -111,13 +128,14 @@ static void look(void) {
 void forget_holders(void) {
   pthread_mutex_lock(&lock);
   count = 0;
+  settled = (struct timespec){0};
   pthread_mutex_unlock(&lock);
 }
 
 unsigned holders(const device *on, bool mps, held *found, unsigned room) {
   unsigned n = 0;
   pthread_mutex_lock(&lock);
-  look();
+  look(on);
   for (unsigned i = 0; i < count; i++) {
     if (!rows[i].alive || rows[i].on != on || rows[i].mps != mps) continue;
     if (n < room) found[n] = rows[i];
@@ -131,7 +149,7 @@ usage usage_of(const device *on, double release_after_s) {
   usage sum = {0};
   stat_line stat;
   pthread_mutex_lock(&lock);
-  look();
+  look(on);
   double now = now_s();
   for (unsigned i = 0; i < count; i++) {
     if (rows[i].on != on) continue;

@@ -10,6 +10,7 @@
 static json *node;
 static device devices[MAX_DEVICES];
 static unsigned total;
+static char driver[64]; /* the one that was there when this library was opened */
 
 double now_s(void) {
   struct timespec now;
@@ -28,8 +29,19 @@ static json_result read_state(const char *name, json **value) {
   return json_read(path, value);
 }
 
+static bool is_upgraded(const json *faults) {
+  return strncmp(json_text(faults, "upgraded_to"), driver, sizeof driver - 1);
+}
+
+static void note_driver(void) {
+  json *faults = read_faults();
+  snprintf(driver, sizeof driver, "%s", json_text(faults, "upgraded_to"));
+  json_free(faults);
+}
+
 int world_open(void) {
   world_close();
+  note_driver();
   json_result result = read_state("gpus.json", &node);
   if (result != JSON_OK) return result == JSON_NO_FILE ? DRIVER_NOT_LOADED : UNKNOWN;
   for (const json *gpu = json_elements(node, "gpus"); gpu && total < MAX_DEVICES; gpu = gpu->next)
@@ -135,6 +147,7 @@ int fault(const char *call, const device *on) {
   const json *errors = json_get(faults, "errors");
   int code = on ? error_of(errors, on->uuid, call) : OK;
   if (!code) code = error_of(errors, "*", call);
+  if (!code && node && is_upgraded(faults)) code = LIB_RM_VERSION_MISMATCH;
   if (!code && on && is_lost(faults, on)) code = GPU_IS_LOST;
   json_free(faults);
   return code;

@@ -1,4 +1,8 @@
-/* The state directory of fake GPUs, which EBB_STUB_NVML names and ebbtide_agent/gpu/fake.py describes. */
+/* The state directory of fake GPUs, which EBB_STUB_NVML names and ebbtide_agent/gpu/fake.py describes.
+ *
+ * Two faults are this library's own: "crash": [function], and "upgraded_to": the driver that has been loaded meanwhile.
+ * Who was there before has a library that does not match it any more; who starts now has the right one.
+ */
 #ifndef WORLD_H
 #define WORLD_H
 
@@ -19,6 +23,7 @@ enum {
   DRIVER_NOT_LOADED = 9,
   TIMEOUT = 10,
   GPU_IS_LOST = 15,
+  LIB_RM_VERSION_MISMATCH = 18,
   VERSION_MISMATCH = 25,
   UNKNOWN = 999
 };
@@ -39,9 +44,8 @@ typedef struct {
   unsigned long long starttime;
   const device *on;
   double bytes;
-  bool mps, alive;
+  bool mps, registered, alive;
   double missed_at_s; /* when it was first seen not to be there any more; 0: it is */
-  unsigned look;
 } held;
 
 typedef struct {

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../c/json.h"
+
 typedef unsigned long long address; /* CUdeviceptr */
 
 enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 100 };
@@ -25,15 +27,27 @@ static unsigned long long starttime(void) {
   return ticks;
 }
 
+/* The one that CUDA shows this process, which is the first if nothing is said. */
+static void gpu(char uuid[96]) {
+  char path[4096];
+  json *node;
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  snprintf(path, sizeof path, "%s/gpus.json", getenv("EBB_STUB_NVML"));
+  json_read(path, &node);
+  snprintf(uuid, 96, "%s", visible ? visible : json_text(json_elements(node, "gpus"), "uuid"));
+  json_free(node);
+}
+
 static int say(void) {
-  char draft[4096], path[4096];
+  char draft[4096], path[4096], uuid[96];
+  gpu(uuid);
   const char *state = getenv("EBB_STUB_NVML");
   snprintf(draft, sizeof draft, "%s/.draft-%d", state, getpid());
   snprintf(path, sizeof path, "%s/processes/%d.json", state, getpid());
   FILE *file = fopen(draft, "we");
   if (!file) return NO_DEVICE;
   fprintf(file, "{\"pid\": %d, \"starttime\": %llu, \"gpus\": {\"%s\": %llu}}", getpid(), starttime(),
-          getenv("CUDA_VISIBLE_DEVICES"), held);
+          uuid, held);
   fclose(file);
   return rename(draft, path) ? NO_DEVICE : SUCCESS;
 }
@@ -41,9 +55,10 @@ static int say(void) {
 int cuInit(unsigned flags) { return flags || !getenv("EBB_STUB_NVML") ? INVALID_VALUE : SUCCESS; }
 
 int cuDeviceGet(int *device, int ordinal) {
+  char uuid[96];
+  gpu(uuid);
   *device = ordinal;
-  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-  return ordinal || !visible || !*visible ? NO_DEVICE : SUCCESS;
+  return ordinal || !*uuid ? NO_DEVICE : SUCCESS;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
