@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -168,6 +168,8 @@ async def _serve_for_ever(
         settled_s=standbys.SETTLED_S,
         sharing=sharing,
     )
+    reading: asyncio.Future[GpuReader] = asyncio.get_running_loop().create_future()
+    attempts.gone = partial(_gone, reading)
     async with AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
@@ -182,7 +184,7 @@ async def _serve_for_ever(
         watchdog = Watchdog(attempts, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
         telemetry.listeners += [freeing.look, watchdog.look]
-        attempts.gone = reader.gone
+        reading.set_result(reader)
         if command := parse_command(options.on_foreign):
             notifier = Notifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
@@ -199,6 +201,11 @@ async def _serve_for_ever(
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s", *facts)
         await link.run()
+
+
+async def _gone(reading: asyncio.Future[GpuReader], uuids: Sequence[str]) -> str:
+    """Which of these GPUs is gone, if one is, as soon as they can be asked."""
+    return await (await asyncio.shield(reading)).gone(uuids)
 
 
 def _holding(attempts: Attempts) -> list[agent_pb2.AttemptStatus]:

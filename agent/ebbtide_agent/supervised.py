@@ -153,6 +153,7 @@ class Supervised:
             status = _freed(status, dirty)
         if _failed_by_itself(status) and self.intent.gpus and not status.exit.mps_failure:
             self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
+            self.settled.set()  # nobody needs to wait for the GPUs' answer
         else:
             self._change(status)
 

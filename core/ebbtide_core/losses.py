@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.job import Job
-from ebbtide_core.model import GpuId, StopCause
+from ebbtide_core.model import AttemptRef, GpuId, NodeId, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 from ebbtide_core.swaps import SWAPPED_FOR
@@ -21,9 +21,20 @@ def stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]
     if not event.gone:
         return
     for job in list(state.jobs_on(state.books.nodes[event.node])):
-        if _computes(job) and event.gpu in _gpus_on(job, event):
-            reason = f"GPU {event.gpu} of node {event.node} is lost: {event.reason}"
-            yield stop(job, StopCause.LOST_GPU, reason, grace_s=min(job.spec.grace_s, limits.LOST_GPU_GRACE_S))
+        if _computes(job) and event.gpu in _gpus_on(job, event.node):
+            yield _stop(job, event.node, event.gpu, event.reason)
+
+
+def stop_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[e.Event]:
+    """End what computes on GPUs that the node, which has others, does not have any more.
+
+    One that has none at all has no driver to ask at the moment, which says nothing of its GPUs.
+    """
+    present = {facts.gpu for facts in event.gpus}
+    for job in list(state.jobs_on(state.books.nodes[event.node])) if present else ():
+        missing = [gpu for gpu in _gpus_on(job, event.node) if gpu not in present]
+        if missing and _computes(job) and AttemptRef(job.id, len(job.attempts)) in event.known:
+            yield _stop(job, event.node, missing[0], "its node does not have it any more")
 
 
 def _computes(job: Job) -> bool:
@@ -32,6 +43,11 @@ def _computes(job: Job) -> bool:
     return live is not None and (live.stop is None or (live.off_gpu and live.stop.cause in SWAPPED_FOR))
 
 
-def _gpus_on(job: Job, event: e.GpuHealthChanged) -> list[GpuId]:
-    pieces = [piece for piece in job.attempts[-1].allocation if piece.node == event.node]
+def _stop(job: Job, node: NodeId, gpu: GpuId, why: str) -> e.Event:
+    grace_s = min(job.spec.grace_s, limits.LOST_GPU_GRACE_S)
+    return stop(job, StopCause.LOST_GPU, f"GPU {gpu} of node {node} is lost: {why}", grace_s=grace_s)
+
+
+def _gpus_on(job: Job, node: NodeId) -> list[GpuId]:
+    pieces = [piece for piece in job.attempts[-1].allocation if piece.node == node]
     return [gpu.gpu for piece in pieces for gpu in piece.gpus]

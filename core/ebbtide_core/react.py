@@ -112,6 +112,7 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True, node=part)
         elif not gang.has_freed(attempt, node.id):
             yield e.AttemptFreed(job.id, attempt.number, node=part)
+    yield from losses.stop_missing(state, event)
 
 
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {

@@ -1,5 +1,7 @@
 """A GPU is lost under a job, or is dirty after it: who is stopped, who is charged, and what is said."""
 
+import dataclasses
+
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Stop
@@ -103,6 +105,17 @@ def test_the_memory_of_a_swapped_job_is_lost_with_its_gpu_and_it_starts_again_el
     lab.end(urgent)
     assert {*gpus_of(job), *gpus_of(urgent)} == {"b0"}
     assert job.failures == 0
+
+
+def test_a_gpu_that_its_node_does_not_have_any_more_is_lost(lab):
+    job, other = lab.running(), lab.running()
+    known = lab.known(job) + lab.known(other)
+    again = registration("a", 2, checkpoint_root_id="shared", known=known)
+    assert stopped(lab.tell(again)) == set()
+    assert stopped(lab.tell(dataclasses.replace(again, gpus=()))) == set()  # it has no driver to ask now
+    assert stopped(lab.tell(dataclasses.replace(again, gpus=again.gpus[1:]))) == {job.id}
+    assert job.reason == "GPU a0 of node a is lost: its node does not have it any more"
+    assert other.state is JobState.RUNNING
 
 
 def test_a_job_that_fails_because_its_gpu_was_lost_is_not_charged(lab):

@@ -140,7 +140,7 @@ class Cluster:
 
     def leftovers(self) -> list[str]:
         """Processes that belong to this cluster, by their environment."""
-        return [f"{process.pid} {' '.join(process.cmdline())}" for process in _processes_of(self.home)]
+        return [f"{process.pid} {' '.join(process.cmdline())}" for process in processes_of(self.home)]
 
 
 def alive(process: psutil.Process) -> bool:
@@ -150,7 +150,8 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
-def _processes_of(home: Path) -> Iterator[psutil.Process]:
+def processes_of(home: Path) -> Iterator[psutil.Process]:
+    """The processes that belong to the cluster of this home, by their environment."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             environment = process.environ()

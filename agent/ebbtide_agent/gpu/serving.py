@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,4 +70,5 @@ def _answer(backend: GpuBackend, request: dict[str, str]) -> dict[str, Any]:
 
 
 def _say(agent: socket.socket, content: dict[str, Any]) -> None:
-    agent.sendall(json.dumps(content).encode() + b"\n")
+    with suppress(ConnectionError):  # the agent has just ended, and so does this process
+        agent.sendall(json.dumps(content).encode() + b"\n")
