@@ -103,5 +103,5 @@ class WatchedWorld(World):
 
 TestWorld = WatchedWorld.TestCase
 TestWorld.settings = settings(
-    max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )

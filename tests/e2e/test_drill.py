@@ -40,6 +40,7 @@ def drill(cluster: Cluster, job: str, code: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_drill_tells_who_can_be_trusted_from_who_lies(cluster: Cluster) -> None:
     honest = cluster.submit("--", "python", str(EXAMPLES / "digits.py"), "--steps", "100000")
     liar = cluster.submit("--", "python", "-c", LIES)

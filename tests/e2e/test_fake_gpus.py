@@ -30,6 +30,7 @@ def asking(cluster: Cluster) -> list[psutil.Process]:
     return [child for child in children if alive(child) and "gpu.serving" in " ".join(child.cmdline())]
 
 
+@pytest.mark.slow
 def test_what_breaks_is_shown_what_runs_goes_on_and_all_heals(idle_cluster: Cluster) -> None:
     cluster = idle_cluster
     cluster.up("2xT4")

@@ -34,7 +34,13 @@ def example(name: str, *options: str) -> list[str]:
     [
         pytest.param("digits", [], ["--steps", "100000", "--log-every", "1"], "2", marks=pytest.mark.slow),
         pytest.param("charlm", [], ["--steps", "100000", "--log-every", "1"], "2", marks=pytest.mark.slow),
-        ("digits_ddp", ["--gpus", "1", "--launch", "ddp"], ["--steps", "100000", "--log-every", "1"], "2"),
+        pytest.param(
+            "digits_ddp",
+            ["--gpus", "1", "--launch", "ddp"],
+            ["--steps", "100000", "--log-every", "1"],
+            "2",
+            marks=pytest.mark.slow,
+        ),
         ("plain", [], ["--steps", "100000", "--log-every", "1"], "2"),
     ],
 )

@@ -11,6 +11,7 @@ from tests.sdk.frameworks.running import logged, run
 MODULES = ("pytorch_lightning", "ebbtide.integrations.lightning")
 
 
+@pytest.mark.slow
 def test_a_lightning_trainer_that_is_suspended_ends_with_the_weights_of_one_that_is_not(tmp_path: Path):
     # Batch 12 is the last one of an epoch, with validation due, and 24 is the last one of all.
     undisturbed, suspended = run("lightning_fit.py", tmp_path, [], ["TERM=3", "TERM=12", "TERM=24"], modules=MODULES)

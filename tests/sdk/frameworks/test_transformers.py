@@ -11,6 +11,7 @@ from tests.sdk.frameworks.running import logged, run
 MODULES = ("transformers.trainer", "transformers.models.bert.modeling_bert", "ebbtide.integrations.transformers")
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_suspended_ends_with_the_weights_of_one_that_is_not(tmp_path: Path):
     undisturbed, suspended = run("hugging_face.py", tmp_path, [], ["TERM=2", "TERM=8", "TERM=12"], modules=MODULES)
     assert undisturbed.codes == [0], undisturbed.log

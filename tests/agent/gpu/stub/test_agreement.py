@@ -82,7 +82,7 @@ def _everything(backend: NvmlBackend) -> list[object]:
     return said
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_STEPS)
 def test_fake_and_stub_agree_on_every_state(node, idler, steps):
     node.faults()

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import gpu_notes
 from tests.agent.gpu.stub.state import GIB
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[4]
 
 
