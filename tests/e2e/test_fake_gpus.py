@@ -3,6 +3,7 @@
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.e2e.cluster import Cluster, alive, wait_for
 
