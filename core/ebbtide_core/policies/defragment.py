@@ -101,7 +101,7 @@ def _movable(draft: Draft, job: Job, stay_s: float) -> Allocation | None:
     room = job.planned
     if room is None or not job.running or job.spec.suspend is not SuspendMode.CHECKPOINT or not room.share:
         return None
-    if job.id in draft.evictions or job.id in draft.placements or len(room.nodes) > 1:
+    if job.id in draft.evictions or job.id in draft.placements or len(room.nodes) > 1 or job.held_by is not None:
         return None
     if room.node_ids[0] not in draft.snapshot.nodes or not may_resize(draft, job, stay_s):
         return None
