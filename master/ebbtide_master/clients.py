@@ -9,6 +9,7 @@ from ebbtide_core import limits, memory
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.explain import explain
+from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
@@ -256,13 +257,14 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
         """Every node that ever registered."""
 
-        def nodes(cluster: Cluster) -> list[client_pb2.Node]:
+        def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
             known = cluster.state.books.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
-            return [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
+            nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
+            return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
 
-        return client_pb2.ListNodesReply(nodes=await self._loop.ask(nodes))
+        return await self._loop.ask(reply)
 
     async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
         """Which cluster this is, and how it is."""

@@ -207,6 +207,14 @@ def test_nodes_show_gpus_jobs_and_foreign_processes(ebb, master):
     assert [process["id"] for process in gpu["processes"]] == ["17", None]
 
 
+def test_nodes_tell_who_had_gpus_past_the_cluster_and_for_how_long(ebb, master):
+    master.nodes.append(make_node())
+    assert "past the cluster" not in ebb("nodes").out
+    master.foreign_gpu_s.update({"bob": 7200.0, "ada": 90.0})
+    assert ebb("nodes").out.endswith("\nGPU time past the cluster: ada 1m30s, bob 2h\n")
+    assert ebb("top", "--once", "--json").json["foreign_gpu_s"] == {"ada": 90.0, "bob": 7200.0}
+
+
 def test_a_node_tells_where_its_gpus_are_and_what_joins_them(ebb, master):
     node = make_node(cgroup="/sys/fs/cgroup/ebb")
     first = node.gpus[0]

@@ -42,6 +42,8 @@ async def test_a_gpu_with_a_foreign_process_is_offered_at_the_heartbeat_that_sho
         assert (await master.show(job)).reason.endswith("GPU 0 of node n1 is used by alice's python (10 GiB)")
         (gpu,) = (await master.until_node("n1", "up")).gpus
         assert [(found.pid, found.user, found.mem_bytes) for found in gpu.foreign] == [(7, "alice", 10 * GIB)]
+        used = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).foreign_gpu_s
+        assert list(used) == ["alice"]
         await agent.send(heartbeat=beat())
         assert (await agent.receive("launch")).job_id == job
 

@@ -40,6 +40,7 @@ class Picture:
     ages_s: Mapping[str, float] = field(default_factory=dict)  # by job: how long ago it was told of; 0 if not here
     speeds: Mapping[str, float] = field(default_factory=dict)  # by job: steps per second
     away_s: float | None = None  # how long the master has not answered; None: it does
+    foreign_gpu_s: Mapping[str, float] = field(default_factory=dict)  # by user: GPU-seconds past the cluster so far
 
     def ran_s(self, job: client_pb2.Job) -> float:
         """How long it has run by now; seconds."""
@@ -189,7 +190,8 @@ class Feed:
         raise Unreachable("the master stopped telling about the jobs")
 
     def _fetch(self, stub: ClientServiceStub, address: Address) -> Picture:
-        nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+        reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
         at = time.monotonic()
         jobs, ages_s = self._jobs.now(at)
-        return Picture(time.time(), str(address), nodes, jobs, ages_s, self._speeds.take(jobs, ages_s, at))
+        speeds = self._speeds.take(jobs, ages_s, at)
+        return Picture(time.time(), str(address), reply.nodes, jobs, ages_s, speeds, foreign_gpu_s=reply.foreign_gpu_s)

@@ -7,7 +7,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_count
-from ebbtide_cli.values import format_size
+from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 
 TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
@@ -19,7 +19,8 @@ TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCES
 def command(as_json: bool, master: str | None) -> None:
     """Show every node with its GPUs: memory, utilisation, share allocated, jobs, and processes that are not ours."""
     with connected(master) as stub:
-        nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+        reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
+    nodes = reply.nodes
     if as_json:
         print_json([node_facts(node) for node in nodes])
         return
@@ -29,6 +30,9 @@ def command(as_json: bool, master: str | None) -> None:
         if place:
             print()
         _print_node(node)
+    used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
+    if used:
+        print(f"\nGPU time past the cluster: {', '.join(used)}")
 
 
 def _print_node(node: client_pb2.Node) -> None:

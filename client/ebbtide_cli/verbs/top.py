@@ -86,7 +86,14 @@ def _facts(picture: "Picture") -> Facts:
     """One frame: when, whether the master answers, and all that `ebb nodes` and `ebb ls` tell."""
     nodes = [node_facts(node) for node in picture.nodes]
     jobs = [job_facts(job) | _by_now(picture, job) for job in picture.jobs]
-    return {"time": picture.at, "master_away_s": picture.away_s, "nodes": nodes, "jobs": jobs}
+    used = {user or "?": seconds for user, seconds in picture.foreign_gpu_s.items()}
+    return {
+        "time": picture.at,
+        "master_away_s": picture.away_s,
+        "nodes": nodes,
+        "jobs": jobs,
+        "foreign_gpu_s": used,
+    }
 
 
 def _by_now(picture: "Picture", job: client_pb2.Job) -> Facts:
