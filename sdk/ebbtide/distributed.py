@@ -5,6 +5,7 @@ torch is looked up among the loaded modules and never imported: a script without
 
 import atexit
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ Save = Callable[[Path], object]
 _MESSAGE_BYTES = 8192  # a path of the greatest length, or an error cut to fit
 _PROBLEM_LENGTH = 1000
 _SETTLE_S = 5.0
+_REST_S = 0.005
 
 
 class CheckpointFailed(Exception):
@@ -104,11 +106,18 @@ class Group:
 
         They let go of an operation's tensors some time after its result is there, and need the interpreter for it;
         one that is shutting down kills the process for that (SIGABRT, "terminate called without an active
-        exception"), which a script that leaves right after a suspend would meet once in five times.
+        exception"), which a script that leaves right after a suspend would meet once in five times, and one that
+        ends right after its training, as under the Trainer, now and then.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self._references() > self._idle_references and time.monotonic() < deadline:
             time.sleep(0.001)
+        # What the script's own operations still hold is nobody's to know, but who lets go of it runs.
+        before: dict[str, str] | None = None
+        now = _switches()
+        while now != before and time.monotonic() < deadline:
+            time.sleep(_REST_S)
+            before, now = now, _switches()
 
     def _save_together(self, save: Save, directory: Path) -> None:
         """Save on every rank; raises this rank's own error, else that of the first rank that has one."""
@@ -132,3 +141,15 @@ class Group:
         self._dist.broadcast(self._text, src=source)
         told, _, content = bytes(self._text.tolist()).decode("utf-8", "surrogateescape").rstrip("\0").partition("\0")
         return told, content
+
+
+def _switches() -> dict[str, str]:
+    """How often each of this process's other threads has been on a CPU: where that stands still, all of them wait."""
+    found = {}
+    for thread in Path("/proc/self/task").glob("[0-9]*"):
+        if int(thread.name) != threading.get_native_id():
+            try:
+                found[thread.name] = (thread / "schedstat").read_text().split()[2]
+            except (OSError, IndexError):  # it has ended, or the kernel does not tell
+                continue
+    return found
