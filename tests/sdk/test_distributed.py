@@ -9,6 +9,9 @@ import pytest
 from ebbtide import distributed
 from ebbtide.distributed import Group
 
+ONE_LOOK = 1
+"""What it takes to see that no other thread runs."""
+
 
 class Tensor:
     """Stands for a tensor whose references are all that matters."""
@@ -47,14 +50,23 @@ def test_the_interpreter_does_not_shut_down_under_the_backends_threads(monkeypat
     time = clock(monkeypatch, lambda times: held.pop() if times in (2, 4) else None)
     group._settle()
     assert held == []
+    assert time.slept == 4 + ONE_LOOK
+
+
+def test_it_waits_for_threads_that_let_go_of_what_the_script_had_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_without_ranks()
+    switches = iter([{"7": "1"}, {"7": "2"}, {"7": "3", "8": "1"}, {"7": "3"}, {"7": "3"}])
+    monkeypatch.setattr(distributed, "_switches", lambda: next(switches))
+    time = clock(monkeypatch, lambda times: None)
+    group._settle()
     assert time.slept == 4
 
 
-def test_an_idle_backend_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_backend_delays_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_without_ranks()
     time = clock(monkeypatch, lambda times: None)
     group._settle()
-    assert time.slept == 0
+    assert time.slept == ONE_LOOK
 
 
 def test_a_backend_that_never_lets_go_does_not_hold_the_process_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
