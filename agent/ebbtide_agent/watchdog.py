@@ -22,8 +22,7 @@ from ebbtide_agent.idle import Idle
 log = logging.getLogger(__name__)
 
 MARGIN: Final = 1.05
-CONTEXT_BYTES: Final = 600 * 1024 * 1024
-"""An attempt overruns when it uses more than `MARGIN` times what it was given, and this for its CUDA context."""
+"""An attempt overruns when it uses more than so many times what it was given; its CUDA context is part of that."""
 SAMPLES: Final = 3
 """Readings in a row that have to say so."""
 NEARLY_FULL: Final = 0.05
@@ -163,7 +162,7 @@ def _allowed_bytes(given: GpuAllocation) -> float:
     """What the attempt may use; a GPU of its own it may fill."""
     if given.share.numerator >= given.share.denominator or not given.mem_bytes:
         return math.inf
-    return MARGIN * given.mem_bytes + CONTEXT_BYTES
+    return MARGIN * given.mem_bytes
 
 
 def _is_nearly_full(reading: Reading) -> bool:

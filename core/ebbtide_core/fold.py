@@ -184,7 +184,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     job.reason = "running" if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         costs.resumed(job, attempt, placed, now)
-        state.measured[job.id] = job
+        state.came_back[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
@@ -309,8 +309,8 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
-    if state.measured:
-        state.measured.pop(job.id, None)
+    if state.came_back:
+        state.came_back.pop(job.id, None)
     if job.gpu_mem_peak_bytes:
         memory.remember(state, job, ending)
     state.unplan(job)

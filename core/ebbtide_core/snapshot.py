@@ -71,9 +71,9 @@ class Snapshot:
         return self._state.speedup
 
     @property
-    def measured(self) -> Mapping[JobId, Job]:
-        """The unfinished jobs of which it was measured what a restart costs them."""
-        return self._state.measured
+    def came_back(self) -> Mapping[JobId, Job]:
+        """The unfinished jobs that came back from a suspension, so that it is known what a restart costs them."""
+        return self._state.came_back
 
     def speedup_of(self, job: Job) -> Speedup:
         """How fast ``job`` gets with its share of GPUs, as it was measured of its script."""

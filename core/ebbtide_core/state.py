@@ -46,7 +46,7 @@ class ClusterState:
         """Those with room promised to them."""
         self.claims: dict[JobId, Job] = {}
         """Those of them for whom it is kept until an attempt can start there."""
-        self.measured: dict[JobId, Job] = {}
+        self.came_back: dict[JobId, Job] = {}
         """The unfinished jobs of which it was measured what a restart costs them."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}

@@ -51,7 +51,7 @@ def defragment(draft: Draft, job: Job, resize_after_s: float) -> bool:
     False, with nothing changed, if that cannot be done, or costs more than it gains.
     """
     trial = draft.trial
-    if not draft.snapshot.measured or not job.gpus_min or job.own_room is not None or trial.is_gang(job):
+    if not draft.snapshot.came_back or not job.gpus_min or job.own_room is not None or trial.is_gang(job):
         return False
     if trial.idle * WHOLE < job.gpus_min and not trial.room.shared:
         return False
@@ -82,7 +82,7 @@ def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[Nod
     """The nodes where there might be room without those who can be moved, and these, the cheapest first."""
     snapshot = draft.snapshot
     for node in _nodes(draft, job):
-        here = [snapshot.measured[id] for id in snapshot.nodes[node].planned if id in snapshot.measured]
+        here = [snapshot.came_back[id] for id in snapshot.nodes[node].planned if id in snapshot.came_back]
         found = [(mover, room) for mover in here if (room := _movable(draft, mover, stay_s)) is not None]
         if found and could_make_room(draft, job, [room for _, room in found], node):
             yield node, sorted((mover for mover, _ in found), key=lambda mover: (_cost(mover), mover.sequence))

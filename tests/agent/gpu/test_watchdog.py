@@ -7,7 +7,7 @@ from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.idle import Idle
-from ebbtide_agent.watchdog import CONTEXT_BYTES, SAMPLES, Use, Watchdog, use_of
+from ebbtide_agent.watchdog import SAMPLES, Use, Watchdog, use_of
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
@@ -16,7 +16,7 @@ TOTAL = 24 * GIB
 ONE, TWO = ("1", 1), ("2", 1)
 PIDS = {11: ONE, 12: ONE, 21: TWO}
 FOREIGN = 99
-ALLOWED = int(6 * GIB * 1.05) + CONTEXT_BYTES
+ALLOWED = int(6 * GIB * 1.05)
 
 
 def part(uuid="GPU-0", mem_bytes=6 * GIB, of=4):
