@@ -7,7 +7,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.submission import user_name
+from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
 

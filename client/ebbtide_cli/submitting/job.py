@@ -1,0 +1,29 @@
+"""All topics together: the options of a job, and the job that they amount to."""
+
+from functools import reduce
+from typing import Any, Final, TypeVar
+
+from ebbtide_core.spec import JobSpec
+
+from ebbtide_cli.submitting import resources, running, standing, stepping_aside
+from ebbtide_cli.submitting.checks import check
+from ebbtide_cli.submitting.topic import Given, Topic
+
+Command = TypeVar("Command")
+
+TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside)
+"""In the order in which the help shows their options."""
+
+
+def job_options(command: Command) -> Command:
+    """Give ``command`` every option that says what a job is."""
+    options = [option for topic in TOPICS for option in topic.OPTIONS]
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def job_spec(given: Given) -> JobSpec:
+    """The job that was asked for; `Failure` names the option that is wrong, and the limit."""
+    fields: dict[str, Any] = {}
+    for topic in TOPICS:
+        fields |= topic.fields(given)
+    return check(JobSpec(**fields))

@@ -1,0 +1,57 @@
+"""How much of which node."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core.model import parts
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import GpuRange
+from ebbtide_cli.verb import CPUS, GPUS, NODES, SIZE
+
+NO_GPU: Final = GpuRange.exactly(0)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1 per node)."),
+    click.option(
+        "--nodes",
+        metavar="N|1-M",
+        type=NODES,
+        default="1",
+        help="Exactly so many nodes, each with the same number of the GPUs; all of them start, or none (default: 1). "
+        "With 1-M, one node if it has room, else GPUs wherever they are free, on M nodes or fewer.",
+    ),
+    click.option("--cpu-only", is_flag=True, help="No GPU at all."),
+    click.option(
+        "--gpu-mem",
+        metavar="SIZE",
+        type=SIZE,
+        help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
+    ),
+    click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node."),
+    click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB."),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    least, most = given["nodes"]
+    wanted = _wanted(given["gpus"], given["cpu_only"], least)
+    return {
+        "gpus_min": parts(wanted.low),
+        "gpus_max": parts(wanted.high),
+        "nodes": least,
+        "max_nodes": most,
+        "spread": least < most,
+        "gpu_mem_bytes": given["gpu_mem"] or 0,
+        "cpus": given["cpus"] or 0.0,
+        "mem_bytes": given["mem"] or 0,
+    }
+
+
+def _wanted(gpus: GpuRange | None, cpu_only: bool, nodes: int) -> GpuRange:
+    """The GPUs that are asked for: by default one of each node."""
+    if cpu_only and gpus:
+        raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
+    return NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes)

@@ -1,0 +1,39 @@
+"""What is run, and where."""
+
+import os
+from typing import Any, Final
+
+import click
+from ebbtide_core import limits
+from ebbtide_core.model import LaunchMode
+
+from ebbtide_cli.submitting.checks import default_name, job_environment, working_directory
+from ebbtide_cli.submitting.topic import Given, Option
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option("--name", help="What lists call it (default: the script's name)."),
+    click.option("--workdir", metavar="DIR", help="Working directory (default: this one)."),
+    click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here."),
+    click.option(
+        "--launch",
+        type=click.Choice([mode.value for mode in LaunchMode]),
+        default="single",
+        help="One process (default), or one per GPU with torch.distributed's environment.",
+    ),
+    click.option(
+        "--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="Starts again after failures."
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    argv = given["argv"]
+    return {
+        "command": argv,
+        "workdir": working_directory(given["workdir"]),
+        "name": default_name(argv) if given["name"] is None else given["name"],
+        "env": job_environment(os.environ, given["variables"]),
+        "launch": LaunchMode(given["launch"]),
+        "retries": given["retries"],
+    }

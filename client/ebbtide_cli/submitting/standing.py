@@ -1,0 +1,32 @@
+"""How a job stands among the others."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core import limits
+from ebbtide_core.model import JobClass
+
+from ebbtide_cli.submitting.topic import Given, Option
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option("--te/--be", "urgent", help="Trial-and-error: start now. Best-effort (default): may be preempted."),
+    click.option(
+        "--priority",
+        type=click.IntRange(limits.MIN_PRIORITY, limits.MAX_PRIORITY),
+        default=limits.DEFAULT_PRIORITY,
+        show_default=True,
+        help="Lower is more urgent.",
+    ),
+    click.option("--weight", type=float, default=1.0, help="Of its demand under fair-share (default: 1)."),
+    click.option("--group", metavar="NAME", default="", help="Whose jobs have one share under fair-share."),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    return {
+        "job_class": JobClass.TRIAL_AND_ERROR if given["urgent"] else JobClass.BEST_EFFORT,
+        "priority": given["priority"],
+        "weight": given["weight"],
+        "group": given["group"],
+    }
