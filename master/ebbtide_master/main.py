@@ -16,11 +16,14 @@ from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.policies.registry import DEFAULT_POLICY, PolicyError, create_policy
 
+from ebbtide_master.config.file import Config, read_config
+from ebbtide_master.config.table import ConfigError
 from ebbtide_master.endpoint import published
 from ebbtide_master.service import PortError, serving
 from ebbtide_master.store import Store, StoreError, StoreInUseError
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+CONFIG_NAME: Final = "ebbtide.toml"
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70
@@ -30,13 +33,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MasterOptions:
-    """How a master is started. ``port`` 0 is any free one; it is recorded in ``home``."""
+    """How a master is started. ``port`` 0 is any free one; it is recorded in ``home``.
+
+    ``config`` is its configuration file; None: the one in ``home``, if there is one.
+    """
 
     home: Path
     host: str = "127.0.0.1"
     port: int = 0
     policy: str = DEFAULT_POLICY
     policy_options: Mapping[str, str] = field(default_factory=dict)
+    config: Path | None = None
 
 
 class StartError(Exception):
@@ -63,12 +70,24 @@ def _open(options: MasterOptions) -> tuple[Cluster, Store]:
     if options.host not in LOOPBACK_HOSTS:
         message = f"--host {options.host}: only loopback is served without TLS and identities"
         raise StartError(message, EXIT_USAGE)
+    config = _read_config(options)
+    log.info("pools=%s", ",".join(config.settings.pools))
     try:
         return Cluster(create_policy(options.policy, options.policy_options)), Store(options.home / "journal.db")
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
     except (StoreInUseError, StoreError) as error:
         raise StartError(str(error), EXIT_FAILED) from None
+
+
+def _read_config(options: MasterOptions) -> Config:
+    path = options.config or options.home / CONFIG_NAME
+    if options.config is None and not path.exists():
+        return Config()
+    try:
+        return read_config(path)
+    except ConfigError as error:
+        raise StartError(str(error), EXIT_USAGE) from None
 
 
 async def _serve(options: MasterOptions, cluster: Cluster, store: Store) -> int:

@@ -1,5 +1,7 @@
 """``ebb master``: the daemon that owns queue and journal."""
 
+from pathlib import Path
+
 import click
 
 from ebbtide_cli.home import Home
@@ -11,12 +13,23 @@ from ebbtide_cli.verb import SETTING, examples
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on (default: a free one).")
 @click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
-def command(host: str, port: int, policy: str, policy_options: tuple[tuple[str, str], ...]) -> int:
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Pools and more, as docs/operations.md says (default: ebbtide.toml in EBB_HOME, if it is there).",
+)
+def command(host: str, port: int, policy: str, policy_options: tuple[tuple[str, str], ...], config: Path | None) -> int:
     """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM."""
     from ebbtide_master.main import MasterOptions, run
 
     return run(
         MasterOptions(
-            home=Home.current().root, host=host, port=port, policy=policy, policy_options=dict(policy_options)
+            home=Home.current().root,
+            host=host,
+            port=port,
+            policy=policy,
+            policy_options=dict(policy_options),
+            config=config,
         )
     )

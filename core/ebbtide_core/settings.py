@@ -1,0 +1,36 @@
+"""What an administrator decides on and the core goes by. It is no part of the state: a restart may change it."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+from typing import Final
+
+from ebbtide_core.frozen import frozen
+from ebbtide_core.policies.registry import DEFAULT_POLICY
+
+DEFAULT_POOL: Final = "default"
+
+
+class Fitting(Enum):
+    """Which node with room a rigid job gets: the one with least of it to spare, or the one with most."""
+
+    BEST = "best"
+    WORST = "worst"
+
+
+@frozen(kw_only=True)
+class PoolSettings:
+    """How one pool of nodes is scheduled; ``options`` are the policy's, as text."""
+
+    policy: str = DEFAULT_POLICY
+    options: Mapping[str, str] = field(default_factory=dict)
+    fitting: Fitting = Fitting.BEST
+
+
+@frozen(kw_only=True)
+class Settings:
+    """All of it. Jobs that name no pool go to ``gpu_pool``, those without GPUs to ``cpu_pool``."""
+
+    pools: Mapping[str, PoolSettings] = field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
+    gpu_pool: str = DEFAULT_POOL
+    cpu_pool: str = DEFAULT_POOL

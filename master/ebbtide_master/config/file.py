@@ -1,0 +1,42 @@
+"""The whole file."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebbtide_core.settings import DEFAULT_POOL, Settings
+
+from ebbtide_master.config.pools import read_pools
+from ebbtide_master.config.table import ConfigError, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What the file says. ``settings`` is for the core; the rest is for the master itself."""
+
+    settings: Settings = field(default_factory=Settings)
+
+
+def read_config(path: Path) -> Config:
+    """Read ``path``; `ConfigError` names the file and the key that is wrong."""
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return _read(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read(values: Mapping[str, object]) -> Config:
+    file = Table("", values)
+    pools = read_pools(file)
+    defaults = {key: file.take(key, str, DEFAULT_POOL) for key in ("gpu_pool", "cpu_pool")}
+    for key, pool in defaults.items():
+        if pool not in pools:
+            raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
+    settings = Settings(pools=pools, **defaults)
+    file.finish()
+    return Config(settings=settings)

@@ -1,0 +1,59 @@
+"""The configuration file: what it means, and that each mistake is named."""
+
+import pytest
+from ebbtide_core.settings import Fitting, PoolSettings
+from ebbtide_master.config.file import Config, read_config
+from ebbtide_master.config.table import ConfigError
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        path = tmp_path / "ebbtide.toml"
+        path.write_text(text)
+        return read_config(path)
+
+    return read
+
+
+def test_an_empty_file_is_one_pool_with_the_default_policy(read):
+    assert read("") == Config()
+
+
+def test_each_pool_has_its_policy_and_fitting(read):
+    settings = read(
+        """
+        gpu_pool = "a100"
+        [pools.a100]
+        policy = "priority"
+        fitting = "worst"
+        options = { min_run_s = 60, preemption = "off" }
+        """
+    ).settings
+    options = {"min_run_s": "60", "preemption": "off"}
+    assert settings.pools["a100"] == PoolSettings(policy="priority", options=options, fitting=Fitting.WORST)
+    assert (settings.gpu_pool, settings.cpu_pool) == ("a100", "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool = 1", "pool: is not known here: there are pools, gpu_pool, cpu_pool"),
+        ("gpu_pool = 'a100'", "gpu_pool: there is no pool 'a100': there are default"),
+        ("[pools.a]\npolicy = 'best'", "pools.a.policy: --policy: 'best' is none of "),
+        ("[pools.a]\npolicy = 3", "pools.a.policy: 3 is not a text"),
+        ("[pools.a]\npolcy = 'fifo'", "pools.a.polcy: is not known here: there are policy, options, fitting"),
+        ("[pools.a]\nfitting = 'bst'", "pools.a.fitting: 'bst' is neither best nor worst"),
+        ("[pools]\na = 1", "pools.a: 1 is not a table"),
+        ("[pools.a", "Expected"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(read, text, message):
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert str(caught.value).split("ebbtide.toml: ")[1].startswith(message)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
+        read_config(tmp_path / "missing.toml")
