@@ -70,8 +70,7 @@ def _open(options: MasterOptions) -> tuple[Cluster, Store]:
     if options.host not in LOOPBACK_HOSTS:
         message = f"--host {options.host}: only loopback is served without TLS and identities"
         raise StartError(message, EXIT_USAGE)
-    config = _read_config(options)
-    log.info("pools=%s", ",".join(config.settings.pools))
+    _read_config(options)
     try:
         return Cluster(create_policy(options.policy, options.policy_options)), Store(options.home / "journal.db")
     except PolicyError as error:
