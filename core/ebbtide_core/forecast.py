@@ -192,10 +192,14 @@ class _Ahead:
         jobs = self._cluster.state.jobs
         before = dict.fromkeys(id for gpu in placed.gpu_ids for id in self._held.get(gpu, ()))
         after = tuple(id for id in before if id != self._job and jobs[id].holding is None)
-        basis = "as progress, earlier runs and time limits tell" if after else "there is room"
-        if self._bounds and after:
-            basis = "at the latest, as far as time limits tell"
-        return Forecast(self._now, basis, placed, after, tuple(self._preempted))
+        return Forecast(self._now, self._basis(after), placed, after, tuple(self._preempted))
+
+    def _basis(self, after: tuple[JobId, ...]) -> str:
+        if self._preempted:
+            return "once those that it preempts have stepped aside"
+        if not after:
+            return "there is room"
+        return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"
 
     def _why_never(self) -> str:
         job = self._cluster.state.jobs[self._job]

@@ -8,7 +8,6 @@ from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
-from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
@@ -20,16 +19,17 @@ from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.explaining import Explaining
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(client_pb2_grpc.ClientServiceServicer):
+class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -150,15 +150,6 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
         stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
         return client_pb2.StoryReply(events=[event_message(line) for line in stored])
-
-    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
-
-        def explained(cluster: Cluster) -> client_pb2.Explanation:
-            job, now = _found(cluster, request.job_id), self._clock.now()
-            return explanation_message(job, explain(cluster.state, job, now))
-
-        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""

@@ -24,7 +24,7 @@ def test_those_ahead_are_reckoned_with(lab):
     waiting = lab.submit(1)
     seen = foreseen(lab, waiting)
     assert seen.start == pytest.approx(long.attempts[0].started + 1500, abs=5)
-    assert seen.basis == "at the latest, as far as time limits tell"
+    assert seen.basis == "at the latest, by time limits"
     assert seen.after == (long.id,)
 
 
