@@ -1,22 +1,26 @@
-"""``ebb explain``: why a job waits, when it starts, and what would follow if it were another."""
+"""Why a job waits, when it starts, what would follow if it were another; and everything that it went through."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.explain import Explanation, explain
 from ebbtide_core.forecast import MOST_JOBS, Forecast, forecast, fork
-from ebbtide_core.job import Job
+from ebbtide_core.job import ITS_TURN, Job
 from ebbtide_core.model import JobId
 from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.store import Store, StoredEvent
+from ebbtide_master.views import event_message
 
+TOLD_FROM_S: Final = 1.0
+"""Waiting for a shorter time is not worth a word."""
 Changes = Callable[[Cluster], list[Event]]
 """From a cluster to what is asked about, as wishes of a user."""
 
@@ -24,6 +28,7 @@ Changes = Callable[[Cluster], list[Event]]
 class _Serving(Protocol):
     _loop: MasterLoop
     _clock: Clock
+    _store: Store
 
 
 class Explaining:
@@ -40,14 +45,41 @@ class Explaining:
             message.what_if.CopyFrom(await _foreseen(copies[1], request.job_id, now, changes(copies[1])))
         return message
 
+    async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
+        """Every event that one job went through."""
+        await self._loop.ask(lambda cluster: found(cluster, request.job_id))
+        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
+        return client_pb2.StoryReply(events=_told(stored))
+
+
+def _told(lines: Iterable[StoredEvent]) -> Iterator[client_pb2.Event]:
+    """The events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+    since = None
+    for line in lines:
+        message = event_message(line)
+        match line.event:
+            case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
+                since = line.time
+            case e.AttemptPlaced(waited="") if since is not None and line.time - since >= TOLD_FROM_S:
+                message.text += f" (until then: {ITS_TURN})"
+            case _:
+                pass
+        yield message
+
+
+def found(cluster: Cluster, id: str) -> Job:
+    """The job of that id; `RefusedError` if there is none."""
+    job = cluster.job(JobId(id))
+    if job is None:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    return job
+
 
 def _explained(
     cluster: Cluster, request: client_pb2.ExplainRequest, now: float
 ) -> tuple[client_pb2.Explanation, list[Cluster]]:
     """What is known at once, and copies of the cluster to look ahead with: one, and one for what is asked about."""
-    job = cluster.job(JobId(request.job_id))
-    if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {request.job_id} does not exist"))
+    job = found(cluster, request.job_id)
     changes, message = _changes(request), explanation_message(job, explain(cluster.state, job, now))
     waits = not job.state.finished and job.planned is None and job.live is None
     if changes is not None:

@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 import pytest
 from ebbtide_master import explaining
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from tests.master.world import Master, a_master, refused, share
+from tests.master.world import FREED, Master, a_master, refused, share, wish
 
 
 def explain(master: Master, job: str, **what_if: Any) -> Any:
@@ -55,3 +55,16 @@ async def test_too_long_a_queue_is_not_copied(tmp_path: Path, monkeypatch: pytes
         await master.running(await master.agent("n1", 2), gpus=2)
         told = await explain(master, await master.submit(gpus=1))
         assert told.forecast.basis == "not foreseen: 2 unfinished jobs are over the limit of 1"
+
+
+async def test_the_story_says_for_what_a_job_waited(tmp_path: Path) -> None:
+    async with a_master(tmp_path, "fifo") as master:
+        agent = await master.agent("n1", 2)
+        first, second, third = await master.running(agent, gpus=2), await master.submit(2), await master.submit(2)
+        await wish(master, "Cancel", third)
+        await agent.report(first, 1, FREED, exit=agent_pb2.ExitRecord(ended_at=1001.0))
+        await agent.receive("launch")
+        story = (await master.ask.ShowStory(client_pb2.JobRequest(job_id=second))).events
+        assert story[-1].text == "attempt 1 placed on 2 GPUs of node n1 (until then: waiting for 2 GPUs)"
+        story = (await master.ask.ShowStory(client_pb2.JobRequest(job_id=third))).events
+        assert story[-1].text == "user asked to cancel it (until then: waiting for its turn in the queue)"

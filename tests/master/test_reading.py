@@ -89,7 +89,7 @@ class TestEvents:
             assert [event.sequence for event in events] == [2, 3]
             assert [event.kind for event in events] == ["JobSubmitted", "CancelRequested"]
             assert {event.job_id for event in events} == {job}
-            assert events[1].text == "user asked to cancel it"
+            assert events[1].text == "user asked to cancel it (until then: waiting for 1 GPU: no node is connected)"
             assert await master.kinds(after=2**64 - 1) == []
 
     async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
