@@ -11,6 +11,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core import gang, interference, limits
+from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -19,9 +20,11 @@ from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.pools import PoolState
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
-from ebbtide_core.settings import Settings
+from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
@@ -59,14 +62,22 @@ class Refusal:
 
 
 class Cluster:
-    """Jobs, nodes and a policy; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`."""
+    """Jobs, nodes and policies; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`.
+
+    ``policy`` is that of the pool `DEFAULT_POOL`; those of the others are as ``settings`` say.
+    """
 
     def __init__(
         self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False, settings: Settings = DEFAULTS
     ) -> None:
         self.policy = policy
-        self.state = ClusterState(policy.queue(), speedup, settings, trusting=trusting)
-        self.state.ranking = policy.ranking(self.state)
+        others = {name: create_policy(pool.policy, pool.options) for name, pool in settings.pools.items()}
+        self.policies: dict[str, Policy] = {**others, DEFAULT_POOL: policy}
+        queues = {name: known.queue() for name, known in self.policies.items()}
+        self.state = ClusterState(queues, speedup, settings, trusting=trusting)
+        for name, known in self.policies.items():
+            pool = self.state.pools[name]
+            pool.ranking = known.ranking(pool)
         self._wake_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -81,8 +92,8 @@ class Cluster:
             self._take(event, now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)
-        if self.state.books.problems:
-            raise InvariantError("; ".join(self.state.books.problems))
+        if self.state.problems:
+            raise InvariantError("; ".join(self.state.problems))
         return out
 
     def replay(self, event: Event, now: float) -> None:
@@ -175,8 +186,7 @@ class Cluster:
         """One scheduling pass.
 
         1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
-        3. Start those whose claimed room is free.  4. Ask the policy, unless there is nothing that it could do.
-        5. Do what follows from its plan.
+        3. Do the rest for each pool in which something changed, or whose policy asked for it; the only one every time.
         """
         state = self.state
         if state.is_due(now):
@@ -185,24 +195,39 @@ class Cluster:
             return
         if state.aside:
             interference.review(state, now)
-        if state.claims:
-            self._decide(settle_claims(state), now, out)
+        alone = len(state.pools) == 1
+        for pool in state.pools.values():
+            if alone or pool.changed or (pool.recheck_at is not None and pool.recheck_at <= now):
+                self._schedule_pool(pool, now, out)
+                pool.changed = False
+        times = [pool.recheck_at for pool in state.pools.values() if pool.recheck_at is not None]
+        if times:
+            self._wake_by(min(times), now, out)
+
+    def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
+        """The pass over one pool.
+
+        1. Start those whose claimed room is free.  2. Ask the policy, unless there is nothing that it could do.
+        3. Do what follows from its plan.
+        """
+        pool.recheck_at = None
+        if pool.claims:
+            self._decide(settle_claims(pool), now, out)
         else:
-            state.roomier.clear()
-        if not (state.queue or state.elastic or state.resizing or state.claims):
+            pool.roomier.clear()
+        if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
             return
-        plan = self.policy.plan(Snapshot(state, now))
-        self._decide(reconcile(state, plan), now, out)
+        plan = self.policies[pool.name].plan(Snapshot(pool, now))
+        self._decide(reconcile(pool, plan), now, out)
         for id, reason in plan.waits.items():
-            state.jobs[id].reason = reason
-        if plan.recheck_at is not None:
-            self._wake_by(plan.recheck_at, now, out)
+            pool.jobs[id].reason = reason
+        pool.recheck_at = plan.recheck_at
 
     def _end_times(self, now: float, out: list[Command]) -> None:
         """Do what is due by itself."""
         state = self.state
         state.end_delays(now)
-        if state.books.apart is not None:
+        if state.is_anybody_apart:
             state.end_apartness(now)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
@@ -246,10 +271,11 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
         return self.impossible(job.spec, event.gpus_min)
 
-    def impossible(self, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
+    def impossible(self, spec: JobSpec, gpus_min: int | None = None, pool: str = DEFAULT_POOL) -> Refusal | None:
         """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
         share = spec.gpus_min if gpus_min is None else gpus_min
-        most = self.state.books.most
+        books = self.state.pools[pool].books
+        most = books.most
         if not most.gpus:
             return None
         message = ""
@@ -261,7 +287,7 @@ class Cluster:
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
-        elif spec.gpu_mem_bytes and share > (count := self._with_memory(spec)) * WHOLE:
+        elif spec.gpu_mem_bytes and share > (count := _with_memory(books, spec)) * WHOLE:
             large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
             where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
             message = f"--gpu-mem: {large} are more than the {count} {where}"
@@ -271,12 +297,6 @@ class Cluster:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
         return Refusal(RefusalKind.INVALID, message) if message else None
 
-    def _with_memory(self, spec: JobSpec) -> int:
-        """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
-        nodes = self.state.books.nodes.values()
-        counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
-        return sum(counts[: spec.most_nodes])
-
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:
     try:
@@ -284,3 +304,10 @@ def _refuse_change(event: e.JobChanged) -> Refusal | None:
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
     return None
+
+
+def _with_memory(books: Books, spec: JobSpec) -> int:
+    """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+    nodes = books.nodes.values()
+    counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
+    return sum(counts[: spec.most_nodes])

@@ -25,6 +25,7 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
@@ -174,6 +175,7 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
 
 
 @frozen

@@ -82,7 +82,7 @@ def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
 
 
 def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
-    return event.node in state.books.nodes
+    return event.node in state.nodes
 
 
 def _is_over(state: ClusterState, event: e.JobRetired) -> bool:

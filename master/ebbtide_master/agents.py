@@ -275,7 +275,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         session.health |= health
 
         def facts(cluster: Cluster) -> Iterator[Event]:
-            set_aside = set(cluster.state.books.nodes[node].quarantine)
+            set_aside = set(cluster.state.nodes[node].quarantine)
             for gpu in changed:
                 reading = known[gpu]
                 if gpu not in set_aside or not reading.healthy:
@@ -309,7 +309,7 @@ def _registered(registration: e.NodeRegistered, session: Session, cluster: Clust
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
     """That other processes of no job are on a GPU now, or the same with other memory; most readings say nothing new."""
-    known, found = foreign.on_gpu(cluster.state.books.nodes[node], gpu), foreign_from_messages(processes)
+    known, found = foreign.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
     if foreign.is_change(known, found):
         yield e.ForeignUseChanged(node, gpu, found)
 

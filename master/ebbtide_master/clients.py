@@ -259,7 +259,7 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
 
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
-            known = cluster.state.books.nodes
+            known = cluster.state.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
             return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))

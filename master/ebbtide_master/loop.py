@@ -137,7 +137,7 @@ class MasterLoop:
         """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
         if not isinstance(fact, NodeEvent):
             return ()
-        node = self._cluster.state.books.nodes.get(fact.node)
+        node = self._cluster.state.nodes.get(fact.node)
         return node.attempts if node is not None else ()
 
     def _reply(self, work: _Work) -> None:

@@ -129,7 +129,7 @@ class World(RuleBasedStateMachine):
         if not self.shares_with_foreign:
             assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
         for piece in allocation.nodes:
-            held = self.cluster.state.books.nodes[piece.node].held
+            held = self.cluster.state.nodes[piece.node].held
             for gpu in piece.gpus:
                 if gpu.gpu in self.foreign:
                     assert gpu.share < WHOLE

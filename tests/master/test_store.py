@@ -264,7 +264,7 @@ class TestGoldenJournal:
         with golden("journal-1-swaps", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        job, node = cluster.state.jobs["1"], cluster.state.books.nodes["a"]
+        job, node = cluster.state.jobs["1"], cluster.state.nodes["a"]
         [attempt] = job.attempts
         assert (job.state.value, job.held_by.value, attempt.swaps, attempt.off_gpu) == ("SUSPENDED", "user", 2, True)
         assert (node.held.share("a0"), node.held.cpus, node.held.mem_bytes) == (0, 2.0, 38 << 30)
@@ -291,7 +291,7 @@ class TestGoldenJournal:
         with golden("journal-1-foreign", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        node = cluster.state.books.nodes["a"]
+        node = cluster.state.nodes["a"]
         assert {gpu: [found.pid for found in use.processes] for gpu, use in node.foreign.items()} == {"a0": [7, 8]}
         assert [*node.slices] == ["a1"]
         assert cluster.state.foreign_gpu_s == {"alice": 100.0, "bob": 1.0}
@@ -320,7 +320,7 @@ class TestGoldenJournal:
         ]
         assert curve is not None
         assert curve(1441440) == 1.5
-        assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
+        assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
@@ -389,6 +389,6 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "unhealthy": sorted(gpu for gpu, facts in node.gpus.items() if not facts.healthy),
                 "attempts": sorted(node.attempts),
             }
-            for node in state.books.nodes.values()
+            for node in state.nodes.values()
         },
     }

@@ -161,7 +161,7 @@ class Draft:
         if len(reaching) == len(books.usable):
             return ""
         if not reaching:
-            away = ", ".join(node.id for node in keepers(job, books))
+            away = ", ".join(node.id for node in keepers(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
