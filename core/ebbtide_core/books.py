@@ -30,6 +30,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
 )
+from ebbtide_core.settings import Fitting
 from ebbtide_core.use import CPU_DIGITS, ForeignUse, Use
 
 
@@ -239,7 +240,10 @@ class Books:
     those that offer shares beside them, ``sliced`` those with MIG slices. ``apart`` is None if nobody is.
     """
 
-    def __init__(self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str]) -> None:
+    def __init__(
+        self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str], fitting: Fitting = Fitting.BEST
+    ) -> None:
+        self.fitting = fitting
         self.everywhere = everywhere
         self.nodes: dict[NodeId, Node] = {}
         self.usable: dict[NodeId, Node] = {}
@@ -259,9 +263,10 @@ class Books:
         It wants a `refresh` after that.
         """
         gpus = {facts.gpu: facts for facts in event.gpus}
-        node = self.nodes.get(event.node)
+        node = self.everywhere.get(event.node)
         if node is None:
-            node = self.nodes[event.node] = self.everywhere[event.node] = Node(event.node, event, gpus)
+            node = self.everywhere[event.node] = Node(event.node, event, gpus)
+        self.nodes[event.node] = node
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
                 gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
@@ -275,6 +280,12 @@ class Books:
         node.connected, node.lost = True, False
         node.link()
         return node
+
+    def part_with(self, node: Node) -> None:
+        """Have ``node``, of which nothing is held or promised, here no more."""
+        del self.nodes[node.id]
+        node.connected = False
+        self.refresh(node)
 
     def refresh(self, node: Node) -> None:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""

@@ -5,12 +5,10 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
+from ebbtide_core import belonging, gang, interference, limits
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits
 from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
@@ -24,6 +22,8 @@ from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.pools import PoolState
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.refusals import Refusal as Refusal
+from ebbtide_core.refusals import RefusalKind as RefusalKind
 from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
@@ -42,23 +42,6 @@ ROUNDING_S: Final = 1e-6
 
 class InvariantError(AssertionError):
     """The cluster's own books are wrong: a bug that must not go on unseen."""
-
-
-class RefusalKind(Enum):
-    """Why a wish is refused."""
-
-    INVALID = auto()
-    UNKNOWN = auto()
-    CONFLICT = auto()
-    LIMIT = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """That a wish cannot be granted, and why in one line."""
-
-    kind: RefusalKind
-    message: str
 
 
 class Cluster:
@@ -110,6 +93,7 @@ class Cluster:
             | e.ResumeRequested
             | e.ResizeRequested
             | e.JobChanged
+            | e.JobMoved
             | e.DrillRequested
             | e.CancelRequested
             | e.HoldRequested
@@ -123,20 +107,16 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
-            return Refusal(
-                RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
-            )
-        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
-        if isinstance(event, e.DrillRequested) and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+        if isinstance(event, e.DrillRequested):
+            return _refuse_drill(job)
         if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
         if isinstance(event, e.JobChanged):
             return _refuse_change(event)
+        if isinstance(event, e.JobMoved):
+            return belonging.refuse_move(self.state, job, event.pool) or self._refuse_room(job, event.pool)
         return None
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
@@ -211,6 +191,9 @@ class Cluster:
         3. Do what follows from its plan.
         """
         pool.recheck_at = None
+        if pool.settings is None:
+            self._decide(belonging.stranded(pool), now, out)
+            return
         if pool.claims:
             self._decide(settle_claims(pool), now, out)
         else:
@@ -258,7 +241,8 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, str(error))
         if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
             return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-        return self.impossible(spec)
+        pool = spec.pool or DEFAULT_POOL
+        return belonging.refuse_unknown(pool, self.state.settings.pools) or self.impossible(spec, pool=pool)
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
@@ -269,7 +253,10 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
         if job.spec.suspend is SuspendMode.SWAP:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-        return self.impossible(job.spec, event.gpus_min)
+        return self.impossible(job.spec, event.gpus_min, job.pool)
+
+    def _refuse_room(self, job: Job, pool: str) -> Refusal | None:
+        return self.impossible(job.spec, job.gpus_min, pool)
 
     def impossible(self, spec: JobSpec, gpus_min: int | None = None, pool: str = DEFAULT_POOL) -> Refusal | None:
         """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
@@ -295,7 +282,18 @@ class Cluster:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
-        return Refusal(RefusalKind.INVALID, message) if message else None
+        return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None
+
+
+def _refuse_drill(job: Job) -> Refusal | None:
+    message = ""
+    if job.state is not JobState.RUNNING:
+        message = f"job {job.id} is {job.state.value}: only one that runs can be drilled"
+    elif job.held_by is not None:  # it would keep its room and not come back
+        message = f"job {job.id} is held: release it first, so that it can come back"
+    elif not job.preemptible:
+        message = f"job {job.id} was submitted with --suspend none: it is never asked"
+    return Refusal(RefusalKind.CONFLICT, message) if message else None
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

@@ -118,6 +118,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -450,6 +460,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
     | CancelRequested
     | HoldRequested

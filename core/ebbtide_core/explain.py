@@ -54,7 +54,7 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     left = remaining(job, now, pool.history, pool.speedup)
     return Explanation(
         job=job.id,
-        needs=_needs(job),
+        needs=_needs(job) + pool.where,
         ahead=ahead,
         nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None else (),
         room_at=room_at,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import belonging, costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -405,6 +405,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ReleaseRequested: _release,
     e.ResizeRequested: _resize,
     e.JobChanged: _change,
+    e.JobMoved: belonging.moved,
     e.CancelRequested: _cancel,
     e.JobHeld: _job_held,
     e.AttemptPlaced: _attempt_placed,

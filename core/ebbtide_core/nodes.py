@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ebbtide_core import events as e
 from ebbtide_core import foreign
+from ebbtide_core.books import Node
 from ebbtide_core.model import JobState
 from ebbtide_core.state import ClusterState
 
@@ -11,6 +12,8 @@ from ebbtide_core.state import ClusterState
 def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
     if (known := state.nodes.get(event.node)) is not None:
         foreign.count(state, known, now, goes_on=True)
+        if known.facts.pool != event.pool:
+            _part_with(state, known)
     pool = state.pool(event.pool)
     node = pool.books.register(event, now)
     state.refresh_node(node)
@@ -21,6 +24,16 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"
         state.refresh(job, now)
+
+
+def _part_with(state: ClusterState, node: Node) -> None:
+    """It registers in another pool."""
+    if node.attempts or node.planned:
+        jobs = ", ".join(sorted(node.attempts | node.planned))
+        state.problems.append(f"node {node.id} leaves pool {node.facts.pool} while job {jobs} is there")
+    pool = state.pool_of(node)
+    pool.books.part_with(node)
+    pool.changed = True
 
 
 def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:

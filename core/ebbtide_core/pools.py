@@ -7,9 +7,9 @@ from ebbtide_core.apart import Pairs
 from ebbtide_core.books import Books, Node
 from ebbtide_core.curves import Rates
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model import JobId, JobState, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.settings import PoolSettings
+from ebbtide_core.settings import Fitting, PoolSettings
 from ebbtide_core.work import History, Speedup, script_of
 
 
@@ -60,7 +60,8 @@ class PoolState:
         self.rates = common.rates
         self.apart = common.apart
         self.curve = common.curve
-        self.books = Books(common.nodes, common.roots, common.problems)
+        fitting = settings.fitting if settings is not None else Fitting.BEST
+        self.books = Books(common.nodes, common.roots, common.problems, fitting)
         self.queue = queue
         self.ranking: Ranking | None = None
         self.planned: dict[JobId, Job] = {}
@@ -73,5 +74,17 @@ class PoolState:
         self.elastic: dict[JobId, Job] = {}
         self.roomier: set[NodeId] = set()
         """Nodes where something was freed, or given up, since claims were last looked at."""
+        self.where = ""
+        """In words, after what somebody waits for; empty if there is no other pool."""
         self.changed = True
         self.recheck_at: float | None = None
+
+    def forget(self, job: Job) -> None:
+        """Have no trace left of ``job``, which has no room here and is in no queue."""
+        self.elastic.pop(job.id, None)
+        self.resizing.pop(job.id, None)
+        self.changed = True
+        if self.ranking is not None:
+            ending, job.ending = job.ending, JobState.CANCELLED  # who is over is in no ranking
+            self.ranking.update(job)
+            job.ending = ending

@@ -26,6 +26,8 @@ class Snapshot:
         self.now = now
         self.books: Books = pool.books
         self.nodes: dict[NodeId, Node] = pool.books.usable
+        self.where = pool.where
+        """In which pool this is, in words; empty if there is no other."""
         self.has_curves = bool(pool.rates.curves)
         """Whether the speed of any script was measured at several sizes."""
 

@@ -32,6 +32,8 @@ class ClusterState:
         self.problems = common.problems
         self.pools = {name: PoolState(name, known, queues[name], common) for name, known in settings.pools.items()}
         """By name; those that jobs or nodes are in though they are configured no more, too."""
+        for pool in self.pools.values() if len(self.pools) > 1 else ():
+            pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
         self.operations: dict[str, JobId] = {}
@@ -93,6 +95,8 @@ class ClusterState:
 
         Called after every event about it, so only changes may cost.
         """
+        if job.moves_to and job.holding is None and job.ending is None:
+            self._change_pool(job)
         new = derive_state(job, self.unreachable)
         if new is not job.state:
             if (job.state, new) not in TRANSITIONS:
@@ -112,6 +116,19 @@ class ClusterState:
             self._enqueue(pool.queue, job, now, waits)
         if pool.ranking is not None:
             pool.ranking.update(job)
+
+    def _change_pool(self, job: Job) -> None:
+        """Have ``job``, which holds nothing and is promised nothing, in the pool where it is to go."""
+        old, new = self.pools[job.pool], self.pools[job.moves_to]
+        if job.queued is not None:
+            old.queue.remove(job.queued, job)
+            job.queued = None
+        old.forget(job)
+        if old.came_back.pop(job.id, None) is not None:
+            new.came_back[job.id] = job
+        self.aside.pop(job.id, None)
+        # It comes last of its like there: it was not preempted by anybody of that pool.
+        job.pool, job.moves_to, job.returns = job.moves_to, "", False
 
     def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
         """Have ``job`` in the queue where it belongs, or not at all."""

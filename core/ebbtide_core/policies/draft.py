@@ -130,7 +130,7 @@ class Draft:
         need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
         if job.gpu_mem_bytes and job.own_room is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
-        self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
+        self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:
         """What more than the lack of free GPUs is in the way, in words."""
