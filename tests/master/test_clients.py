@@ -44,6 +44,7 @@ class TestSubmit:
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
+            spec.pool = "default"
             assert shown.spec == spec
             assert (shown.user, shown.held_by, shown.reason) == ("ann", "user", "held by user")
             assert shown.state == job_pb2.JOB_STATE_PENDING
