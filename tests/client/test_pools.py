@@ -2,6 +2,7 @@
 
 from ebbtide_protos.v1 import client_pb2
 
+from tests.client.runs import run_on_terminal
 from tests.client.scripted_master import make_job, make_node
 
 
@@ -31,6 +32,9 @@ def test_ls_shows_the_pool_where_jobs_are_in_others_than_the_default_one(ebb, ma
     titles, first, second = ebb("ls").out.splitlines()
     assert titles.split()[6] == "POOL"
     assert ("default" in first, "a100" in second) == (True, True)
+    narrow = run_on_terminal("ls", columns=70).out
+    assert "a100" not in narrow
+    assert "PENDING" in narrow
 
 
 def test_show_names_the_pool_of_now_and_the_next(ebb, master):

@@ -37,7 +37,12 @@ def command(finished_too: bool, as_json: bool, master: str | None) -> None:
 
         pools = any(job.pool not in ("", DEFAULT_POOL) for job in jobs)
         titles = (*TITLES[:POOL_AT], "POOL", *TITLES[POOL_AT:]) if pools else TITLES
-        print_list(titles, [_row(job, pools=pools) for job in jobs], elastic=ELASTIC, spare=SPARE)
+        print_list(
+            titles,
+            [_row(job, pools=pools) for job in jobs],
+            elastic=ELASTIC,
+            spare=[name for name in SPARE if name in titles],
+        )
     else:
         print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
 
