@@ -115,6 +115,7 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    DRAINED = "node drained"
 
     @property
     def final(self) -> bool:
@@ -144,6 +145,7 @@ class RefusalCause(Enum):
     BAD_JOB = "bad job"
     NO_CHECKPOINT = "no checkpoint"
     NOT_MOVED = "checkpoint not moved"
+    NO_PATH = "no such path"
 
 
 class Checkpointed(Enum):
@@ -231,7 +233,7 @@ class ForeignProcess:
 class GpuFacts:
     """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
 
-    With ``mps``, jobs that share it compute through an MPS server.
+    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
     """
 
     gpu: GpuId
@@ -244,6 +246,7 @@ class GpuFacts:
     parent: GpuId | None = None
     links: tuple[GpuLink, ...] = ()
     mps: bool = False
+    compute_capability: str = ""
 
 
 @frozen
