@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ebbtide_core import draining, gang, interference, limits
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -18,12 +18,14 @@ from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.unmet import unmet
 from ebbtide_core.work import LINEAR, Speedup
 
 RULES: Final = {
@@ -89,6 +91,8 @@ class Cluster:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
             return self._refuse_submit(event.spec)
+        if isinstance(event, e.NodeDrained | e.NodeResumed):
+            return _refuse_unknown(self.state, event)
         if not isinstance(
             event,
             e.SuspendRequested
@@ -108,14 +112,8 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
-            return Refusal(
-                RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
-            )
-        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
-        if isinstance(event, e.DrillRequested) and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+        if isinstance(event, e.DrillRequested):
+            return _refuse_drill(job)
         if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
         if isinstance(event, e.ResizeRequested):
@@ -200,6 +198,8 @@ class Cluster:
         state.end_delays(now)
         if state.books.apart is not None:
             state.end_apartness(now)
+        if state.draining:
+            self._decide(draining.leave(state, now + ROUNDING_S), now, out)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
@@ -265,13 +265,36 @@ class Cluster:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
+        elif not (most.alike and spec.needs == NO_NEEDS):
+            message = self._unmet(spec, share)
         return Refusal(RefusalKind.INVALID, message) if message else None
+
+    def _unmet(self, spec: JobSpec, share: int) -> str:
+        """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+        books = self.state.books
+        size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
+        return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
     def _with_memory(self, spec: JobSpec) -> int:
         """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
         nodes = self.state.books.nodes.values()
         counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
         return sum(counts[: spec.most_nodes])
+
+
+def _refuse_drill(job: Job) -> Refusal | None:
+    if job.state is not JobState.RUNNING:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    return None
+
+
+def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+    known = event.node in state.books.nodes
+    return None if known else Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

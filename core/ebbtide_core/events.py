@@ -28,7 +28,9 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
-from ebbtide_core.node_events import NodeDrained, NodeExcluded, NodeResumed
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeResumed as NodeResumed
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
@@ -477,14 +479,7 @@ JobEvent = (
 """Events that are about one job."""
 
 NodeEvent = (
-    NodeRegistered
-    | NodeDisconnected
-    | NodeLost
-    | GpuHealthChanged
-    | ForeignUseChanged
-    | NodeDrained
-    | NodeResumed
-    | NodeExcluded
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
 )
 """Events that are about one node."""
 

@@ -156,6 +156,8 @@ class Job:
     most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
+    since it was submitted, and ``excluded_because`` says why, of each.
     """
 
     id: JobId
@@ -204,6 +206,9 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    choosy: bool = False
+    excluded: frozenset[NodeId] = frozenset()
+    excluded_because: dict[NodeId, str] = field(default_factory=dict)
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

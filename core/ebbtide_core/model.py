@@ -261,6 +261,17 @@ class Sharing:
 
 
 @frozen
+class Drain:
+    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.node_events.NodeDrained` for the rest."""
+
+    since: float
+    user: str
+    reason: str
+    deadline: float | None
+    force: bool
+
+
+@frozen
 class AttemptRef:
     """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 

@@ -37,7 +37,7 @@ def source(job: Job, node: NodeId, books: Books) -> NodeId | None:
     """From which node ``node`` has to get its checkpoint before it starts there; None if it sees it."""
     if sees_checkpoint(job, books.nodes[node]):
         return None
-    found = sorted(keepers(job, books), key=lambda keeper: not keeper.usable)
+    found = sorted(keepers(job, books), key=lambda keeper: not keeper.reachable)
     return found[0].id if found else None
 
 

@@ -77,6 +77,21 @@ def why_not(needs: Needs, node: NodeId, labels: Mapping[str, str], taints: tuple
     return ""
 
 
+def asked(needs: Needs) -> list[str]:
+    """What is asked for, as the options that say so."""
+    return [
+        *(f"--select {wanted}" for wanted in needs.select),
+        *(f"--tolerate {taint}" for taint in needs.tolerate),
+        *(f"--on {node}" for node in needs.on),
+        *(f"--exclude {node}" for node in needs.exclude),
+        *(f"--gpu-type {model}" for model in needs.gpu_types),
+        *([f"--compute-capability {needs.compute_capability}"] if needs.compute_capability else ()),
+        *([f"--gpu-total-mem {needs.gpu_total_mem_bytes / 2**30:g}GiB"] if needs.gpu_total_mem_bytes else ()),
+        *(["--mixed-gpus"] if needs.mixed_gpus else ()),
+        *(f"--require-path {path}" for path in needs.require_paths),
+    ]
+
+
 def suits(needs: Needs, gpu: GpuFacts) -> bool:
     """Whether a job can use ``gpu``, as far as its kind goes."""
     return not why_no_gpu(needs, gpu)

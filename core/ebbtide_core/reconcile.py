@@ -7,6 +7,7 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 from collections.abc import Iterable, Iterator
 
 from ebbtide_core import moving
+from ebbtide_core.eligible import allows
 from ebbtide_core.events import (
     AttemptPlaced,
     ClaimDropped,
@@ -30,7 +31,7 @@ def settle_claims(state: ClusterState) -> Iterator[Event]:
     roomier, state.roomier = state.roomier, set()
     for job in list(state.claims.values()):
         planned = job.planned
-        if planned is None or not _exists(state, planned):
+        if planned is None or not _exists(state, planned) or not allows(job, state.books, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
             yield _start(state, job, room, _stays_sticky(job))
@@ -78,6 +79,8 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
+    if not allows(job, state.books, wanted):
+        return
     if state.books.apart is not None and state.apart.forbid(job, wanted, state.books.nodes):
         return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and state.books.open(wanted):
@@ -135,7 +138,7 @@ def _exists(state: ClusterState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = state.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
+        if node is None or node.lost or node.drain is not None or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 
