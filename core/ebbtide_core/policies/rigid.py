@@ -123,4 +123,4 @@ def _most(job: Job, domain: Domain) -> int:
         min(domain.together(node), sum(1 for piece in domain.offered(node) if piece.mem_bytes >= memory))
         for node in domain.nodes.values()
     ]
-    return max(large_enough, default=0) if job.spec.most_nodes == 1 else sum(large_enough)
+    return sum(sorted(large_enough)[-job.spec.most_nodes :])
