@@ -20,7 +20,7 @@ from ebbtide_core.state import ClusterState
 
 
 class Fate(Enum):
-    """What becomes of a job on a node that is drained."""
+    """What becomes of a job on a node that is drained; or on one that is not."""
 
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
@@ -40,16 +40,15 @@ class Prospect:
 
 
 def prospects(state: ClusterState, node: Node, now: float) -> list[Prospect]:
-    """What becomes of each job on ``node``, which is drained."""
+    """What becomes of each job on ``node``, if it is drained."""
     return [_prospect(state, job, node, now) for job in state.jobs_on(node)]
 
 
 def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect:
     drain = node.drain
-    assert drain is not None
     if job.live is None or (not job.running and not job.off_gpu):
         return Prospect(job, Fate.LEAVING, None)
-    if drain.deadline is None:
+    if drain is None or drain.deadline is None:
         return Prospect(job, Fate.RUNS_OUT, None)
     if not _can_leave(job):
         return Prospect(job, Fate.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)

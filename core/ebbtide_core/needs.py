@@ -165,6 +165,17 @@ def _check_gpu_needs(needs: Needs, gpus_max: int) -> None:
             raise SpecError(_option(field), "the job asks for no GPU")
 
 
+def check_marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+    """Raise `SpecError` unless a node may have all of these."""
+    for option, marks in (("--label", labels), ("--taint", taints)):
+        if len(marks) > limits.MAX_NEEDS:
+            raise SpecError(option, f"a node has at most {limits.MAX_NEEDS}")
+    for key, value in labels.items():
+        check_label("--label", key, value)
+    for taint in taints:
+        check_taint("--taint", taint)
+
+
 def check_label(field: str, key: str, *values: str) -> None:
     """Raise `SpecError` unless a node's label may have that key and these values."""
     if not _KEY.fullmatch(key):

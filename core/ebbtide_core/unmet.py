@@ -25,10 +25,14 @@ def unmet(spec: JobSpec, share: int, nodes: Iterable[Node]) -> str:
         if not (having := [node for node in left if node.facts.labels.get(wanted.key) in wanted.values]):
             return f"--select {wanted}: {_labelled(wanted, left)}"
         left = having
+    if share:
+        if message := _no_gpus(needs, left):
+            return message
+        left = [node for node in left if any(suits(needs, facts) for facts in node.gpus.values())]
     if not (clean := [node for node in left if not why_not(needs, node.id, node.facts.labels, node.facts.taints)]):
         tainted = _names(f"{node.id} ({', '.join(node.facts.taints)})" for node in left)
         return f"--tolerate: every node that would do has a taint that the job does not tolerate: {tainted}"
-    return _no_gpus(spec, share, clean) if share else _too_small(spec, clean)
+    return _too_small(spec, clean) or (_too_few(spec, share, clean) if share else "")
 
 
 def _labelled(wanted: Selector, nodes: list[Node]) -> str:
@@ -38,10 +42,11 @@ def _labelled(wanted: Selector, nodes: list[Node]) -> str:
     )
 
 
-def _no_gpus(spec: JobSpec, share: int, nodes: list[Node]) -> str:
+def _no_gpus(needs: Needs, nodes: list[Node]) -> str:
     """What is wrong with the GPUs of all of ``nodes``."""
     there = [facts for node in nodes for facts in node.gpus.values()]
-    needs = spec.needs
+    if not there:
+        return "--gpus: the nodes that would do have none"
     steps = (
         (Needs(gpu_types=needs.gpu_types), f"--gpu-type {' '.join(needs.gpu_types)}", _models(there)),
         (
@@ -56,9 +61,9 @@ def _no_gpus(spec: JobSpec, share: int, nodes: list[Node]) -> str:
         ),
     )
     for need, option, others in steps:
-        if there and not (there := [facts for facts in there if suits(need, facts)]):
+        if not (there := [facts for facts in there if suits(need, facts)]):
             return f"{option}: the nodes that would do have {others}"
-    return _too_small(spec, nodes) or _too_few(spec, share, nodes)
+    return ""
 
 
 def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
