@@ -111,6 +111,8 @@ class ClusterState:
 
     def _pass_gates(self, ticket: Ticket, now: float) -> None:
         """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
+        if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+            self.end_delays(now)
         others, job = self.gates.update(ticket, now), ticket.job
         if ticket.bound != job.gpus_max:
             if job.queued is not None:  # the queue groups by what is needed
@@ -238,11 +240,11 @@ class ClusterState:
         return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
-        """Let the jobs whose back-off is over stand in the queue again."""
+        """Let the jobs whose back-off is over, or whose time has come, stand in the queue, the oldest first."""
+        due = []
         while self._delayed and self._delayed[0][0] <= now:
-            job = self.jobs.get(heapq.heappop(self._delayed)[1])
-            if job is not None:
-                self.refresh(job, now)
+            due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
+        self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""
@@ -252,6 +254,10 @@ class ClusterState:
         if self.awaited:
             times.append(self.recovery_ends)
         return min(times, default=None)
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
