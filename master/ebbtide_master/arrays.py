@@ -1,7 +1,7 @@
 """Arrays, as clients have them: submitted at once, named at once, shown in one line."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ebbtide_core import admission, limits, memory
@@ -93,6 +93,16 @@ def shown(cluster: Cluster, id: str, now: float) -> client_pb2.Job:
     if array is None or not jobs:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
     return _together(array, id, jobs, now)
+
+
+def listed(cluster: Cluster, ids: Iterable[str], folded: bool, now: float) -> list[client_pb2.Job]:
+    """The jobs of these ids; ``folded``, an array is one message in the place of its first."""
+    jobs = (job for id in ids for job in named(cluster, id))
+    if not folded:
+        return [job_message(job, now) for job in jobs]
+    return [
+        shown(cluster, id, now) for id in dict.fromkeys(job.id if job.task is None else job.task.array for job in jobs)
+    ]
 
 
 def is_over(cluster: Cluster, id: str) -> bool:

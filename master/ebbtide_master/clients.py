@@ -18,7 +18,18 @@ from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from ebbtide_master.agents import Agents, LogUnavailableError
-from ebbtide_master.arrays import Member, changed_among, found, is_over, members, named, shown, submitted, wishes
+from ebbtide_master.arrays import (
+    Member,
+    changed_among,
+    found,
+    is_over,
+    listed,
+    members,
+    named,
+    shown,
+    submitted,
+    wishes,
+)
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.limiting import Limits
@@ -130,11 +141,9 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
         def jobs(cluster: Cluster) -> list[client_pb2.Job]:
-            now = self._clock.now()
-            if request.job_ids:
-                return [job_message(job, now) for id in request.job_ids for job in named(cluster, id)]
             source = cluster.state.jobs if request.all else cluster.state.unfinished
-            return [job_message(job, now) for job in source.values()]
+            ids = request.job_ids or source
+            return listed(cluster, ids, bool(request.folded), self._clock.now())
 
         return client_pb2.ListJobsReply(jobs=await self._loop.ask(jobs))
 

@@ -312,8 +312,11 @@ class ListJobsRequest(_message.Message):
 
     ALL_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     """finished ones too"""
+    folded: _builtins.bool
+    """an array that has an unfinished task, or with `all` any, is one job (see Job.tasks)"""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """only these, finished or not; the tasks of an array each"""
@@ -323,10 +326,11 @@ class ListJobsRequest(_message.Message):
         *,
         all: _builtins.bool = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        folded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "folded", b"folded", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
