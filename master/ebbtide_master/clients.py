@@ -7,6 +7,7 @@ from typing import Any, Final
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.effect import missing_effect
 from ebbtide_core.events import Event
 from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
@@ -104,16 +105,22 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         """Give a job another priority or weight. One that has them already is what was wished for."""
         _check_user(request.user)
         id = JobId(request.job_id)
+        change = e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            job = cluster.job(id)
-            if job is None:  # the cluster refuses it
-                return [e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)]
-            priority = request.priority if request.HasField("priority") else job.priority
-            weight = request.weight if request.HasField("weight") else job.weight
-            return [e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)]
+            nonlocal change
+            if (job := cluster.job(id)) is not None:  # else the cluster refuses it
+                priority = request.priority if request.HasField("priority") else job.priority
+                weight = request.weight if request.HasField("weight") else job.weight
+                change = e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)
+            return [change]
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
+        def shown(cluster: Cluster) -> client_pb2.Job:
+            message = self._show(cluster, id)
+            message.effect = missing_effect(cluster.policy, cluster.state.jobs[id], change)
+            return message
+
+        return await self._loop.tell(facts, shown)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""

@@ -1,4 +1,4 @@
-"""What Determined's schedulers did wrong, by their source and their users, and ours does not; docs/policies.md lists it.
+"""What Determined's schedulers did wrong, by source and by users, and ours does not; docs/policies.md has the list.
 
 The faults are those of the last release (0.38). Where it says "live", a test on real processes has the rest.
 """
@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import RefusalKind
+from ebbtide_core.effect import missing_effect
 from ebbtide_core.events import GpuHealthChanged, JobChanged, JobSubmitted
 from ebbtide_core.limits import RECOVERY_GRACE_S
 from ebbtide_core.model import (
@@ -402,6 +403,35 @@ def test_a_gpu_that_fails_is_given_to_nobody() -> None:
 
 
 # --- the seed's further rules ---
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "spec", "change", "effect"),
+    [
+        ("priority", {}, BOUND, {"priority": 5}, "its priority has no effect while it runs: it is not preemptible"),
+        ("priority", {}, {}, {"priority": 5}, ""),
+        ("priority", {}, BOUND, {"priority": 42}, ""),
+        ("priority", {"preemption": "off"}, {}, {"priority": 5},
+         "its priority has no effect while it runs: policy priority runs without preemption"),
+        ("hybrid", {}, {}, {"priority": 5},
+         "its priority has no effect while it runs: it has a sticky slot, so that it is not preempted"),
+        ("fair-share", {}, BOUND, {"weight": 2.0}, ""),
+        ("priority", {}, {}, {"weight": 2.0}, "its weight will have no effect: policy priority does not go by weight"),
+        ("fifo", {}, {}, {"priority": 5, "weight": 2.0},
+         "its priority and weight will have no effect: policy fifo does not go by priority and weight"),
+        ("fitgpp", {}, {}, {"priority": 5},
+         "its priority will have no effect: policy fitgpp does not go by priority"),
+    ],
+)  # fmt: skip
+def test_a_change_that_does_nothing_says_so(policy, options, spec, change, effect) -> None:
+    lab = Lab(policy, gpus=1, **options)
+    for job in (lab.running(1, **spec), lab.submit(1, **spec)):
+        event = JobChanged(job.id, change.get("priority", 42), change.get("weight", 1.0), 42, 1.0)
+        said = missing_effect(lab.cluster.policy, job, event)
+        if "while it runs" in effect and not job.running:
+            assert said == ""
+        else:
+            assert said == (effect and f"job {job.id}: {effect}")
 
 
 def test_jobs_of_one_priority_start_in_the_order_in_which_they_were_created() -> None:

@@ -196,6 +196,7 @@ class TestWishes:
                 await master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5, user="bob"))
             shown = await master.ask.Change(client_pb2.ChangeRequest(job_id=job, weight=3.0, user="bob"))
             assert (shown.spec.priority, shown.spec.weight) == (5, 3.0)
+            assert shown.effect == f"job {job}: its weight will have no effect: policy fitgpp does not go by weight"
             told = [event.text for event in (await master.ask.ShowStory(client_pb2.JobRequest(job_id=job))).events]
             assert told[1:] == ["priority 42 → 5 by bob", "weight 2 → 3 by bob"]
         async with a_master(tmp_path) as master:

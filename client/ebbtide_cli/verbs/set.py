@@ -7,6 +7,8 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.facts import Facts, job_facts
+from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
@@ -21,13 +23,24 @@ from ebbtide_cli.wishes import grant
 def command(
     job_ids: tuple[str, ...], priority: int | None, weight: float | None, as_json: bool, master: str | None
 ) -> int:
-    """Give jobs another priority or weight, whether they wait or run. It counts from the next decision on."""
+    """Give jobs another priority or weight, whether they wait or run. It counts from the next decision on.
+
+    If it does nothing as things are, one line on stderr says why (with --json: "effect").
+    """
     if priority is None and weight is None:
         raise Failure("set: --priority or --weight: one of them is needed", USAGE)
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
         request = client_pb2.ChangeRequest(job_id=job_id, priority=priority, weight=weight, user=user_name())
-        return ask(stub.Change, request)
+        job = ask(stub.Change, request)
+        if job.effect:
+            complain(job.effect)
+        return job
 
     # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
-    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json)
+    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json, facts=_facts)
+
+
+def _facts(job: client_pb2.Job) -> Facts:
+    """The job, and why the change does nothing; null if it counts."""
+    return job_facts(job) | {"effect": job.effect or None}

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
@@ -28,7 +28,7 @@ from ebbtide_core.model import WHOLE, JobId, NodeId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.queues import Queue, QueueKey
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_core.state import ClusterState, Ranking
@@ -50,6 +50,7 @@ class Hybrid(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sticky) and self.sticky > 0):
@@ -78,6 +79,7 @@ class Pri(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def queue(self) -> Queue:
         """By priority, then by arrival."""
@@ -104,6 +106,7 @@ class PriLimit(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def __post_init__(self) -> None:
         if self.limit < 1:

@@ -13,7 +13,7 @@ they preempt only their like.
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leaving
@@ -22,7 +22,7 @@ from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.hybrid import Slots
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.victims import may_be_preempted, preempt
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -43,6 +43,12 @@ class Priority(Policy):
     backfill: Literal["off", "on", "easy"] = "on"
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+
+    def preempts(self) -> bool:
+        """As the option says."""
+        return self.preemption == "on"
 
     def queue(self) -> ShapedQueue:
         """The most urgent first, then by submission."""
