@@ -369,7 +369,8 @@ class _Pass:
         over = [other for other in allowed if other.id not in self.grants]
         later = [other for other in allowed if self._is_later(other, job)]
         smaller = [other for other in later if _share(other) <= job.gpus_min]
-        return preempt(draft, job, [over, smaller], f"preempted by job {job.id}, to which this share belongs")
+        reason = f"preempted by job {job.id}, to which this share belongs"
+        return bool(preempt(draft, job, [over, smaller], reason))
 
     def _is_later(self, other: Job, job: Job) -> bool:
         """Whether it is the turn of ``other``, which may run as well, after that of ``job``."""
