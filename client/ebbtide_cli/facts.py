@@ -194,6 +194,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+        "metrics": dict(job.progress.metrics) | dict.fromkeys(job.progress.diverged),
     }
 
 

@@ -34,6 +34,10 @@ DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024
 MAX_NODE_NAME_LENGTH: Final = 64
+MAX_METRICS: Final = 32
+"""That a job may report beside its loss."""
+MAX_METRIC_NAME: Final = 64
+"""Characters of the name of one."""
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""
 MAX_FOREIGN_TEXT: Final = 64

@@ -314,7 +314,8 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         job = await master.running(agent)
-        progress = job_pb2.Progress(step=3, total=9, loss=float("nan"))
+        metrics = {"accuracy": 0.5, "bad": float("nan")}
+        progress = job_pb2.Progress(step=3, total=9, loss=float("nan"), metrics=metrics, diverged=["loss"])
         checkpoint = job_pb2.Checkpoint(step=2, bytes=2**63, path="/c/step-2", verified=True)
         status = make_status(job, 1, RUNNING, progress=progress, checkpoint=checkpoint)
         stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job]))
@@ -322,6 +323,7 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
         await agent.send(status=status)
         shown = await stream.read()
         assert (shown.progress.step, shown.progress.total, shown.progress.HasField("loss")) == (3, 9, False)
+        assert (dict(shown.progress.metrics), list(shown.progress.diverged)) == ({"accuracy": 0.5}, ["loss"])
         assert shown.checkpoint == checkpoint
         stream.cancel()
 
