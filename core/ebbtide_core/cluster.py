@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ebbtide_core import admission, gang, interference, limits
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -21,6 +21,8 @@ from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, g
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.requeuing import given_up
+from ebbtide_core.settings import Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
@@ -31,6 +33,7 @@ RULES: Final = {
     for kind in EVENT_TYPES.values()
 }
 """For each event: whether it is news, what it changes, what the world is asked to do, and which decisions follow."""
+DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
 """Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
 
@@ -59,9 +62,11 @@ class Refusal:
 class Cluster:
     """Jobs, nodes and a policy; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`."""
 
-    def __init__(self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False, settings: Settings = DEFAULTS
+    ) -> None:
         self.policy = policy
-        self.state = ClusterState(policy.queue(), speedup, trusting=trusting)
+        self.state = ClusterState(policy.queue(), speedup, settings, trusting=trusting)
         self.state.ranking = policy.ranking(self.state)
         self._wake_at: float | None = None
 
@@ -75,6 +80,8 @@ class Cluster:
             self._schedule(now, out)
         else:
             self._take(event, now, out)
+        if self.state.gates.doomed:
+            self._decide(given_up(self.state), now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)
         if self.state.books.problems:
@@ -88,7 +95,9 @@ class Cluster:
     def refusal(self, event: Event) -> Refusal | None:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
-            return self._refuse_submit(event.spec)
+            return self._refuse_submit(event)
+        if isinstance(event, e.ArrayChanged):
+            return self._refuse_limits(event)
         if not isinstance(
             event,
             e.SuspendRequested
@@ -96,6 +105,7 @@ class Cluster:
             | e.ResizeRequested
             | e.JobChanged
             | e.DrillRequested
+            | e.RequeueRequested
             | e.CancelRequested
             | e.HoldRequested
             | e.ReleaseRequested,
@@ -108,16 +118,8 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
-            return Refusal(
-                RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
-            )
-        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
-        if isinstance(event, e.DrillRequested) and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
-        if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+        if (refusal := _refuse_stop(job, event)) is not None:
+            return refusal
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
         if isinstance(event, e.JobChanged):
@@ -222,20 +224,33 @@ class Cluster:
 
     # --- refusals ---
 
-    def _refuse_submit(self, spec: JobSpec) -> Refusal | None:
+    def _refuse_submit(self, event: e.JobSubmitted) -> Refusal | None:
         try:
-            validate(spec)
+            validate(event.spec)
+            admission.check_submit(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
-        if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
-            return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-        return self.impossible(spec)
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
+        return self.impossible(event.spec)
+
+    def _refuse_limits(self, event: e.ArrayChanged) -> Refusal | None:
+        if event.job not in self.state.gates.arrays:
+            return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
+        try:
+            admission.check_limits(self.state, event)
+        except SpecError as error:
+            return Refusal(RefusalKind.INVALID, str(error))
+        return None
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
             check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
+            admission.check_resize(job, event.gpus_min)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
         if job.spec.suspend is SuspendMode.SWAP:
@@ -272,6 +287,25 @@ class Cluster:
         nodes = self.state.books.nodes.values()
         counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
         return sum(counts[: spec.most_nodes])
+
+
+def _refuse_stop(job: Job, event: Event) -> Refusal | None:
+    """Why ``job``, which is not over, cannot be asked to step aside."""
+    if isinstance(event, e.RequeueRequested) and not job.running:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has nothing to give up")
+    if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if isinstance(event, e.DrillRequested) and not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    if (
+        isinstance(event, e.SuspendRequested | e.ResizeRequested | e.RequeueRequested)
+        and job.live is not None
+        and not job.preemptible
+    ):
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+    return None
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

@@ -7,6 +7,12 @@ fact too, so that recovery never runs a policy again.
 
 from typing import ClassVar, Final
 
+from ebbtide_core.array_events import ArrayChanged as ArrayChanged
+from ebbtide_core.array_events import DependencyFailed as DependencyFailed
+from ebbtide_core.array_events import JobRequeued as JobRequeued
+from ebbtide_core.array_events import RequeueRequested as RequeueRequested
+from ebbtide_core.arrays import Task
+from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
     Allocation,
@@ -29,13 +35,6 @@ from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
-
-
-@frozen
-class Event:
-    """Base of all events."""
-
-    durable: ClassVar[bool] = True
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------
@@ -72,13 +71,15 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
 
     job: JobId
     spec: JobSpec
     user: str
     hold: bool = False
     operation_id: str = ""
+    task: Task | None = None
+    again_of: JobId | None = None
 
 
 @frozen
@@ -449,6 +450,10 @@ JobEvent = (
     | ResizeRequested
     | JobChanged
     | DrillRequested
+    | RequeueRequested
+    | JobRequeued
+    | DependencyFailed
+    | ArrayChanged
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

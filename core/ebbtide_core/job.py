@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_core import limits
+from ebbtide_core.arrays import Task
 from ebbtide_core.events import AttemptRefused, Event
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
@@ -26,6 +27,9 @@ from ebbtide_core.model import (
     SuspendMode,
 )
 from ebbtide_core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from ebbtide_core.gates import Ticket
 
 
 class InvalidTransitionError(RuntimeError):
@@ -155,6 +159,8 @@ class Job:
     ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``; ``gpu_mem_peak_bytes`` is the
     most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
+    ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back (`ebbtide_core.gates`).
+    It was submitted as ``again_of`` another job, or again as another, by ``ebb requeue``.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
     """
 
@@ -204,6 +210,10 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    task: Task | None = None
+    ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
+    again_of: JobId | None = None
+    again_as: JobId | None = None
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

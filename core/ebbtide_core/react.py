@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits, losses, memory, moving, rates
+from ebbtide_core import gang, interference, limits, losses, memory, moving, rates, requeuing
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -118,6 +118,7 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
+    e.RequeueRequested: requeuing.step_aside,
     e.ProgressReported: _progressed,
     e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,

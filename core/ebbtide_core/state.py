@@ -2,15 +2,19 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 
 from ebbtide_core.apart import Pairs
+from ebbtide_core.arrays import Task
 from ebbtide_core.books import Books, Node
 from ebbtide_core.curves import Rates
+from ebbtide_core.gates import Gates, Ticket
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Script, Speedup, script_of
+from ebbtide_core.settings import Settings
+from ebbtide_core.work import History, Script, Speedup, script_of
 
 
 class Ranking(Protocol):
@@ -27,7 +31,8 @@ class ClusterState:
     With ``trusting``, every job counts as one that has proved that it can suspend.
     """
 
-    def __init__(self, queue: Queue, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    def __init__(self, queue: Queue, speedup: Speedup, settings: Settings, *, trusting: bool = False) -> None:
+        self.settings = settings
         self.trusting = trusting
         self.jobs: dict[JobId, Job] = {}
         self.unfinished: dict[JobId, Job] = {}
@@ -40,6 +45,7 @@ class ClusterState:
         self.history = History()
         self.rates = Rates()
         self.apart = Pairs(self.jobs)
+        self.gates = Gates(self.jobs, settings.quotas)
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.planned: dict[JobId, Job] = {}
@@ -81,19 +87,53 @@ class ClusterState:
             if (job.state, new) not in TRANSITIONS:
                 story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
                 raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
+            if job.ticket is not None:
+                self.gates.count(job, new)
             job.state = new
             if new in FINISHED:
                 self.unfinished.pop(job.id, None)
+                if self.gates.dependents:
+                    self._refresh_all(self.gates.ended(job), now)
+        if (ticket := job.ticket) is not None:
+            self._pass_gates(ticket, now)
         planned = job.planned is not None
         if job.gpus_max != job.gpus_min or job.id in self.elastic:
             _keep(self.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
             _keep(self.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
+        if ticket is not None:
+            waits = waits and ticket.seated
         if waits or job.queued is not None:
             self._enqueue(job, now, waits)
         if self.ranking is not None:
             self.ranking.update(job)
+
+    def _pass_gates(self, ticket: Ticket, now: float) -> None:
+        """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
+        if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+            self.end_delays(now)
+        others, job = self.gates.update(ticket, now), ticket.job
+        if ticket.bound != job.gpus_max:
+            if job.queued is not None:  # the queue groups by what is needed
+                self.queue.remove(job.queued, job)
+                job.queued = None
+            job.gpus_max, job.range_changed = ticket.bound, True
+        self._refresh_all(others, now)
+
+    def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
+        for job in jobs:
+            self.refresh(job, now)
+
+    def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
+        """Give the array of that id other limits (see `ebbtide_core.gates`)."""
+        self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
+
+    def enter_gates(self, job: Job, task: Task | None) -> None:
+        """Give a new job, for which there is a gate, its ticket."""
+        self.gates.enter(job, task)
+        if job.spec.begin_at:
+            heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
 
     def _enqueue(self, job: Job, now: float, waits: bool) -> None:
         """Have ``job`` in the queue where it belongs, or not at all."""
@@ -200,11 +240,11 @@ class ClusterState:
         return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
-        """Let the jobs whose back-off is over stand in the queue again."""
+        """Let the jobs whose back-off is over, or whose time has come, stand in the queue, the oldest first."""
+        due = []
         while self._delayed and self._delayed[0][0] <= now:
-            job = self.jobs.get(heapq.heappop(self._delayed)[1])
-            if job is not None:
-                self.refresh(job, now)
+            due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
+        self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""
@@ -214,6 +254,10 @@ class ClusterState:
         if self.awaited:
             times.append(self.recovery_ends)
         return min(times, default=None)
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
