@@ -26,6 +26,7 @@ from ebbtide_core.settings import Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.sweeping import review
 from ebbtide_core.work import LINEAR, Speedup
 
 RULES: Final = {
@@ -181,6 +182,8 @@ class Cluster:
             self._end_times(now, out)
         if state.quiesced or state.awaited:
             return
+        if state.sweeps_changed:
+            self._decide(review(state), now, out)
         if state.aside:
             interference.review(state, now)
         if state.claims:

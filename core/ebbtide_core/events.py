@@ -32,6 +32,9 @@ from ebbtide_core.model import (
     StopCause,
 )
 from ebbtide_core.spec import JobSpec
+from ebbtide_core.sweep_events import RungReached as RungReached
+from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
+from ebbtide_core.sweep_events import TaskStopped as TaskStopped
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
@@ -454,6 +457,9 @@ JobEvent = (
     | JobRequeued
     | DependencyFailed
     | ArrayChanged
+    | RungReached
+    | TaskPromoted
+    | TaskStopped
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

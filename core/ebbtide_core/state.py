@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ebbtide_core.apart import Pairs
 from ebbtide_core.arrays import Task
+from ebbtide_core.asha import Sweep
 from ebbtide_core.books import Books, Node
 from ebbtide_core.curves import Rates
 from ebbtide_core.gates import Gates, Ticket
@@ -45,6 +46,9 @@ class ClusterState:
         self.history = History()
         self.rates = Rates()
         self.apart = Pairs(self.jobs)
+        self.sweeps: dict[JobId, Sweep] = {}
+        """The arrays under successive halving that are not over (see `ebbtide_core.sweeping`)."""
+        self.sweeps_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
+from ebbtide_core.asha import Asha, Mode
 from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.spec import JobSpec, SpecError
 
@@ -110,6 +111,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        asha=_asha(message.asha) if message.HasField("asha") else None,
     )
 
 
@@ -143,6 +145,27 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        asha=None if spec.asha is None else _asha_message(spec.asha),
+    )
+
+
+def _asha(message: job_pb2.Asha) -> Asha:
+    return Asha(
+        metric=message.metric,
+        mode=Mode.MAX if message.maximise else Mode.MIN,
+        eta=message.eta,
+        min_steps=message.min_steps,
+        max_steps=message.max_steps,
+    )
+
+
+def _asha_message(asha: Asha) -> job_pb2.Asha:
+    return job_pb2.Asha(
+        metric=asha.metric,
+        maximise=asha.mode is Mode.MAX,
+        eta=asha.eta,
+        min_steps=asha.min_steps,
+        max_steps=asha.max_steps,
     )
 
 

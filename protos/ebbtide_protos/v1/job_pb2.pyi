@@ -259,6 +259,7 @@ class JobSpec(_message.Message):
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    ASHA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -317,6 +318,10 @@ class JobSpec(_message.Message):
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
 
+    @_builtins.property
+    def asha(self) -> Global___Asha:
+        """unset: tasks of an array are not compared"""
+
     def __init__(
         self,
         *,
@@ -347,10 +352,11 @@ class JobSpec(_message.Message):
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        asha: Global___Asha | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -366,6 +372,42 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Asha(_message.Message):
+    """Asynchronous successive halving over the tasks of an array."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    MAXIMISE_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    maximise: _builtins.bool
+    eta: _builtins.int
+    """the best 1/eta go on from each rung"""
+    min_steps: _builtins.int
+    """of the first rung; each further one is eta times further"""
+    max_steps: _builtins.int
+    """below which all rungs are"""
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        maximise: _builtins.bool = ...,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        max_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "max_steps", b"max_steps", "maximise", b"maximise", "metric", b"metric", "min_steps", b"min_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Asha: _TypeAlias = Asha  # noqa: Y015
 
 @_typing.final
 class GpuAllocation(_message.Message):
