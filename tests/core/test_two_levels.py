@@ -3,6 +3,8 @@
 import pytest
 from ebbtide_core.model import JobState, SuspendMode
 from ebbtide_core.policies.registry import POLICIES, PolicyError, create_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
 
@@ -169,6 +171,25 @@ def test_an_urgent_job_does_not_use_what_is_kept_for_the_first_to_have_come() ->
     assert [job.state for job in ones] == [JobState.RUNNING] * 2
     lab.submit(2, priority=5)
     assert stopped(lab.last) == {ones[1].id}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(steps=st.lists(st.one_of(st.integers(1, 12), st.just(0)), min_size=4, max_size=25), count=st.integers(1, 3))
+def test_jobs_of_one_slot_fare_as_under_hybrid(steps, count) -> None:
+    """A priority is submitted; 0: the job that was placed first is done."""
+    fates = []
+    for policy in ("hybrid", "priority"):
+        lab = Lab(policy, gpus=4, min_run_s="0", sticky=str(count))
+        jobs = []
+        for step in steps:
+            running = sorted((job for job in jobs if job.running), key=lambda job: job.attempts[-1].placed)
+            if step:
+                jobs.append(lab.submit(1, priority=step))
+            elif running:
+                lab.end(running[0], DONE)
+            lab.settle()
+        fates.append([(job.state, job.preemptions, bool(job.attempts) and sticky(job)) for job in jobs])
+    assert fates[0] == fates[1]
 
 
 @pytest.mark.parametrize(
