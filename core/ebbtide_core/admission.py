@@ -63,7 +63,7 @@ def check_resize(job: Job, gpus_min: int) -> None:
             )
 
 
-def check_task(spec: JobSpec, task: Task) -> None:
+def check_task(task: Task) -> None:
     """Raise `SpecError` for what is wrong with a task itself."""
     if not 0 <= task.index <= limits.MAX_ARRAY_INDEX:
         raise SpecError("--array", f"{task.index} is not between 0 and {limits.MAX_ARRAY_INDEX}")

@@ -1,7 +1,10 @@
 """What a change of a job's priority or weight does not do, so that whoever asked for it is told."""
 
+from collections.abc import Mapping, Sequence
+
 from ebbtide_core.events import JobChanged
 from ebbtide_core.job import Job
+from ebbtide_core.model import JobId
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.registry import name_of
 
@@ -19,6 +22,12 @@ def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
     if changed[Standing.PRIORITY] and job.running and (why := _stays(policy, job)):
         return f"job {job.id}: its priority has no effect while it runs: {why}"
     return ""
+
+
+def missing_effects(policy: Policy, jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]) -> str:
+    """The same for several: of the first for which it does nothing, and of how many more; empty if there is none."""
+    found = [why for change in changes if (why := missing_effect(policy, jobs[change.job], change))]
+    return f"{found[0]}; so for {len(found) - 1} more" if len(found) > 1 else "".join(found)
 
 
 def _stays(policy: Policy, job: Job) -> str:

@@ -191,6 +191,10 @@ class Gates:
             self.persons[user] = Person(user, Cap(max_parts=quota.gpus))
         return self.persons[user]
 
+    def next_id(self, submissions: int) -> JobId:
+        """The id of the next job, or array, after so many jobs."""
+        return JobId(str(submissions - self.tasks + len(self.arrays) + 1))
+
     def count(self, job: Job, new: JobState) -> None:
         """The job comes into another state; call before it is."""
         if job.task is not None:
