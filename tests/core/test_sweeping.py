@@ -19,14 +19,14 @@ ASHA = Asha(min_steps=100, max_steps=1600, eta=4)
 class Sweep(Lab):
     """An array of tasks whose loss is given; they do what they are asked to, and complete at 1600 steps."""
 
-    def __init__(self, losses, policy="fifo", gpus=2, asha=ASHA, **options):
+    def __init__(self, losses, policy="fifo", gpus=2, asha=ASHA, at_once=0, **options):
         super().__init__(policy, gpus=gpus, **options)
         self.losses = losses
         self.tasks = []
         spec = JobSpec(command=("x",), workdir="/", asha=asha)
         for index in range(len(losses)):
             id = JobId(f"1.{index}")
-            task = Task(JobId("1"), index, len(losses))
+            task = Task(JobId("1"), index, len(losses), max_concurrent=at_once)
             self.cluster.handle(e.JobSubmitted(id, spec, "ann", task=task), self.now)
             self.journal.append((self.now, e.JobSubmitted(id, spec, "ann", task=task)))
             self.tasks.append(self.cluster.state.jobs[id])
@@ -104,6 +104,19 @@ def test_who_waits_goes_on_from_its_checkpoint_before_any_new_task_starts() -> N
     lab.end(lab.tasks[3])
     assert launched(lab.last) == {"1.0"}
     assert len(lab.tasks[0].attempts) == 2
+
+
+def test_who_is_paused_does_not_count_as_one_of_the_tasks_at_a_time() -> None:
+    lab = Sweep([3.0, 2.0, 1.0, 4.0, 5.0], gpus=4, at_once=1)
+    assert [job.running for job in lab.tasks] == [True, False, False, False, False]
+    lab.report(0, 100)
+    assert not lab.tasks[1].running  # its GPU is not free yet
+    lab.settle()
+    assert [job.running for job in lab.tasks] == [False, True, False, False, False]
+    while lab.turn():
+        pass
+    assert {job.state for job in lab.tasks} == {JobState.COMPLETED}
+    assert lab.steps[2] == 1600
 
 
 def test_who_can_never_be_among_the_best_has_ended_early() -> None:

@@ -1,20 +1,18 @@
 """Determined's seven worked steps (seed 003) on a live cluster of 8 GPUs, and priorities that are changed meanwhile."""
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from tests.e2e.cluster import Cluster, wait_for
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import ebbtide
-name, done = sys.argv[1], Path(sys.argv[2])
+done = Path(sys.argv[1], os.environ["EBB_JOB_ID"])
 job = ebbtide.job()
 state = job.load_checkpoint()
 step = state.step if state else 0
@@ -37,35 +35,31 @@ class Workshop:
         self.folder = folder
         self.script = folder / "train.py"
         self.script.write_text(SCRIPT)
-        self.done: dict[str, Path] = {}
 
     def submit(self, name: str, gpus: int, *options: str) -> str:
-        """Submit one job of an experiment."""
-        done = self.folder / f"done-{uuid4()}"
-        job = self.cluster.submit(
-            "--gpus", str(gpus), *options, "--name", name, "--", "python", str(self.script), name, str(done)
+        """Submit one job of an experiment, or an array."""
+        return self.cluster.submit(
+            "--gpus", str(gpus), *options, "--name", name, "--", "python", str(self.script), str(self.folder)
         )
-        self.done[job] = done
-        return job
 
     def submit_all(self, name: str, count: int, *options: str) -> list[str]:
-        """Submit so many jobs on one GPU each, two at a time."""
-        with ThreadPoolExecutor(2) as pool:
-            return sorted(pool.map(lambda _: self.submit(name, 1, *options), range(count)), key=int)
+        """Submit so many jobs on one GPU each."""
+        array = self.submit(name, 1, "--array", f"0-{count - 1}", "--max-concurrent", str(count), *options)
+        return [f"{array}.{index}" for index in range(count)]
 
     def finish(self, *jobs: str) -> None:
         """Let them end by themselves, now or as soon as they run."""
         for job in jobs:
-            self.done[job].touch()
+            (self.folder / job).touch()
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Everything on all jobs."""
-        return {job["id"]: job for job in self.cluster.facts("ls", "--all")}
+        return {job["id"]: job for job in self.cluster.facts("ls", "--all", "--tasks")}
 
     def at_work(self) -> dict[str, int]:
         """The GPUs of all experiments that have any; nothing if somebody is on the way in or out."""
         gpus: Counter[str] = Counter()
-        for job in self.cluster.facts("ls"):
+        for job in self.cluster.facts("ls", "--tasks"):
             if job["state"] == "RUNNING" and (job["progress"]["step"] or 0) >= WORKING:
                 gpus[job["name"]] += job["gpus"]["allocated"]
             elif job["gpus"]["allocated"]:
@@ -74,7 +68,7 @@ class Workshop:
 
     def reaches(self, what: str, **gpus: int) -> None:
         """Wait until the experiments have so many GPUs, and all others none."""
-        wait_for(what, lambda: self.at_work() == gpus, 120)
+        wait_for(what, lambda: self.at_work() == gpus, 60)
 
 
 @pytest.fixture
@@ -138,9 +132,12 @@ def test_without_preemption_the_training_of_step_2_waits_until_the_trials_need_4
     workshop = Workshop(idle_cluster, tmp_path)
     trials = workshop.submit_all("asha", 20, "--priority", "2")
     workshop.reaches("1. 8 of 20 trials run", asha=8)
-    workshop.submit("large", 4, "--priority", "1")
-    workshop.finish(*trials[:15])
-    workshop.reaches("2. 5 trials are left: 3 GPUs are not enough", asha=5)
+    large = workshop.submit("large", 4, "--priority", "1")
+    for done in range(0, 15, 3):  # were 4 to end at the same moment, it could start then
+        workshop.finish(*trials[done : done + 3])
+        idle_cluster.ebb("wait", *trials[done : done + 3])
+        workshop.reaches("2. there is never room for it while trials wait", asha=min(8, 17 - done))
+    assert workshop.jobs()[large]["state"] == "PENDING"
     workshop.finish(trials[15])
     workshop.reaches("2. 4 are left", asha=4, large=4)
     assert {job["preemptions"] for job in workshop.jobs().values()} == {0}
