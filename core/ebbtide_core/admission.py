@@ -33,7 +33,7 @@ def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
             raise SpecError("--after", f"job {dependency.job[:40]} does not exist")
     if task is not None and task.max_slots and spec.gpus_min > task.max_slots:
         raise SpecError("--max-slots", f"{gpus(task.max_slots)} are less than the {gpus(spec.gpus_min)} of one task")
-    if gates.quotas:
+    if gates.limit_users:
         _check_quota(state, event.user, spec, count)
 
 

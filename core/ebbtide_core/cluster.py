@@ -70,6 +70,7 @@ class Cluster:
         self.state = ClusterState(policy.queue(), speedup, settings, trusting=trusting)
         self.state.ranking = policy.ranking(self.state)
         self._wake_at: float | None = None
+        self._doomed = self.state.gates.doomed
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
@@ -81,7 +82,7 @@ class Cluster:
             self._schedule(now, out)
         else:
             self._take(event, now, out)
-        if self.state.gates.doomed:
+        if self._doomed:
             self._decide(given_up(self.state), now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)

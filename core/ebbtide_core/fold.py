@@ -55,10 +55,10 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
     job.story.append((now, event))
     state.add_job(job)
-    task = job.task = event.task
-    job.again_of = event.again_of
-    if task is not None or spec.after or spec.begin_at or state.gates.quotas:
+    if (task := event.task) is not None or spec.after or spec.begin_at or state.gates.limit_users:
         state.enter_gates(job, task)
+    if event.again_of is not None:
+        job.again_of = event.again_of
     if spec.asha is not None:
         sweeping.entered(state, job)
     if event.operation_id:

@@ -141,6 +141,7 @@ class Gates:
     def __init__(self, jobs: Mapping[JobId, Job], quotas: Quotas) -> None:
         self._jobs = jobs
         self.quotas = quotas
+        self.limit_users = bool(quotas)
         self.arrays: dict[JobId, Array] = {}
         self.tasks = 0
         self.dependents: dict[JobId, list[Ticket]] = {}
@@ -185,7 +186,7 @@ class Gates:
         return group
 
     def _person(self, user: str) -> Person | None:
-        if not self.quotas or (quota := self.quotas.of(user)) == Quota():
+        if not self.limit_users or (quota := self.quotas.of(user)) == Quota():
             return None
         if user not in self.persons:
             self.persons[user] = Person(user, Cap(max_parts=quota.gpus))

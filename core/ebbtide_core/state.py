@@ -86,19 +86,19 @@ class ClusterState:
 
         Called after every event about it, so only changes may cost.
         """
-        new = derive_state(job, self.unreachable)
+        new, ticket = derive_state(job, self.unreachable), job.ticket
         if new is not job.state:
             if (job.state, new) not in TRANSITIONS:
                 story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
                 raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
-            if job.ticket is not None:
+            if ticket is not None:
                 self.gates.count(job, new)
             job.state = new
             if new in FINISHED:
                 self.unfinished.pop(job.id, None)
                 if self.gates.dependents:
                     self._refresh_all(self.gates.ended(job), now)
-        if (ticket := job.ticket) is not None:
+        if ticket is not None:
             self._pass_gates(ticket, now)
         planned = job.planned is not None
         if job.gpus_max != job.gpus_min or job.id in self.elastic:
@@ -135,6 +135,7 @@ class ClusterState:
 
     def enter_gates(self, job: Job, task: Task | None) -> None:
         """Give a new job, for which there is a gate, its ticket."""
+        job.task = task
         self.gates.enter(job, task)
         if job.spec.begin_at:
             heapq.heappush(self._delayed, (job.spec.begin_at, job.id))

@@ -1,6 +1,7 @@
 """Arrays, as clients have them: submitted at once, named at once, shown in one line."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job import Job
 from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
 from ebbtide_core.spec import JobSpec, SpecError, validate
-from ebbtide_protos.spec import parts_to_share
+from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.loop import RefusedError
@@ -24,6 +25,7 @@ Member = tuple[JobSpec, Task | None]
 LIVE = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDING, JobState.STOPPING, JobState.UNREACHABLE)
 MOST_LIVELY = (*LIVE, JobState.SUSPENDED, JobState.PENDING, JobState.FAILED, JobState.CANCELLED, JobState.COMPLETED)
 """An array is in the first of these states that any of its tasks is in."""
+FINISHED_STATES = [STATES[state] for state in FINISHED]
 
 
 # --- which jobs ---
@@ -84,15 +86,23 @@ def changed_among(cluster: Cluster, id: str, changed: set[JobId]) -> bool:
 # --- how they are shown ---
 
 
-def shown(cluster: Cluster, id: str, now: float) -> client_pb2.Job:
-    """The job of that id, or one message for all tasks that it names."""
+def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> client_pb2.Job:
+    """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together."""
     job = cluster.job(JobId(id))
     if job is not None:
         return job_message(job, now)
-    array, jobs = array_of(cluster, id), named(cluster, id)
-    if array is None or not jobs:
+    array = array_of(cluster, id)
+    if array is None or not array.tasks:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
-    return _together(array, id, jobs, now)
+    whole = array.id == id
+    jobs = [] if whole and briefly else named(cluster, id)
+    states = array.states if whole else Counter(job.state for job in jobs)
+    if not whole and not jobs:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    message = _together(array, id, states, now)
+    if message.state in FINISHED_STATES or not briefly:
+        _add_up(message, jobs or named(cluster, id), now)
+    return message
 
 
 def listed(cluster: Cluster, ids: Iterable[str], folded: bool, now: float) -> list[client_pb2.Job]:
@@ -113,35 +123,30 @@ def is_over(cluster: Cluster, id: str) -> bool:
     return all(job.state.finished for job in named(cluster, id))
 
 
-def _together(array: Array, id: str, jobs: list[Job], now: float) -> client_pb2.Job:
-    """What the tasks are and have, all in all."""
-    states = {state: sum(job.state is state for job in jobs) for state in MOST_LIVELY}
+def _together(array: Array, id: str, states: Counter[JobState], now: float) -> client_pb2.Job:
+    """In which states tasks of ``array`` are."""
     state = next(state for state in MOST_LIVELY if states[state])
-    message = job_message(jobs[0], now)
-    common = client_pb2.Job(job_id=id, spec=message.spec, user=array.user, state=STATES[state])
-    common.reason = ", ".join(f"{count} {one.value.lower()}" for one, count in states.items() if count)
-    common.preemptible = message.preemptible
+    first = next(iter(array.tasks.values()))
+    counts = {one: states[one] for one in MOST_LIVELY if states[one]}
+    spec = spec_to_message(replace(first.spec, priority=first.priority, weight=first.weight))
+    message = client_pb2.Job(job_id=id, spec=spec, user=array.user, state=STATES[state])
+    message.reason = ", ".join(f"{count} {one.value.lower()}" for one, count in counts.items())
+    message.preemptible, message.submit_time = first.preemptible, first.submitted
+    message.tasks.states.update({one.value: count for one, count in counts.items()})
+    message.tasks.max_concurrent, message.tasks.max_slots = array.max_concurrent, int(gpus(array.max_slots))
+    return message
+
+
+def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> None:
+    """What these tasks have, and had, all in all."""
     lives = [job.attempts[-1] for job in jobs if job.live is not None and not job.off_gpu]
-    common.gpus_allocated.CopyFrom(parts_to_share(sum(live.allocation.share for live in lives)))
-    common.submit_time = jobs[0].submitted
-    common.waiting_s, common.running_s = (
-        sum(values) for values in zip(*(_times(job, now) for job in jobs), strict=True)
-    )
-    if state in FINISHED:
-        common.end_time = max(job.ended or 0.0 for job in jobs)
-        codes = [job.exit_code for job in jobs if job.exit_code]
-        common.exit_code = max(codes, default=0)
-    counts = {one.value: count for one, count in states.items() if count}
-    indices = ranges(job.task.index for job in jobs if job.task is not None)
-    slots = int(gpus(array.max_slots))
-    common.tasks.CopyFrom(
-        client_pb2.TaskCounts(indices=indices, states=counts, max_concurrent=array.max_concurrent, max_slots=slots)
-    )
-    return common
-
-
-def _times(job: Job, now: float) -> tuple[float, float]:
-    return job.waiting_s(now), job.running_s(now)
+    message.gpus_allocated.CopyFrom(parts_to_share(sum(live.allocation.share for live in lives)))
+    message.waiting_s = sum(job.waiting_s(now) for job in jobs)
+    message.running_s = sum(job.running_s(now) for job in jobs)
+    message.tasks.indices = ranges(job.task.index for job in jobs if job.task is not None)
+    if message.state in FINISHED_STATES:
+        message.end_time = max(job.ended or 0.0 for job in jobs)
+        message.exit_code = max((job.exit_code or 0 for job in jobs), default=0)
 
 
 # --- how they are submitted ---

@@ -199,7 +199,7 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
         now = self._clock.now()
         if wanted:
             some = wanted if changed is None else [id for id in wanted if changed_among(cluster, id, changed)]
-            return [shown(cluster, id, now) for id in some], all(is_over(cluster, id) for id in wanted)
+            return [shown(cluster, id, now, briefly=True) for id in some], all(is_over(cluster, id) for id in wanted)
         if changed is None:
             return [job_message(job, now) for job in cluster.state.unfinished.values()], False
         jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
