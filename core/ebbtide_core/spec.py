@@ -37,6 +37,9 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
+    as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
+    ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -69,6 +72,9 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    script: str = ""
+    python_env: str = ""
+    slurm: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -87,7 +93,9 @@ def validate(spec: JobSpec) -> None:
     _check_command(spec.command)
     _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
+    _check_text("script", spec.script, limits.MAX_SCRIPT_BYTES)
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
+    _check_text("--venv", spec.python_env, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
     _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)

@@ -27,7 +27,9 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight)
+    spec = replace(
+        job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight, script=""
+    )
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,

@@ -110,6 +110,9 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        script=message.script,
+        python_env=message.python_env,
+        slurm=message.slurm,
     )
 
 
@@ -143,6 +146,9 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        script=spec.script,
+        python_env=spec.python_env,
+        slurm=spec.slurm,
     )
 
 

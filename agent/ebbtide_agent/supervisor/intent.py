@@ -63,6 +63,9 @@ class Intent:
     sharing: str = ""  # how it shares its GPU with others; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
+    script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
+    python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
+    slurm: bool = False  # it finds what a script for Slurm expects
 
     @property
     def processes(self) -> int:

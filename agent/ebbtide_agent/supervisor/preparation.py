@@ -10,6 +10,7 @@ from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
+from ebbtide_agent.supervisor.script import command_of, has_python
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
@@ -33,10 +34,14 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         intent.output_dir.mkdir(exist_ok=True)
+    if not has_python(intent.python_env):
+        raise Refused(f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}")
+    with refusing("cannot write the job's script"):
+        command = command_of(intent, place)
     port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
     resume_dir = "" if checkpoint is None else str(checkpoint.path)
     return Prepared(
-        command=intent.command + _resume_args(intent, resume_dir),
+        command=command + _resume_args(intent, resume_dir),
         signal=signum,
         resumed_step=None if checkpoint is None else checkpoint.step,
         environments=_environments(intent, place, resume_dir, port),

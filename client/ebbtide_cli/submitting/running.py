@@ -28,7 +28,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    argv = given["argv"]
+    argv, script = given["argv"], given.get("script")
     return {
         "command": argv,
         "workdir": working_directory(given["workdir"]),
@@ -36,4 +36,6 @@ def fields(given: Given) -> dict[str, Any]:
         "env": job_environment(os.environ, given["variables"]),
         "launch": LaunchMode(given["launch"]),
         "retries": given["retries"],
+        "script": script.text if script else "",
+        "slurm": script is not None and "#SBATCH" in script.marks,
     }

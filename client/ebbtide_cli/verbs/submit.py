@@ -16,6 +16,7 @@ from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -26,10 +27,12 @@ RESUBMIT_S: Final = 10.0
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS] --",
+    options_metavar="[OPTIONS] [--]",
     epilog=examples(
         "ebb submit -- python train.py",
+        "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
@@ -49,7 +52,10 @@ RESUBMIT_S: Final = 10.0
 @json_option
 @master_option
 def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | None, **given: Any) -> int:
-    """Queue a job; print its id. Options stand before the command."""
+    """Queue a job; print its id. Options stand before the command.
+
+    A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
+    """
     spec = job_spec(given)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
