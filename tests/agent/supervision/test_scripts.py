@@ -3,7 +3,7 @@
 import pytest
 from ebbtide_agent.supervisor.script import interpreter
 
-from tests.agent.supervision.node import EXITED, REFUSED, order
+from tests.agent.supervision.node import EXITED, REFUSED
 
 
 @pytest.mark.parametrize(
