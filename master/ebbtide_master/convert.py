@@ -80,6 +80,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
+                node_names=allocation.node_ids if order.spec.slurm and len(allocation.nodes) > 1 else (),
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():

@@ -1,6 +1,7 @@
 """What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from ebbtide import checkpoints
 
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.script import command_of, has_python
@@ -34,6 +36,8 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         intent.output_dir.mkdir(exist_ok=True)
+        if intent.slurm and intent.num_nodes > 1:
+            steps_dir(intent).mkdir(exist_ok=True)
     if not has_python(intent.python_env):
         raise Refused(f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}")
     with refusing("cannot write the job's script"):
@@ -80,6 +84,8 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
     )
     if intent.meets:
         common |= gang_environment(intent, port)
+    if intent.slurm:
+        common |= slurm_environment(intent, common, sys.executable)
     if not intent.ddp:
         return (common,)
     return tuple({**common, **rank_environment(intent, rank, port)} for rank in range(intent.processes))

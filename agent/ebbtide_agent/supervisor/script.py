@@ -1,19 +1,28 @@
 """A script that is part of the job: where its copy is on this node, and what runs it."""
 
 import os
+import sys
 from pathlib import Path
 
+from ebbtide_agent import slurm
 from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 
 # What a script without a first line that says so is run by, as under Slurm.
 _SHELL = ("/bin/bash",)
 
 
 def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
-    """What is executed: the command, with the copy of its script in its place. Raises OSError."""
+    """What is executed: the command, with the copy of its script in its place. Raises OSError.
+
+    Under Slurm a script runs on the first node, and the others do what its `srun` says.
+    """
     if not intent.script:
         return intent.command
+    if intent.slurm and intent.node_rank:
+        # Nobody but the first node's script gets the signal that was for the script alone.
+        deaf = ("--deaf",) if intent.signal_target is SignalTarget.LEADER else ()
+        return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
     return (*interpreter(intent.script), str(place.record_script(intent.script)), *intent.command[1:])
 
 

@@ -603,6 +603,7 @@ class Launch(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
+    NODE_NAMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -623,6 +624,10 @@ class Launch(_message.Message):
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.GpuAllocation]: ...
+    @_builtins.property
+    def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of several nodes, by rank, for a script that expects Slurm"""
+
     def __init__(
         self,
         *,
@@ -638,10 +643,11 @@ class Launch(_message.Message):
         master_port: _builtins.int = ...,
         move_checkpoint: _builtins.bool = ...,
         first_rank: _builtins.int = ...,
+        node_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

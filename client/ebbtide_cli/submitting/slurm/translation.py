@@ -57,6 +57,10 @@ def translate(name: str, script: str) -> Translated:
     `Failure` names the line of what cannot be had, and why. What is written last in sbatch's own words wins, as there.
     """
     lines = Reading(read_lines(name, script))
+    if "time" in lines.asked and re.search(r"^[^#]*\bscontrol\s+requeue\b", script, re.MULTILINE):
+        # There, each run has the whole time; here, one limit is for all of them.
+        lines.note("time", "not used: the script requeues itself, and nothing but others' need ends its runs here")
+        del lines.asked["time"]
     for one in lines.asked.values():
         if one.option.refused:
             raise one.failure(one.option.refused)
