@@ -127,7 +127,10 @@ def array(text: str) -> int:
 def hosts(text: str) -> list[str]:
     """The nodes of ``node[01-03,07],login``."""
     found: list[str] = []
-    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+    items = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+    if ",".join(items) != text:
+        raise ValueError(f"{text!r} is not a list of nodes: write node[01-04]")
+    for item in items:
         found += _hosts(item)
         if len(found) > MAX_HOSTS:
             raise ValueError(f"names more than {MAX_HOSTS} nodes")
