@@ -185,6 +185,8 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
+        "python_env": spec.python_env or None,
+        "slurm": spec.slurm,
     }
 
 

@@ -35,6 +35,7 @@ VERBS: Final = {
     },
     "Jobs": {
         "submit": "Queue a job",
+        "templates": "List options that have a name",
         "ls": "List jobs",
         "show": "Show everything on one job",
         "explain": "Say why a job waits, and when it may start",

@@ -24,7 +24,9 @@ class SubmitCommand(click.Command):
             return super().parse_args(ctx, args)
         given = self.given(ctx, args)
         script = script_of(args, given["argv"])
-        directives = _directives(script)
+        lines = _directives(script)
+        named = [name for directive in lines for name in self._check(ctx, directive).get("templates", ())]
+        directives = [*_of_templates([*named, *given.get("templates", ())]), *lines]
         words = [word for directive in self.settled(ctx, directives, given) for word in directive.words]
         rest = super().parse_args(ctx, words + args)
         ctx.params["script"] = script
@@ -68,6 +70,15 @@ def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
     if not argv or (before >= 0 and args[before] == "--"):
         return None
     return read_script(argv[0])
+
+
+def _of_templates(names: Sequence[str]) -> list[Directive]:
+    """The options of these templates, in that order; most jobs name none."""
+    if not names:
+        return []
+    from ebbtide_cli.submitting.templates import find_template
+
+    return [directive for name in dict.fromkeys(names) for directive in find_template(name).directives()]
 
 
 def _directives(script: Script | None) -> list[Directive]:

@@ -8,6 +8,7 @@ from ebbtide_core import limits
 from ebbtide_core.model import LaunchMode
 
 from ebbtide_cli.submitting.checks import default_name, job_environment, working_directory
+from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -33,7 +34,7 @@ def fields(given: Given) -> dict[str, Any]:
         "command": argv,
         "workdir": working_directory(given["workdir"]),
         "name": default_name(argv) if given["name"] is None else given["name"],
-        "env": job_environment(os.environ, given["variables"]),
+        "env": job_environment(activated(os.environ, given), given["variables"]),
         "launch": LaunchMode(given["launch"]),
         "retries": given["retries"],
         "script": script.text if script else "",

@@ -91,6 +91,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
+    yield "python", spec.python_env
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
