@@ -10,6 +10,7 @@ from ebbtide_core.model import JobClass, SuspendMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.completing import files
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
@@ -45,7 +46,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
-@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 @job_options
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
