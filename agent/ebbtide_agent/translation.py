@@ -69,6 +69,7 @@ def intent_of(
         script=spec.script,
         python_env=spec.python_env,
         slurm=spec.slurm,
+        scripts=dict(spec.scripts),
         node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
     )

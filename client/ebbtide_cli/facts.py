@@ -255,6 +255,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
+        "edited": list(attempt.edited),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import costs, edits, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -173,6 +173,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
     job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    attempt.edited = event.edited or attempt.edited
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:
@@ -181,7 +182,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         return
     attempt.started = now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
-    job.reason = "running" if attempt.stop is None else job.reason
+    job.reason = edits.running(attempt.edited) if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         costs.resumed(job, attempt, placed, now)
         state.came_back[job.id] = job

@@ -40,6 +40,7 @@ class JobSpec:
     ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
     as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
+    ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -75,6 +76,7 @@ class JobSpec:
     script: str = ""
     python_env: str = ""
     slurm: bool = False
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def elastic(self) -> bool:
@@ -94,6 +96,7 @@ def validate(spec: JobSpec) -> None:
     _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
     _check_text("script", spec.script, limits.MAX_SCRIPT_BYTES)
+    _check_scripts(spec.scripts)
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
     _check_text("--venv", spec.python_env, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
@@ -204,6 +207,14 @@ def _check_env(env: Mapping[str, str]) -> None:
     total = sum(len(key) + len(value.encode()) + 2 for key, value in env.items())
     if total > limits.MAX_ENV_BYTES:
         raise SpecError("--env", f"{total} bytes in all are over the limit of {limits.MAX_ENV_BYTES}")
+
+
+def _check_scripts(scripts: Mapping[str, str]) -> None:
+    if len(scripts) > limits.MAX_SCRIPTS:
+        raise SpecError("scripts", f"{len(scripts)} are over the limit of {limits.MAX_SCRIPTS}")
+    for name, digest in scripts.items():
+        _check_text("scripts", name, limits.MAX_PATH_BYTES)
+        _check_text("scripts", digest, limits.MAX_NAME_LENGTH)
 
 
 def _check_text(field: str, text: str, limit: int | None) -> int:

@@ -151,6 +151,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         sharing=attempt.sharing.way if attempt.sharing is not None else "",
         limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
+        edited=attempt.edited,
         gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
     )
 

@@ -113,6 +113,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         script=message.script,
         python_env=message.python_env,
         slurm=message.slurm,
+        scripts=dict(message.scripts),
     )
 
 
@@ -149,6 +150,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         script=spec.script,
         python_env=spec.python_env,
         slurm=spec.slurm,
+        scripts=spec.scripts,
     )
 
 

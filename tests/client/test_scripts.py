@@ -1,11 +1,12 @@
 """Scripts that are submitted as files: their `#EBB` lines, what wins over them, and what is sent of them."""
 
+import zlib
 from pathlib import Path
 
 import pytest
-from ebbtide_protos.v1 import job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.client.scripted_master import share
+from tests.client.scripted_master import make_job, share
 
 
 @pytest.fixture
@@ -108,3 +109,26 @@ def test_a_script_that_cannot_be_sent_says_why(ebb, master, write):
     assert "latin.sh: is not UTF-8 text" in ebb("submit", "latin.sh").complaint
     assert "dos.sh: has DOS line ends" in ebb("submit", "dos.sh").complaint
     assert master.sent("Submit") == []
+
+
+def test_scripts_of_a_command_are_remembered_so_that_an_edit_is_noticed(ebb, master, write, tmp_path):
+    write("import torch", name="train.py")
+    (tmp_path / "dir.py").mkdir()
+    ebb("submit", "--", "python", "train.py", "gone.py", "dir.py", "--data", "x.bin")
+    digest = zlib.crc32(b"import torch\n")
+    assert dict(sent_spec(master).scripts) == {"train.py": f"{digest:08x}-13"}
+    write("#!/bin/sh")
+    ebb("submit", "train.sh", "train.py")
+    assert dict(sent_spec(master).scripts) == {}
+
+
+def test_an_edit_before_the_start_is_said_by_submit_and_show(ebb, master):
+    attempt = client_pb2.AttemptSummary(attempt=1, placed_time=1.0, edited=["train.py"])
+    master.add(make_job(state="COMPLETED", exit_code=0, attempts=[attempt]))
+    result = ebb("submit", "--wait", "--", "true")
+    assert (result.code, result.complaint) == (
+        0,
+        "warning: train.py was edited after the submit, before a start",
+    )
+    assert ebb("show", "17", "--json").json["attempts"][0]["edited"] == ["train.py"]
+    assert "train.py" in ebb("show", "17").out.partition("edited since")[2]

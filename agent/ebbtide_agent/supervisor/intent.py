@@ -66,6 +66,7 @@ class Intent:
     script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
     python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
     slurm: bool = False  # it finds what a script for Slurm expects
+    scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
     node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
 
     @property

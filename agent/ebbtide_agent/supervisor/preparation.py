@@ -10,6 +10,7 @@ from ebbtide import checkpoints
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
+from ebbtide_agent.supervisor.edits import edited
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.script import command_of, has_python
@@ -27,6 +28,7 @@ class Prepared:
     resumed_step: int | None
     environments: tuple[dict[str, str], ...]  # one per process
     port: int  # where its ranks meet; 0: it has but one
+    edited: tuple[str, ...]  # scripts that have changed since the job was submitted
 
 
 def prepare(intent: Intent, place: AttemptDir) -> Prepared:
@@ -50,6 +52,7 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         resumed_step=None if checkpoint is None else checkpoint.step,
         environments=_environments(intent, place, resume_dir, port),
         port=port,
+        edited=edited(intent),
     )
 
 

@@ -130,6 +130,7 @@ class Status:
     swap_note: str = ""
     master_port: int = 0
     start: Start | None = None
+    edited: tuple[str, ...] = ()
     told: bool = False  # what its script had imported by its first step
 
     def refuse(self, refusal: Refused) -> None:

@@ -7,7 +7,7 @@ import click
 from ebbtide_core import limits
 from ebbtide_core.model import LaunchMode
 
-from ebbtide_cli.submitting.checks import default_name, job_environment, working_directory
+from ebbtide_cli.submitting.checks import default_name, digests, job_environment, working_directory
 from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
 
@@ -29,14 +29,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
+    workdir = working_directory(given["workdir"])
     argv, script = given["argv"], given.get("script")
     return {
         "command": argv,
-        "workdir": working_directory(given["workdir"]),
+        "workdir": workdir,
         "name": default_name(argv) if given["name"] is None else given["name"],
         "env": job_environment(activated(os.environ, given), given["variables"]),
         "launch": LaunchMode(given["launch"]),
         "retries": given["retries"],
+        "scripts": {} if script else digests(argv, workdir),
         "script": script.text if script else "",
         "slurm": script is not None and "#SBATCH" in script.marks,
     }

@@ -72,6 +72,7 @@ def _state(job: client_pb2.Job) -> Fields:
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "edited since", ", ".join(job.attempts[-1].edited) if job.attempts else ""
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "submitted", format_time(job.submit_time)

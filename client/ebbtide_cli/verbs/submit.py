@@ -119,6 +119,8 @@ def _wait(master: str | None, job_id: str, as_json: bool) -> int:
     job = wait_for(master, [job_id], finished, drawn=not as_json)[0]
     if as_json:
         print_json(job_facts(job))
+    for name in dict.fromkeys(name for attempt in job.attempts for name in attempt.edited):
+        complain(f"warning: {name} was edited after the submit, before a start")
     status = exit_status(job, OURS)
     if status:
         complain(summary(job))

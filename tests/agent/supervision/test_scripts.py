@@ -1,5 +1,7 @@
 """Scripts that are part of a job, and Python environments that a node must have."""
 
+import zlib
+
 import pytest
 from ebbtide_agent.supervisor.script import interpreter
 
@@ -44,3 +46,13 @@ async def test_a_node_without_the_python_environment_refuses_and_one_with_it_sta
         (disk / "venv/bin/python").symlink_to("/bin/sh")
         status = await node.run(["true"], attempt=2, python_env=str(disk / "venv"))
         assert (status.phase, status.exit.exit_code) == (EXITED, 0)
+
+
+async def test_a_script_that_was_edited_since_submit_is_named_at_its_start(agent, disk):
+    (disk / "same.py").write_text("one\n")
+    (disk / "other.py").write_text("two\n")
+    same = zlib.crc32(b"one\n")
+    digests = {"same.py": f"{same:08x}-4", "other.py": "00000000-4", "gone.py": "00000000-1"}
+    async with agent() as node:
+        status = await node.run(["true"], workdir=str(disk), scripts=digests)
+        assert list(status.edited) == ["other.py"]
