@@ -57,15 +57,16 @@ async def test_tasks_with_gpus_of_their_own_see_no_others(agent):
 
 
 async def test_steps_side_by_side_share_out_the_gpus_and_wait_for_them(agent):
-    lines = [
-        f"srun -n1 --exclusive --gres=gpu:1 sh -c 'echo {name} $CUDA_VISIBLE_DEVICES; read x < p' &" for name in "ab"
-    ]
+    step = "srun -n1 --exclusive --gres=gpu:1 sh -c 'echo {0} $CUDA_VISIBLE_DEVICES; touch {0}; read x < p' &"
     async with agent() as node:
         log, code = await run(
             node,
-            f"cd {node.dir}; mkfifo p",
-            *lines,
-            'exec 3<>p; srun -n1 --gpus=1 true & until [ -n "$(jobs -p)" ]; do :; done; echo >&3; echo >&3; wait',
+            f"cd {node.dir}; mkfifo p; exec 3<>p",
+            step.format("a"),
+            step.format("b"),
+            "until [ -e a ] && [ -e b ]; do sleep 0.01; done",
+            "srun -n1 --gpus=1 true &",
+            "echo >&3; echo >&3; wait",
             gpus=GPUS,
         )
     assert code == 0
