@@ -323,6 +323,16 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-scripts", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        first, second = cluster.state.jobs.values()
+        assert first.spec.script.endswith("SLURM_JOB_ID\n")
+        assert (first.spec.python_env, first.spec.slurm) == ("/venv", True)
+        assert second.reason == "running; train.py was edited since submit"
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
