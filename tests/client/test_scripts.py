@@ -50,7 +50,7 @@ def test_a_file_that_is_no_script_is_a_command_like_any_other(ebb, master, write
 
 def test_options_stand_in_the_head_of_the_script_and_nowhere_else(ebb, master, write):
     write(
-        "#!/usr/bin/env python",
+        "#!/usr/bin/env bash",
         "# a comment, and an empty line",
         "",
         "#EBB --gpus 2 --name 'two words'  # because",
@@ -65,6 +65,33 @@ def test_options_stand_in_the_head_of_the_script_and_nowhere_else(ebb, master, w
     spec = sent_spec(master)
     assert (spec.gpus_max, spec.name) == (share(2), "two words")
     assert (spec.env["A"], spec.env["B"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("#!/usr/bin/env python", ["python"]), ("#!/usr/bin/python3 -u", ["/usr/bin/python3", "-u"])],
+)
+def test_a_script_that_is_no_shell_script_runs_from_where_it_is(ebb, master, write, line, words):
+    path = write(line, "#EBB --gpus 2", "import model", name="train.py")
+    assert ebb("submit", "train.py", "--lr", "1").code == 0
+    spec = sent_spec(master)
+    assert list(spec.command) == [*words, str(path), "--lr", "1"]
+    assert (spec.script, spec.gpus_max, spec.name) == ("", share(2), "train.py")
+    assert list(spec.scripts) == [str(path)]
+
+
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/env bash", "#!/bin/bash -l", "#!/usr/bin/env -S zsh -f", "# no such line"]
+)
+def test_a_copy_of_a_shell_script_runs(ebb, master, write, line):
+    write(line, "echo")
+    assert ebb("submit", "train.sh").code == 0
+    assert sent_spec(master).script == f"{line}\necho\n"
+
+
+def test_a_script_for_slurm_is_not_started_once_for_each_gpu(ebb, master, write):
+    write("#!/bin/sh", "#SBATCH --gpus=2")
+    assert "starts its tasks itself" in ebb("submit", "--launch", "ddp", "train.sh").complaint
 
 
 def test_the_command_line_wins_over_the_script(ebb, master, write):

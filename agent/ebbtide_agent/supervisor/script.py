@@ -17,12 +17,12 @@ def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
 
     Under Slurm a script runs on the first node, and the others do what its `srun` says.
     """
-    if not intent.script:
-        return intent.command
     if intent.slurm and intent.node_rank:
         # Nobody but the first node's script gets the signal that was for the script alone.
         deaf = ("--deaf",) if intent.signal_target is SignalTarget.LEADER else ()
         return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
+    if not intent.script:
+        return intent.command
     return (*interpreter(intent.script), str(place.record_script(intent.script)), *intent.command[1:])
 
 

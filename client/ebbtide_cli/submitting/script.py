@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from ebbtide_core.limits import MAX_SCRIPT_BYTES
@@ -12,6 +12,7 @@ from ebbtide_cli.submitting.directives import marked
 from ebbtide_cli.values import abbreviated
 
 SHELL_SCRIPT: Final = re.compile(r".+\.(sh|bash|slurm|sbatch|ebb)", re.IGNORECASE)
+SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")
 MARKS: Final = ("#EBB", "#SBATCH")
 
 
@@ -21,6 +22,19 @@ class Script:
 
     name: str
     text: str
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether a shell runs it, so that a copy will do; a program in Python imports what lies beside it."""
+        words = self.interpreter
+        return not words or any(SHELL.fullmatch(PurePath(word).name) for word in words)
+
+    @property
+    def interpreter(self) -> list[str]:
+        """What its first line names, without an ``env`` that only looks for it; empty if it says nothing."""
+        line = self.text.partition("\n")[0]
+        words = line[2:].split() if line.startswith("#!") else []
+        return words[1:] if words[:1] == ["/usr/bin/env"] and words[1:] and not words[1].startswith("-") else words
 
     @property
     def marks(self) -> frozenset[str]:
