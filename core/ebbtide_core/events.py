@@ -129,6 +129,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -333,7 +334,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -342,6 +344,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -353,6 +356,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -414,6 +418,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ebbtide_core import costs, edits, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.job import ITS_TURN, Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
 from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.state import ClusterState
@@ -52,7 +52,7 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     job.proved = state.trusting
     job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
-    job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
+    job.reason = "held by user" if event.hold else ITS_TURN
     job.story.append((now, event))
     state.add_job(job)
     if event.operation_id:
@@ -75,7 +75,7 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
     if job.live is None or job.off_gpu:
-        job.reason = "waiting for its turn in the queue"
+        job.reason = ITS_TURN
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:

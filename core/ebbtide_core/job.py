@@ -27,6 +27,9 @@ from ebbtide_core.model import (
 )
 from ebbtide_core.spec import JobSpec
 
+ITS_TURN: Final = "waiting for its turn in the queue"
+"""Why a job waits of which its policy had nothing to say yet."""
+
 
 class InvalidTransitionError(RuntimeError):
     """An event led from a state to one that cannot follow; carries the job's story."""

@@ -59,7 +59,7 @@ def _about_job(event: e.JobEvent) -> str:
         case e.JobChanged():
             return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
         case e.CancelRequested():
-            return f"user asked to cancel it{' at once' if event.now else ''}"
+            return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
         case e.HoldRequested():
             return "held by user"
         case e.ReleaseRequested():
@@ -83,7 +83,8 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptPlaced():
             # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
             _, semicolon, more = event.reason.partition(";")
-            return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            return placed + _until_then(event.waited)
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
@@ -109,11 +110,16 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"
         case e.RoomClaimed():
-            return f"{where(event.allocation)} kept for it: {event.reason}"
+            return f"{where(event.allocation)} kept for it: {event.reason}{_until_then(event.waited)}"
         case e.ClaimDropped():
             return f"gave up the room kept for it: {event.reason}"
         case _:
             return _about_swap(event)
+
+
+def _until_then(waited: str) -> str:
+    """Why it had waited, if it had to."""
+    return f" (until then: {waited})" if waited else ""
 
 
 def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
@@ -145,7 +151,7 @@ def _about_swap(event: Event) -> str:
         case e.AttemptSwapped():
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
-            return f"attempt {event.attempt} is {event.reason}"
+            return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
         case _:

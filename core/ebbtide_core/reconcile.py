@@ -16,7 +16,7 @@ from ebbtide_core.events import (
     RoomClaimed,
     StopRequested,
 )
-from ebbtide_core.job import Job
+from ebbtide_core.job import ITS_TURN, Job
 from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
@@ -98,7 +98,7 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     elif job.waiting and state.books.free_now(wanted):
         yield _start(state, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
-        yield RoomClaimed(job.id, wanted, placement.reason)
+        yield RoomClaimed(job.id, wanted, placement.reason, _waited(job))
 
 
 def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
@@ -111,8 +111,13 @@ def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool =
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
     if job.own_room is not None:
         reason = reason.replace("starting on", "coming back to", 1)
-        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s)
-    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s)
+        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s, _waited(job))
+    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s, _waited(job))
+
+
+def _waited(job: Job) -> str:
+    """For what it has waited until now, if more can be said than that it was not its turn."""
+    return "" if job.reason is ITS_TURN else job.reason
 
 
 def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:

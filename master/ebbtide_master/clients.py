@@ -8,7 +8,6 @@ from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
-from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
@@ -20,16 +19,17 @@ from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.explaining import Explaining, found
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(client_pb2_grpc.ClientServiceServicer):
+class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -122,7 +122,8 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
             job = cluster.job(JobId(request.job_id))
             if job is not None and job.state.name == "CANCELLED":
                 return []
-            return [e.CancelRequested(JobId(request.job_id), request.now)]
+            waited = job.reason if job is not None and job.waiting else ""
+            return [e.CancelRequested(JobId(request.job_id), request.now, waited)]
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
 
@@ -144,21 +145,6 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job."""
         return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
-
-    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
-        await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
-        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
-        return client_pb2.StoryReply(events=[event_message(line) for line in stored])
-
-    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
-
-        def explained(cluster: Cluster) -> client_pb2.Explanation:
-            job, now = _found(cluster, request.job_id), self._clock.now()
-            return explanation_message(job, explain(cluster.state, job, now))
-
-        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
@@ -182,14 +168,14 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         """
         now = self._clock.now()
         if changed is None:
-            jobs = [_found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
+            jobs = [found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
         else:
             jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
-        over = bool(wanted) and all(_found(cluster, id).state.finished for id in wanted)
+        over = bool(wanted) and all(found(cluster, id).state.finished for id in wanted)
         return [job_message(job, now) for job in jobs if not wanted or job.id in wanted], over
 
     def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
-        return job_message(_found(cluster, id), self._clock.now())
+        return job_message(found(cluster, id), self._clock.now())
 
     # --- events and logs ---
 
@@ -321,16 +307,9 @@ def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId |
     raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
 
 
-def _found(cluster: Cluster, id: str) -> Job:
-    job = cluster.job(JobId(id))
-    if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
-    return job
-
-
 def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
     """The job's attempt of that number if there is one, and whether the job is finished."""
-    job = _found(cluster, id)
+    job = found(cluster, id)
     return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
 
 

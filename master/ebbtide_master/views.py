@@ -7,7 +7,6 @@ from dataclasses import replace
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
-from ebbtide_core.explain import Explanation
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, GpuId, JobId, JobState
@@ -71,26 +70,6 @@ def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
     if job is None or not job.gpu_mem_from:
         return client_pb2.SubmitReply(job_id=id)
     return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
-
-
-def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
-    """Why a job waits."""
-    source = explanation.remaining_from
-    return client_pb2.Explanation(
-        job_id=job.id,
-        state=job.state.value,
-        reason=job.reason,
-        needs=explanation.needs,
-        ahead=explanation.ahead,
-        nodes=[
-            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
-            for view in explanation.nodes
-        ],
-        room_at=explanation.room_at,
-        basis=explanation.basis,
-        remaining_s=explanation.remaining_s,
-        remaining_from=source.value if source is not None else "",
-    )
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:

@@ -121,7 +121,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._one("ShowStory", request, context)
         return client_pb2.StoryReply(events=self.events)
 
-    def Explain(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
+    def Explain(self, request: client_pb2.ExplainRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
         self._note("Explain", request, context)
         return self.explanation
 

@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.json_schema import check_json
+
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -56,6 +58,7 @@ class Cluster:
             [*EBB, *arguments], env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds
         )
         assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        check_json(arguments, done.stdout)
         return Result(done.returncode, done.stdout, done.stderr)
 
     def up(self, gpus: str = "4xA100-40GB", *options: str) -> None:

@@ -12,7 +12,7 @@ from ebbtide_cli.verb import examples
     epilog=examples(
         'ebb completion bash  # in ~/.bashrc: eval "$(ebb completion bash)"',
         'ebb completion zsh  # in ~/.zshrc: eval "$(ebb completion zsh)"',
-        "ebb completion fish > ~/.config/fish/completions/ebb.fish",
+        "ebb completion fish | source  # in ~/.config/fish/config.fish",
     )
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -35,7 +35,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit -- python train.py",
         "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
-        "ebb submit --template a100 --venv .venv -- python train.py",
+        "ebb submit --venv .venv -- python train.py",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
         "ebb submit --move-checkpoints -- python train.py",

@@ -11,7 +11,7 @@ from ebbtide_cli.verb import examples, json_option
 TITLES = ("NAME", "OPTIONS", "DESCRIPTION", "FILE")
 
 
-@click.command(epilog=examples("ebb templates", "ebb submit --template a100 -- python train.py"))
+@click.command(epilog=examples("ebb templates", "ebb templates --json"))
 @json_option
 def command(as_json: bool) -> None:
     """List the templates that 'ebb submit --template NAME' knows: files NAME.toml, your own and those for all.

@@ -16,7 +16,7 @@ from ebbtide_cli.watching import in_time, wait_for
         "ebb wait 17",
         "ebb wait 17 18 19 && ./evaluate.sh",
         "ebb wait --any 17 18",
-        "ebb wait --timeout 30m 17; test $? = 124 && echo not yet",
+        "ebb wait --timeout 30m 17 && ./evaluate.sh",
     )
 )
 @ids_argument

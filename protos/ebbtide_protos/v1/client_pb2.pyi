@@ -684,6 +684,95 @@ class StoryReply(_message.Message):
 Global___StoryReply: _TypeAlias = StoryReply  # noqa: Y015
 
 @_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    GPUS_MIN_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    priority: _builtins.int
+    """what if it had this one"""
+    weight: _builtins.float
+    @_builtins.property
+    def gpus_min(self) -> _job_pb2.Share: ...
+    @_builtins.property
+    def gpus_max(self) -> _job_pb2.Share:
+        """unset: as gpus_min"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
+        weight: _builtins.float | None = ...,
+        gpus_min: _job_pb2.Share | None = ...,
+        gpus_max: _job_pb2.Share | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "job_id", b"job_id", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class Forecast(_message.Message):
+    """When a waiting job starts, if everything goes on as expected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_AT_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    start_at: _builtins.float
+    """Unix seconds; absent: not known"""
+    basis: _builtins.str
+    """how that is known, or why not"""
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """jobs that have to leave its GPUs first"""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of them that are asked to, for it"""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """where"""
+
+    def __init__(
+        self,
+        *,
+        start_at: _builtins.float | None = ...,
+        basis: _builtins.str = ...,
+        after: _abc.Iterable[_builtins.str] | None = ...,
+        preempts: _abc.Iterable[_builtins.str] | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "start_at", b"start_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "after", b"after", "basis", b"basis", "nodes", b"nodes", "preempts", b"preempts", "start_at", b"start_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_at: _TypeAlias = _typing.Literal["start_at"]  # noqa: Y015
+    _WhichOneofArgType__start_at: _TypeAlias = _typing.Literal["_start_at", b"_start_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_at) -> _WhichOneofReturnType__start_at | None: ...
+
+Global___Forecast: _TypeAlias = Forecast  # noqa: Y015
+
+@_typing.final
 class Explanation(_message.Message):
     """Why a job waits, and when it may start."""
 
@@ -699,6 +788,8 @@ class Explanation(_message.Message):
     BASIS_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
     REMAINING_FROM_FIELD_NUMBER: _builtins.int
+    FORECAST_FIELD_NUMBER: _builtins.int
+    WHAT_IF_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -714,6 +805,14 @@ class Explanation(_message.Message):
     remaining_from: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
+    @_builtins.property
+    def forecast(self) -> Global___Forecast:
+        """absent: it does not wait"""
+
+    @_builtins.property
+    def what_if(self) -> Global___Forecast:
+        """the same with the changes that were asked about"""
+
     def __init__(
         self,
         *,
@@ -727,10 +826,12 @@ class Explanation(_message.Message):
         basis: _builtins.str = ...,
         remaining_s: _builtins.float | None = ...,
         remaining_from: _builtins.str = ...,
+        forecast: Global___Forecast | None = ...,
+        what_if: Global___Forecast | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "remaining_s", b"remaining_s", "room_at", b"room_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
