@@ -6,6 +6,7 @@ first node's `srun` asks for, in a directory that all nodes share. What tasks pr
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -26,6 +27,7 @@ def named(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+NAME = "ebb:srun"
 POLL_S = 0.1
 USAGE = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -167,8 +169,30 @@ def run_everywhere(step: Step) -> int:
     here = os.environ.get("SLURM_NODEID", "0")
     others = [rank for rank in step["shares"] if rank != here]
     number_of_step = announce(step) if others else own_count()
-    code = run_here(step, here, number_of_step) if here in step["shares"] else 0
+    running: dict[int, int] = {}
+    pass_on(running, number_of_step if others else None)
+    code = run_here(step, here, number_of_step, running) if here in step["shares"] else 0
     return max([code, *(answer(number_of_step, rank) for rank in others)])
+
+
+def pass_on(running: dict[int, int], index: int | None) -> None:
+    """Hand every signal on to the tasks, here and, of the step with that number, on the other nodes.
+
+    The stop signal does not come this way: whoever looks for those that handle it looks past a process of this name.
+    """
+    with open("/proc/self/comm", "w") as file:
+        file.write(NAME)
+
+    def forward(signum: int, _: object) -> None:
+        for pid in list(running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+        if index is not None:
+            path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{int(signum)}.signal")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, forward)
 
 
 def own_count() -> int:
@@ -212,32 +236,55 @@ def look_again() -> None:
 
 def follow(*, deaf: bool) -> int:
     """On a later node of the job: run what is asked for until the script is over."""
-    for name in STOP_SIGNALS if deaf else ():
-        signal.signal(
-            name, lambda *_: None
-        )  # it is for the script alone; handlers end with exec, what is ignored stays
+    for signum in STOP_SIGNALS if deaf else ():
+        signal.signal(signum, lambda *_: None)  # it is for the script alone; what is ignored would stay so in tasks
     folder, rank = os.environ["EBB_SLURM_STEPS"], os.environ["SLURM_NODEID"]
+    steps: dict[int, int] = {}
+    heard: set[str] = set()
     index = 0
     while True:
-        path = os.path.join(folder, f"{index}.json")
-        if os.path.exists(path):
-            with open(path) as file:
-                step = json.load(file)
-            if rank in step["shares"] and os.fork() == 0:
-                report(step, rank, index)
+        names = set(os.listdir(folder))
+        if f"{index}.json" in names:
+            if pid := begin(os.path.join(folder, f"{index}.json"), rank, index):
+                steps[index] = pid
             index += 1
-        elif os.path.exists(os.path.join(folder, "end")):
+            continue
+        for name in sorted(names - heard):
+            heard.add(name)
+            if name.endswith(".signal"):
+                hear(name, steps)
+        if "end" in names:
             return 0
-        else:
-            bury()
-            look_again()
+        bury(steps)
+        look_again()
+
+
+def begin(path: str, rank: str, index: int) -> int:
+    """Start this node's part of a step; the process that sees to it, 0 if there is none."""
+    with open(path) as file:
+        step = json.load(file)
+    if rank not in step["shares"]:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        report(step, rank, index)
+    return pid
+
+
+def hear(name: str, steps: dict[int, int]) -> None:
+    """Hand on what the first node's `srun` was sent."""
+    index, signum, _ = name.split(".")
+    if pid := steps.get(int(index)):
+        os.kill(pid, int(signum))
 
 
 def report(step: Step, rank: str, index: int) -> None:
     """Run this node's tasks in a process of their own, and leave their exit code for the first node."""
     code = USAGE
     try:
-        code = run_here(step, rank, index)
+        running: dict[int, int] = {}
+        pass_on(running, None)
+        code = run_here(step, rank, index, running)
     finally:
         path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}")
         with open(f"{path}.part", "w") as file:
@@ -246,20 +293,17 @@ def report(step: Step, rank: str, index: int) -> None:
         os._exit(0)
 
 
-def bury() -> None:
+def bury(steps: dict[int, int]) -> None:
     """Take note of the steps that ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    for index, pid in list(steps.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            del steps[index]
 
 
-def run_here(step: Step, rank: str, index: int) -> int:
+def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
     """Run this node's tasks; their highest exit code."""
     first, count = step["shares"][rank]
     gpus = leased(step["gpus"])
-    running = {}
     sys.stdout.flush()
     for local in range(count):
         pid = os.fork()
@@ -335,9 +379,8 @@ def free_gpus(gpus: list[str], count: int) -> Iterator[str]:
 def become(step: Step, environment: dict[str, str]) -> None:
     """Go on as the task."""
     try:
-        # Python ignores it, and what is ignored stays so.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for signum in (signal.SIGPIPE, *STOP_SIGNALS):
+            signal.signal(signum, signal.SIG_DFL)  # Python ignores the first, and what is ignored stays so
         os.chdir(step["cwd"])
         redirect(step, environment)
         os.execvpe(step["command"][0], step["command"], environment)

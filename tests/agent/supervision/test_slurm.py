@@ -1,6 +1,7 @@
 """What scripts for Slurm find here: variables, `srun`, `scontrol`."""
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -142,6 +143,34 @@ def test_the_first_node_has_the_others_run_their_tasks_and_they_leave_with_the_s
         (disk / slurm.END).touch()
         assert sorted(later.stdout) == ["b 1 0 0\n", "b 1 0 2 1\n", "b 1 1 3 1\n"]
     assert later.returncode == 0
+
+
+def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    task = f"trap 'echo asked; exit 5' USR1; touch {disk}/ready-$SLURM_PROCID; while :; do sleep 0.02; done"
+    with srun("--follow", **nodes, SLURM_NODEID="1") as later:
+        with srun("-n2", "sh", "-c", task, **nodes) as first:
+            while not all((disk / f"ready-{task}").exists() for task in (0, 1)):
+                assert first.poll() is None
+            first.send_signal(signal.SIGUSR1)
+            assert (first.stdout.read(), first.wait()) == ("asked\n", 5)
+        (disk / slurm.END).touch()
+        assert later.stdout.read() == "asked\n"
+
+
+async def test_the_stop_signal_goes_past_srun_to_the_tasks_or_to_all_if_none_handles_it(agent):
+    task = "srun sh -c \"trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.02; done\"; echo next"
+    async with agent() as node:
+        await node.launch(["job.sh"], slurm=True, script=script(task))
+        await node.running(line="ready")
+        await node.stop()
+        assert node.log() == "ready\nasked\nnext\n"
+        await node.launch(
+            ["job.sh"], job_id="2", slurm=True, script=script("srun sh -c 'echo ready; sleep 60'; echo next")
+        )
+        await node.running("2", line="ready")
+        status = await node.stop(job_id="2")
+        assert (node.log("2"), status.exit.caught, status.exit.killed) == ("ready\n", False, False)
 
 
 def test_a_later_node_does_not_hear_the_signal_that_is_for_the_script_alone(disk):
