@@ -25,6 +25,7 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
@@ -117,6 +118,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -175,6 +186,7 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
 
 
 @frozen
@@ -455,6 +467,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
     | CancelRequested
     | HoldRequested

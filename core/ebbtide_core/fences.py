@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from ebbtide_core import belonging, foreign, gang
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
@@ -82,7 +82,7 @@ def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
 
 
 def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
-    return event.node in state.books.nodes
+    return event.node in state.nodes
 
 
 def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
@@ -111,5 +111,6 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
+    e.JobMoved: belonging.is_move,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

@@ -115,6 +115,7 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    MOVED = "moved to another pool"
 
     @property
     def final(self) -> bool:

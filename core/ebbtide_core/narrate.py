@@ -56,7 +56,7 @@ def _about_job(event: e.JobEvent) -> str:
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
         case e.DrillRequested():
             return "user asked for a drill: to step aside and come back at once"
-        case e.JobChanged():
+        case e.JobChanged() | e.JobMoved():
             return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
@@ -72,7 +72,9 @@ def _about_job(event: e.JobEvent) -> str:
             return _about_attempt(event)
 
 
-def _changes(event: e.JobChanged) -> str:
+def _changes(event: e.JobChanged | e.JobMoved) -> str:
+    if isinstance(event, e.JobMoved):
+        return f"pool {event.old_pool} → {event.pool}"
     changes = (("priority", event.old_priority, event.priority), ("weight", event.old_weight, event.weight))
     words = [f"{what} {old:g} → {new:g}" for what, old, new in changes if old != new]
     return ", ".join(words) or "nothing changed"

@@ -41,6 +41,7 @@ class JobSpec:
     as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
     ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
+    ``pool`` is where it goes, empty: where jobs go that name none.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -77,6 +78,7 @@ class JobSpec:
     python_env: str = ""
     slurm: bool = False
     scripts: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
 
     @property
     def elastic(self) -> bool:

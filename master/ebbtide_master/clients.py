@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
+from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import gpu_seconds
@@ -22,7 +23,7 @@ from ebbtide_master.clock import Clock
 from ebbtide_master.explaining import Explaining, found
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
@@ -52,7 +53,7 @@ class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
-        spec = spec_from_message(request.spec)
+        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
             raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
         _check_user(request.user)
@@ -101,7 +102,7 @@ class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
         return await self._wish(request.job_id, e.DrillRequested(JobId(request.job_id)))
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
-        """Give a job another priority or weight. One that has them already is what was wished for."""
+        """Give a job another priority, weight or pool. One that has them already is what was wished for."""
         _check_user(request.user)
         id = JobId(request.job_id)
 
@@ -111,7 +112,12 @@ class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
                 return [e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)]
             priority = request.priority if request.HasField("priority") else job.priority
             weight = request.weight if request.HasField("weight") else job.weight
-            return [e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)]
+            change = e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)
+            if not request.HasField("pool"):
+                return [change]
+            move = e.JobMoved(id, request.pool, job.pool, request.user)
+            # All of it, or nothing: what is refused comes first.
+            return [move, change] if cluster.refusal(change) is None else [change]
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
 
@@ -245,10 +251,12 @@ class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
 
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
-            known = cluster.state.books.nodes
+            known = cluster.state.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            return client_pb2.ListNodesReply(
+                nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now), pools=pool_messages(cluster.state)
+            )
 
         return await self._loop.ask(reply)
 
@@ -261,6 +269,7 @@ class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
             message.recovering = bool(cluster.state.awaited)
             message.jobs_unfinished = len(cluster.state.unfinished)
             message.now = self._clock.now()
+            message.pools.extend(pool_messages(cluster.state))
             return message
 
         return await self._loop.ask(info)

@@ -27,6 +27,7 @@ from ebbtide_core.model import (
     Sharing,
     StartFacts,
 )
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
 from ebbtide_core.use import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -124,6 +125,7 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         address=hello.address,
         known=tuple(AttemptRef(JobId(status.job_id), status.attempt) for status in hello.attempts),
         share_with_foreign=hello.share_with_foreign,
+        pool=hello.pool or DEFAULT_POOL,
     )
 
 

@@ -157,4 +157,5 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         basis=explanation.basis,
         remaining_s=explanation.remaining_s,
         remaining_from=source.value if source is not None else "",
+        pool=job.pool,
     )

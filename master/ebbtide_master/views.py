@@ -13,6 +13,7 @@ from ebbtide_core.model import Allocation, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
+from ebbtide_core.state import ClusterState
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -62,6 +63,8 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
         steps_per_s=speed_now(job),
+        pool=job.pool,
+        moves_to=job.moves_to,
     )
 
 
@@ -185,7 +188,20 @@ def node_message(
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
         cgroup=hello.cgroup if hello is not None else None,
+        pool=facts.pool,
+        moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
     )
+
+
+def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
+    """Every pool, those that are configured no more last."""
+    defaults = state.settings
+    for name, pool in state.pools.items():
+        found = client_pb2.Pool(name=name, for_gpus=name == defaults.gpu_pool, for_cpus=name == defaults.cpu_pool)
+        if (settings := pool.settings) is not None:
+            found.policy, found.fitting = settings.policy, settings.fitting.value
+            found.options.update(settings.options)
+        yield found
 
 
 def _node_gpu(

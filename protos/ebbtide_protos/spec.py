@@ -114,6 +114,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         python_env=message.python_env,
         slurm=message.slurm,
         scripts=dict(message.scripts),
+        pool=message.pool,
     )
 
 
@@ -151,6 +152,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         python_env=spec.python_env,
         slurm=spec.slurm,
         scripts=spec.scripts,
+        pool=spec.pool,
     )
 
 

@@ -70,9 +70,9 @@ class Cluster:
         self.start_workstation(name, gpus, checkpoint_root)
         wait_for(f"node {name} is up", lambda: name in self.nodes_up())
 
-    def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+    def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *more: str) -> None:
         """Start one more agent."""
-        options = ["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []
+        options = [*more, *(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else [])]
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:

@@ -15,6 +15,7 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
         "ebb agent --warm 4",
         "ebb agent --mps off",
+        "ebb agent --pool a100",
         "ebb agent --share-with-foreign",
         "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
@@ -47,6 +48,7 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     show_default=True,
     help="Whether jobs on shares of a GPU compute through NVIDIA's MPS (auto: if it is installed).",
 )
+@click.option("--pool", metavar="NAME", default="default", show_default=True, help="Of nodes that it belongs to.")
 @click.option(
     "--share-with-foreign",
     is_flag=True,
@@ -69,6 +71,7 @@ def command(
     ports: str,
     warm: int,
     mps: str,
+    pool: str,
     share_with_foreign: bool,
     on_foreign: str,
 ) -> int:
@@ -88,6 +91,7 @@ def command(
             ports=ports,
             warm=warm,
             mps=mps,
+            pool=pool,
             share_with_foreign=share_with_foreign,
             on_foreign=on_foreign,
         )

@@ -78,6 +78,7 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
         "id": explanation.job_id,
         "state": explanation.state,
         "reason": explanation.reason,
+        "pool": explanation.pool or "default",
         "needs": explanation.needs,
         "ahead": explanation.ahead if explanation.HasField("ahead") else None,
         "nodes": [
