@@ -7,7 +7,7 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ebbtide_core import belonging, gang, interference, limits
+from ebbtide_core import belonging, draining, gang, interference, limits
 from ebbtide_core import events as e
 from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
@@ -17,6 +17,7 @@ from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.pools import PoolState
@@ -28,6 +29,7 @@ from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.unmet import unmet
 from ebbtide_core.work import LINEAR, Speedup
 
 RULES: Final = {
@@ -87,6 +89,8 @@ class Cluster:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
             return self._refuse_submit(event.spec)
+        if isinstance(event, e.NodeDrained | e.NodeResumed):
+            return _refuse_unknown(self.state, event)
         if not isinstance(
             event,
             e.SuspendRequested
@@ -212,6 +216,8 @@ class Cluster:
         state.end_delays(now)
         if state.is_anybody_apart:
             state.end_apartness(now)
+        if state.draining:
+            self._decide(draining.leave(state, now + ROUNDING_S), now, out)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
@@ -282,18 +288,30 @@ class Cluster:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
+        elif not (most.alike and spec.needs == NO_NEEDS):
+            message = _unmet(books, spec, share)
         return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None
 
 
+def _unmet(books: Books, spec: JobSpec, share: int) -> str:
+    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
+    return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+
+
 def _refuse_drill(job: Job) -> Refusal | None:
-    message = ""
     if job.state is not JobState.RUNNING:
-        message = f"job {job.id} is {job.state.value}: only one that runs can be drilled"
-    elif job.held_by is not None:  # it would keep its room and not come back
-        message = f"job {job.id} is held: release it first, so that it can come back"
-    elif not job.preemptible:
-        message = f"job {job.id} was submitted with --suspend none: it is never asked"
-    return Refusal(RefusalKind.CONFLICT, message) if message else None
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    return None
+
+
+def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+    known = event.node in state.nodes
+    return None if known else Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:

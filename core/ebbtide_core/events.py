@@ -5,8 +5,11 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
     Allocation,
@@ -25,18 +28,14 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeResumed as NodeResumed
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
-
-
-@frozen
-class Event:
-    """Base of all events."""
-
-    durable: ClassVar[bool] = True
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------
@@ -172,6 +171,7 @@ class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
     With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    ``labels`` and ``taints`` are what its administrator says of it (see `ebbtide_core.needs`).
     """
 
     node: NodeId
@@ -187,6 +187,8 @@ class NodeRegistered(Event):
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
     pool: str = DEFAULT_POOL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @frozen
@@ -492,10 +494,13 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | NodeExcluded
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
+NodeEvent = (
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+)
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

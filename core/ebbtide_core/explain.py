@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ebbtide_core.apart import kept_from
+from ebbtide_core.eligible import why_not_here
 from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.needs import NO_NEEDS, asked
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, need_text
 from ebbtide_core.pools import PoolState
@@ -73,6 +75,8 @@ def _needs(job: Job) -> str:
         parts[0] += f" to {count_text(job.gpus_max)}"
     if job.gpu_mem_bytes:
         parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if spec.needs is not NO_NEEDS:
+        parts += asked(spec.needs)
     if spec.cpus:
         parts.append(f"{spec.cpus:g} CPUs")
     if spec.mem_bytes:
@@ -84,7 +88,12 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
     node = pool.books.nodes[id]
     use, spec = node.promised, job.spec
     obstacles = [
-        ("not connected", not node.usable),
+        ("not connected", not node.reachable),
+        (
+            f"being drained{f': {node.drain.reason}' if node.drain.reason else ''}" if node.drain else "",
+            bool(node.drain),
+        ),
+        (unfit := why_not_here(job, node), bool(unfit)),
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),

@@ -81,7 +81,17 @@ def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
     return _current(state, event) is not None
 
 
-def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
+def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and node.drain is not None
+
+
+def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None and event.node not in job.excluded
+
+
+def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:
     return event.node in state.nodes
 
 
@@ -108,6 +118,9 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
+    e.NodeDrained: _node_is_known,
+    e.NodeResumed: _is_drained,
+    e.NodeExcluded: _may_be_excluded,
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,

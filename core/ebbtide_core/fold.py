@@ -7,11 +7,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import belonging, costs, edits, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import (
+    belonging,
+    costs,
+    draining,
+    edits,
+    foreign,
+    gang,
+    interference,
+    limits,
+    memory,
+    nodes,
+    rates,
+    swaps,
+)
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import ITS_TURN, Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.state import ClusterState
@@ -51,6 +65,7 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
     job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
+    job.choosy = spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS
     job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else ITS_TURN
@@ -73,6 +88,8 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     if job.held_by is not None:  # else it may be in the queue, which groups by this
         job.move_failure = ""
     job.held_by = None
+    if job.excluded and isinstance(event, e.ReleaseRequested):
+        nodes.readmit(state, job)
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
     if job.live is None or job.off_gpu:
@@ -148,7 +165,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
             job.returns = True
         case _:
             pass
@@ -373,6 +390,8 @@ def _end_refused(
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
             job.move_failure, job.returns = refusal.reason, True
+        case RefusalCause.NO_PATH:
+            job.returns = True
         case RefusalCause.NODE:
             job.requeues_in_row += 1
             _back_off(job, job.requeues_in_row, now)
@@ -425,6 +444,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptSwapped: swaps.swapped,
     e.MemoryOverran: memory.overran,
     e.GpuMemoryChanged: memory.changed,
+    e.NodeExcluded: nodes.excluded,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
@@ -439,6 +459,8 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeDisconnected: nodes.disconnected,
     e.NodeLost: nodes.lost,
     e.GpuHealthChanged: nodes.gpu_health_changed,
+    e.NodeDrained: draining.drained,
+    e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},

@@ -162,6 +162,8 @@ class Job:
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
     ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
+    since it was submitted, and ``excluded_because`` says why, of each.
     """
 
     id: JobId
@@ -212,6 +214,9 @@ class Job:
     rates: dict[Setting, Rate] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
+    choosy: bool = False
+    excluded: frozenset[NodeId] = frozenset()
+    excluded_because: dict[NodeId, str] = field(default_factory=dict)
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

@@ -37,6 +37,8 @@ MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024
+MAX_NEEDS: Final = 64
+"""Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""

@@ -39,7 +39,7 @@ def source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | Non
     """From which of ``nodes`` ``node`` has to get its checkpoint before it starts there; None if it sees it."""
     if sees_checkpoint(job, nodes[node]):
         return None
-    found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.usable)
+    found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.reachable)
     return found[0].id if found else None
 
 

@@ -23,10 +23,20 @@ def _about_cluster(event: Event) -> str:
             return "the cluster is going down: every attempt is asked to stop"
         case e.Unquiesced():
             return "jobs may start again"
-        case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
         case e.SchedulingDue():
             return "time to look at everything again"
+        case _:
+            return _about_node(event)
+
+
+def _about_node(event: Event) -> str:
+    match event:
+        case e.NodeRegistered():
+            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+        case e.NodeDrained():
+            return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
+        case e.NodeResumed():
+            return f"put into service again{_by(event.user)}"
         case e.NodeDisconnected():
             return "its connection broke; it may be back in a moment"
         case e.NodeLost():
@@ -57,7 +67,7 @@ def _about_job(event: e.JobEvent) -> str:
         case e.DrillRequested():
             return "user asked for a drill: to step aside and come back at once"
         case e.JobChanged() | e.JobMoved():
-            return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
+            return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
         case e.HoldRequested():
@@ -70,6 +80,16 @@ def _about_job(event: e.JobEvent) -> str:
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
+
+
+def _by(user: str) -> str:
+    return f" by {user}" if user else ""
+
+
+def _marks(event: e.NodeRegistered) -> str:
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(event.labels.items()))
+    taints = f", tainted {', '.join(event.taints)}" if event.taints else ""
+    return f"{f', {labels}' if labels else ''}{taints}"
 
 
 def _changes(event: e.JobChanged | e.JobMoved) -> str:
@@ -156,6 +176,8 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.NodeExcluded():
+            return f"not to run on node {event.node} any more: {event.reason}"
         case _:
             return type(event).__name__
 

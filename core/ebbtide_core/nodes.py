@@ -1,11 +1,13 @@
 """What is heard of nodes, and of their GPUs' health."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide_core import events as e
 from ebbtide_core import foreign
 from ebbtide_core.books import Node
-from ebbtide_core.model import JobState
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobState, RefusalCause
 from ebbtide_core.state import ClusterState
 
 
@@ -54,6 +56,27 @@ def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
         if job.live is not None:
             job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
         state.refresh(job, now)
+
+
+def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
+    state.leave_queue(job)
+    job.excluded |= {event.node}
+    job.excluded_because[event.node] = event.reason
+    job.choosy = True
+
+
+def readmit(state: ClusterState, job: Job) -> None:
+    """Let ``job`` go again to the nodes from which it was excluded."""
+    state.leave_queue(job)
+    job.excluded = frozenset()
+    job.excluded_because.clear()
+
+
+def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
+    """Who was refused because a node has not what it needs does not go there again."""
+    if event.cause is RefusalCause.NO_PATH:
+        attempt = state.jobs[event.job].attempts[event.attempt - 1]
+        yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
 
 
 def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import belonging, gang, interference, limits, losses, memory, moving, rates
+from ebbtide_core import belonging, gang, interference, limits, losses, memory, moving, nodes, rates
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
@@ -53,6 +53,11 @@ def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
         if job.running or job.off_gpu or (event.kill and job.live is not None):
             grace_s = 0.0 if event.kill else job.spec.grace_s
             yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
+
+
+def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:
+    yield from nodes.lacks(state, event)
+    yield from _after_end(state, event)
 
 
 def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
@@ -124,7 +129,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,
-    e.AttemptRefused: _after_end,
+    e.AttemptRefused: _after_refusal,
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
 }

@@ -7,6 +7,7 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 from collections.abc import Iterable, Iterator
 
 from ebbtide_core import moving
+from ebbtide_core.eligible import allows
 from ebbtide_core.events import (
     AttemptPlaced,
     ClaimDropped,
@@ -30,7 +31,7 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
     roomier, pool.roomier = pool.roomier, set()
     for job in list(pool.claims.values()):
         planned = job.planned
-        if planned is None or not _exists(pool, planned):
+        if planned is None or not _exists(pool, planned) or not allows(job, pool.books, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(pool, job, planned, roomier)) is not None:
             yield _start(pool, job, room, _stays_sticky(job))
@@ -78,6 +79,8 @@ def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Pla
 def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
+    if not allows(job, pool.books, wanted):
+        return
     if pool.books.apart is not None and pool.apart.forbid(job, wanted, pool.books.nodes):
         return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and pool.books.open(wanted):
@@ -143,7 +146,7 @@ def _exists(pool: PoolState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = pool.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
+        if node is None or node.lost or node.drain is not None or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 

@@ -9,19 +9,13 @@ from fractions import Fraction
 from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
+from ebbtide_core.spec_error import SpecError as SpecError
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-
-
-class SpecError(ValueError):
-    """A job that cannot be accepted: ``field`` is the option at fault, the message names the limit."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
 
 
 @frozen(kw_only=True)
@@ -43,6 +37,7 @@ class JobSpec:
     ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
     ``pool`` is where it goes, empty: where jobs go that name none.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
+    ``needs`` are of a node's kind, and of its GPUs'.
     """
 
     command: tuple[str, ...]
@@ -79,6 +74,7 @@ class JobSpec:
     slurm: bool = False
     scripts: Mapping[str, str] = field(default_factory=dict)
     pool: str = ""
+    needs: Needs = NO_NEEDS
 
     @property
     def elastic(self) -> bool:
@@ -127,6 +123,8 @@ def validate(spec: JobSpec) -> None:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
+    if spec.needs is not NO_NEEDS:
+        check_needs(spec.needs, spec.gpus_max)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 

@@ -48,6 +48,8 @@ class ClusterState:
         """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
+        self.draining: set[NodeId] = set()
+        """Nodes that are to be empty at a time."""
         self.recovery_ends = 0.0
         self.quiesced = False
         self.epoch = 0
@@ -134,7 +136,7 @@ class ClusterState:
         """Have ``job`` in the queue where it belongs, or not at all."""
         wanted = queue.order(job) if waits else None
         if wanted is not None and job.not_before > now:
-            heapq.heappush(self._delayed, (job.not_before, job.id))
+            self.look_at(job, job.not_before)
             wanted = None
         if wanted == job.queued:
             return
@@ -157,7 +159,7 @@ class ClusterState:
         self.apart.remember(one, other, until)
         for pool in self.pools.values():
             pool.books.apart = self.apart
-        heapq.heappush(self._delayed, (until, one.id))
+        self.look_at(one, until)
 
     @property
     def is_anybody_apart(self) -> bool:
@@ -221,6 +223,19 @@ class ClusterState:
     def set_deadline(self, job: Job, time: float) -> None:
         """Remember that the job's time limit ends at ``time`` if it runs on."""
         heapq.heappush(self._deadlines, (time, job.id))
+
+    def look_at(self, job: Job, time: float) -> None:
+        """See to it that something is due at ``time``, because of ``job``."""
+        heapq.heappush(self._delayed, (time, job.id))
+
+    def leave_queue(self, job: Job) -> None:
+        """Take ``job`` out of the queue, so that what it needs may change; `refresh` puts it back."""
+        if job.queued is not None:
+            pool = self.pools[job.pool]
+            pool.queue.remove(job.queued, job)
+            job.queued = None
+            if pool.ranking is not None:
+                pool.ranking.update(job)
 
     def is_due(self, now: float) -> bool:
         """Whether something is due by itself."""

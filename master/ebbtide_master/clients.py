@@ -15,13 +15,14 @@ from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_protos.spec import share_to_parts, spec_from_message
-from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.explaining import Explaining, found
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.store import Store
 from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
@@ -30,7 +31,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Explaining, client_pb2_grpc.ClientServiceServicer):
+class Clients(Explaining, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(

@@ -5,6 +5,7 @@ leave. If the journal fails, nothing has left and the master stops.
 """
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class MasterLoop:
         self._perform = perform
         self._queue: asyncio.Queue[_Work] = asyncio.Queue(MAX_QUEUE)
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes: list[float] = []
         self._stopped = False
 
     @property
@@ -164,16 +166,26 @@ class MasterLoop:
                 self._perform(command)
 
     def _wake_at(self, time: float) -> None:
+        # The core does not ask for the same time again, even if it asked for an earlier one as well.
+        heapq.heappush(self._wakes, time)
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that the next time to wake is not missed."""
         loop = asyncio.get_running_loop()
-        # Woken a rounding error too early, the core would find nothing due, and not ask for the same time again.
-        when = loop.time() + max(0.0, time - self._clock.now()) + WAKE_MARGIN_S
+        # Woken a rounding error too early, the core would find nothing due.
+        when = loop.time() + max(0.0, self._wakes[0] - self._clock.now()) + WAKE_MARGIN_S
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(when, self._wake)
 
     def _wake(self) -> None:
-        self._timer = None
+        self._timer, now = None, self._clock.now()
+        while self._wakes and self._wakes[0] <= now:
+            heapq.heappop(self._wakes)
+        if self._wakes:
+            self._arm()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             self._queue.put_nowait(_Work(_wake, lambda _: None, done))

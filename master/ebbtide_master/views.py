@@ -7,9 +7,10 @@ from dataclasses import replace
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
+from ebbtide_core.draining import Prospect
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
-from ebbtide_core.model import Allocation, GpuId, JobId, JobState
+from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
@@ -65,6 +66,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         steps_per_s=speed_now(job),
         pool=job.pool,
         moves_to=job.moves_to,
+        excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
     )
 
 
@@ -168,10 +170,7 @@ def node_message(
     """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
     facts = node.facts
     infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
-    if node.connected:
-        state, reason = "up", ""
-    else:
-        state, reason = "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
+    state, reason = _node_state(node, now)
     by_index = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index)
     return client_pb2.Node(
         name=node.id,
@@ -190,6 +189,40 @@ def node_message(
         cgroup=hello.cgroup if hello is not None else None,
         pool=facts.pool,
         moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
+        labels=facts.labels,
+        taints=facts.taints,
+        drain=_drain_message(node.drain),
+    )
+
+
+def _node_state(node: Node, now: float) -> tuple[str, str]:
+    """How it is, and why, in words."""
+    if not node.connected:
+        return "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
+    if node.drain is None:
+        return "up", ""
+    return "draining" if node.attempts else "drained", node.drain.reason
+
+
+def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:
+    if drain is None:
+        return None
+    return client_pb2.NodeDrain(
+        since=drain.since, user=drain.user, reason=drain.reason, deadline=drain.deadline, force=drain.force
+    )
+
+
+def node_job_message(found: Prospect) -> client_pb2.NodeJob:
+    """What becomes of a job on a node that is drained."""
+    job = found.job
+    return client_pb2.NodeJob(
+        job_id=job.id,
+        name=job.spec.name,
+        user=job.user,
+        state=_STATES[job.state],
+        fate=found.fate.name.lower(),
+        text=found.fate.value,
+        at=found.at,
     )
 
 

@@ -6,8 +6,10 @@ from typing import Any, TypeVar
 
 from ebbtide_core import limits
 from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.needs import needs_from_message, needs_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -115,6 +117,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         slurm=message.slurm,
         scripts=dict(message.scripts),
         pool=message.pool,
+        needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
     )
 
 
@@ -153,6 +156,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         slurm=spec.slurm,
         scripts=spec.scripts,
         pool=spec.pool,
+        needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
     )
 
 

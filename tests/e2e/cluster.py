@@ -65,14 +65,14 @@ class Cluster:
         """Start master and agent."""
         self.ebb("up", "--gpus", gpus, *options)
 
-    def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+    def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *options: str) -> None:
         """Start one more agent, as a second machine would, and wait until it is there."""
-        self.start_workstation(name, gpus, checkpoint_root)
+        self.start_workstation(name, gpus, checkpoint_root, *options)
         wait_for(f"node {name} is up", lambda: name in self.nodes_up())
 
     def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *more: str) -> None:
         """Start one more agent."""
-        options = [*more, *(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else [])]
+        options = [*(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []), *more]
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:

@@ -350,6 +350,17 @@ class TestGoldenJournal:
         }
         assert [*cluster.state.pools["big"].books.nodes] == ["b"]
 
+    def test_what_a_job_needs_and_which_nodes_are_out_of_service_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-drains", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job, nodes = cluster.state.jobs["1"], cluster.state.nodes
+        assert (job.state.value, job.choosy, job.excluded) == ("PENDING", True, {"a"})
+        assert job.spec.needs.select[0].values == ("lab", "den")
+        assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
+        assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -362,6 +373,7 @@ class TestGoldenJournal:
             "journal-1-memory",
             "journal-1-rates",
             "journal-1-pools",
+            "journal-1-drains",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

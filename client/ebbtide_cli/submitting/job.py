@@ -5,13 +5,31 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import environments, pools, resources, running, standing, stepping_aside, templates
+from ebbtide_cli.submitting import (
+    environments,
+    pools,
+    resources,
+    running,
+    standing,
+    stepping_aside,
+    templates,
+    whereabouts,
+)
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, environments, resources, pools, standing, stepping_aside, templates)
+TOPICS: Final[tuple[Topic, ...]] = (
+    running,
+    environments,
+    resources,
+    pools,
+    whereabouts,
+    standing,
+    stepping_aside,
+    templates,
+)
 """In the order in which the help shows their options."""
 
 

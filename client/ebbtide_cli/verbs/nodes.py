@@ -6,6 +6,7 @@ import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.draining import drain_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_count, plural
@@ -65,8 +66,17 @@ def _print_node(node: client_pb2.Node) -> None:
     reason += [f"(to be in pool {node.moves_to} once nothing runs here)"] if node.moves_to else []
     groups = () if not node.HasField("cgroup") else (f"control groups: {'yes' if node.cgroup else 'no'}",)
     print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
+    if marks := _marks(node):
+        print_words(marks)
     if node.gpus:
         print_table(TITLES, map(_gpu_row, node.gpus))
+
+
+def _marks(node: client_pb2.Node) -> tuple[str, ...]:
+    """Labels, taints, and since when and for whom it is out of service."""
+    labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
+    taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
+    return (*labels, *taints, *([drain_words(node)] if node.HasField("drain") else ()))
 
 
 def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from ebbtide_core.apart import kept_from
 from ebbtide_core.books import Books
+from ebbtide_core.eligible import could_combine, could_spread, obstacle
 from ebbtide_core.foreign import on_gpu, users_text
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.moving import keepers, reads_checkpoint
-from ebbtide_core.placing import Trial, could_combine, could_spread
+from ebbtide_core.placing import Trial
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -136,7 +137,8 @@ class Draft:
         """What more than the lack of free GPUs is in the way, in words."""
         books = self.snapshot.books
         if not books.usable:
-            return ": no node is connected"
+            drained = any(node.reachable for node in books.nodes.values())
+            return ": every connected node is being drained" if drained else ": no node is connected"
         if (own := job.own_room) is not None:
             node = books.nodes[own.node_ids[0]]
             users = on_gpu(node, own.gpu_ids[0])
@@ -144,6 +146,8 @@ class Draft:
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
+        if (job.choosy or books.picky) and (why := obstacle(job, books)):
+            return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and (pinned := self._pinned(job)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ebbtide_core.books import Books
+from ebbtide_core.eligible import Domain, open_to
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft
@@ -111,10 +112,15 @@ def _size(books: Books, job: Job) -> int:
     """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
     if not job.elastic or job.gpus_max <= WHOLE:
         return job.gpus_max
+    most = max((_most(job, domain) for domain in open_to(job, books, job.gpus_max)), default=0)
+    return min(job.gpus_max, max(job.gpus_min, most * WHOLE))
+
+
+def _most(job: Job, domain: Domain) -> int:
+    """How many GPUs with enough memory there are for ``job``."""
     memory = job.gpu_mem_bytes
     large_enough = [
-        min(node.together, sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory))
-        for node in books.usable.values()
+        min(domain.together(node), sum(1 for piece in domain.offered(node) if piece.mem_bytes >= memory))
+        for node in domain.nodes.values()
     ]
-    gpus = max(large_enough, default=0) if job.spec.most_nodes == 1 else sum(large_enough)
-    return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))
+    return sum(sorted(large_enough)[-job.spec.most_nodes :])

@@ -483,6 +483,26 @@ Global___AttemptSummary: _TypeAlias = AttemptSummary  # noqa: Y015
 class Job(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ExcludedNodesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
@@ -516,6 +536,7 @@ class Job(_message.Message):
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
+    EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -568,6 +589,10 @@ class Job(_message.Message):
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]:
         """how fast it was, by what it ran on"""
 
+    @_builtins.property
+    def excluded_nodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """where it does not run any more, and why"""
+
     def __init__(
         self,
         *,
@@ -604,10 +629,11 @@ class Job(_message.Message):
         steps_per_s: _builtins.float | None = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
+        excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "moves_to", b"moves_to", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "moves_to", b"moves_to", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -1139,6 +1165,26 @@ Global___NodeGpu: _TypeAlias = NodeGpu  # noqa: Y015
 class Node(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -1155,10 +1201,13 @@ class Node(_message.Message):
     CGROUP_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
-    """"up", "down" """
+    """"up", "down", "draining", "drained" """
     reason: _builtins.str
     cpus: _builtins.float
     cpus_allocated: _builtins.float
@@ -1175,6 +1224,14 @@ class Node(_message.Message):
     """the pool where it goes once nothing runs there; empty: none"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeGpu]: ...
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def drain(self) -> Global___NodeDrain:
+        """unset: it is in service"""
+
     def __init__(
         self,
         *,
@@ -1194,10 +1251,13 @@ class Node(_message.Message):
         cgroup: _builtins.str | None = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
+        drain: Global___NodeDrain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
     _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
@@ -1362,3 +1422,164 @@ class QuiesceProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuiesceProgress: _TypeAlias = QuiesceProgress  # noqa: Y015
+
+@_typing.final
+class NodeDrain(_message.Message):
+    """That a node is out of service."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    since: _builtins.float
+    user: _builtins.str
+    reason: _builtins.str
+    deadline: _builtins.float
+    """by which those who can are to have left"""
+    force: _builtins.bool
+    """and all others are ended"""
+    def __init__(
+        self,
+        *,
+        since: _builtins.float = ...,
+        user: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        deadline: _builtins.float | None = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "deadline", b"deadline", "force", b"force", "reason", b"reason", "since", b"since", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline: _TypeAlias = _typing.Literal["deadline"]  # noqa: Y015
+    _WhichOneofArgType__deadline: _TypeAlias = _typing.Literal["_deadline", b"_deadline"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline) -> _WhichOneofReturnType__deadline | None: ...
+
+Global___NodeDrain: _TypeAlias = NodeDrain  # noqa: Y015
+
+@_typing.final
+class NodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    user: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRequest: _TypeAlias = NodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_S_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    user: _builtins.str
+    reason: _builtins.str
+    deadline_s: _builtins.float
+    """from now; 0: at once; unset: those there run to their end"""
+    force: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        user: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        deadline_s: _builtins.float | None = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "reason", b"reason", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline_s: _TypeAlias = _typing.Literal["deadline_s"]  # noqa: Y015
+    _WhichOneofArgType__deadline_s: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_s) -> _WhichOneofReturnType__deadline_s | None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class NodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeJob]: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+        jobs: _abc.Iterable[Global___NodeJob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeReply: _TypeAlias = NodeReply  # noqa: Y015
+
+@_typing.final
+class NodeJob(_message.Message):
+    """What becomes of a job on a node that is drained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FATE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    user: _builtins.str
+    state: _job_pb2.JobState.ValueType
+    fate: _builtins.str
+    """"leaving", "runs_out", "goes_on", "waits", "ends" or "stays" """
+    text: _builtins.str
+    """the same in words"""
+    at: _builtins.float
+    """when it is asked to go"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+        state: _job_pb2.JobState.ValueType = ...,
+        fate: _builtins.str = ...,
+        text: _builtins.str = ...,
+        at: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "fate", b"fate", "job_id", b"job_id", "name", b"name", "state", b"state", "text", b"text", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
+    _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
+
+Global___NodeJob: _TypeAlias = NodeJob  # noqa: Y015

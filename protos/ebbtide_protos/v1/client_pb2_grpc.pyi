@@ -64,6 +64,12 @@ class ClientServiceStub:
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """Put it into service again."""
+    WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """A node now, and whenever who is there changes; ends when nobody is."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -97,6 +103,12 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Put it into service again."""
+    WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """A node now, and whenever who is there changes; ends when nobody is."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -241,5 +253,29 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _client_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Take a node out of service; nothing new starts there."""
+
+    @_abc_1.abstractmethod
+    def ResumeNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Put it into service again."""
+
+    @_abc_1.abstractmethod
+    def WatchNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.NodeReply], _abc.AsyncIterator[_client_pb2.NodeReply]]:
+        """A node now, and whenever who is there changes; ends when nobody is."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
