@@ -41,7 +41,8 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         if intent.slurm and intent.num_nodes > 1:
             steps_dir(intent).mkdir(exist_ok=True)
     if not has_python(intent.python_env):
-        raise Refused(f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}")
+        reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
+        raise Refused(reason, RefusalCause.NO_PATH)
     with refusing("cannot write the job's script"):
         command = command_of(intent, place)
     port = rendezvous_port(intent) if intent.ddp or intent.meets else 0

@@ -25,6 +25,7 @@ class RefusalCause(StrEnum):
     NODE = "REFUSAL_CAUSE_UNSPECIFIED"
     BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
     NO_CHECKPOINT = "REFUSAL_CAUSE_NO_CHECKPOINT"
+    NO_PATH = "REFUSAL_CAUSE_NO_PATH"
 
 
 class Checkpointed(StrEnum):

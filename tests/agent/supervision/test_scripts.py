@@ -4,6 +4,7 @@ import zlib
 
 import pytest
 from ebbtide_agent.supervisor.script import interpreter
+from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.node import EXITED, REFUSED
 
@@ -42,6 +43,7 @@ async def test_a_node_without_the_python_environment_refuses_and_one_with_it_sta
     async with agent() as node:
         status = await node.run(["true"], python_env=str(disk / "venv"))
         assert (status.phase, status.refusal) == (REFUSED, f"no Python environment {disk}/venv on node node")
+        assert status.refusal_cause == agent_pb2.REFUSAL_CAUSE_NO_PATH
         (disk / "venv/bin").mkdir(parents=True)
         (disk / "venv/bin/python").symlink_to("/bin/sh")
         status = await node.run(["true"], attempt=2, python_env=str(disk / "venv"))
