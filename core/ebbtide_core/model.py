@@ -117,6 +117,7 @@ class StopCause(Enum):
     LOST_GPU = "GPU lost"
     MOVED = "moved to another pool"
     DRAINED = "node drained"
+    REQUEUED = "requeued"
 
     @property
     def final(self) -> bool:

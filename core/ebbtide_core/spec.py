@@ -7,6 +7,7 @@ from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
 from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
@@ -36,6 +37,7 @@ class JobSpec:
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
     ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
     ``pool`` is where it goes, empty: where jobs go that name none.
+    It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
     """
@@ -75,6 +77,8 @@ class JobSpec:
     scripts: Mapping[str, str] = field(default_factory=dict)
     pool: str = ""
     needs: Needs = NO_NEEDS
+    after: tuple[Dependency, ...] = ()
+    begin_at: float = 0.0
 
     @property
     def elastic(self) -> bool:
@@ -117,6 +121,9 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    _check_number("--begin", spec.begin_at, 0, limits.MAX_BEGIN)
+    if len(spec.after) > limits.MAX_DEPENDENCIES:
+        raise SpecError("--after", f"{len(spec.after)} jobs are over the limit of {limits.MAX_DEPENDENCIES}")
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 from ebbtide_core.spec import JobSpec
 
 from ebbtide_cli.submitting import (
+    array,
     environments,
     pools,
     resources,
@@ -13,6 +14,7 @@ from ebbtide_cli.submitting import (
     standing,
     stepping_aside,
     templates,
+    waiting,
     whereabouts,
 )
 from ebbtide_cli.submitting.checks import check
@@ -28,6 +30,8 @@ TOPICS: Final[tuple[Topic, ...]] = (
     whereabouts,
     standing,
     stepping_aside,
+    waiting,
+    array,
     templates,
 )
 """In the order in which the help shows their options."""
