@@ -198,6 +198,8 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
         "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
+        "python_env": spec.python_env or None,
+        "slurm": spec.slurm,
     }
 
 
@@ -274,6 +276,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
+        "edited": list(attempt.edited),
     }
 
 

@@ -11,6 +11,10 @@ MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
 MAX_COMMAND_BYTES: Final = 1 * MIB
 """Of all arguments together."""
 MAX_ENV_BYTES: Final = 256 * KIB
+MAX_SCRIPTS: Final = 16
+"""Whose digests a job has, to tell whether they were edited."""
+MAX_SCRIPT_BYTES: Final = 128 * KIB
+"""Of a script that is submitted as a file: its copy is part of the job."""
 MAX_PATH_BYTES: Final = 4095
 MAX_GPUS: Final = 4096
 """That one job may ask for."""

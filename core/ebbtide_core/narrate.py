@@ -1,6 +1,7 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core.edits import changed
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
@@ -148,7 +149,8 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
-            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
+            edited = f"; {changed(event.edited)}" if event.edited else ""
+            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}{edited}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():

@@ -33,6 +33,10 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
+    as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
+    ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
+    ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
     ``pool`` is where it goes, empty: where jobs go that name none.
     With ``asha`` a task is compared with the others of its array, and goes on while it is among the best.
     It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
@@ -69,6 +73,10 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    script: str = ""
+    python_env: str = ""
+    slurm: bool = False
+    scripts: Mapping[str, str] = field(default_factory=dict)
     pool: str = ""
     needs: Needs = NO_NEEDS
     after: tuple[Dependency, ...] = ()
@@ -92,7 +100,10 @@ def validate(spec: JobSpec) -> None:
     _check_command(spec.command)
     _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
+    _check_text("script", spec.script, limits.MAX_SCRIPT_BYTES)
+    _check_scripts(spec.scripts)
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
+    _check_text("--venv", spec.python_env, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
     _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)
@@ -216,6 +227,14 @@ def _check_env(env: Mapping[str, str]) -> None:
     total = sum(len(key) + len(value.encode()) + 2 for key, value in env.items())
     if total > limits.MAX_ENV_BYTES:
         raise SpecError("--env", f"{total} bytes in all are over the limit of {limits.MAX_ENV_BYTES}")
+
+
+def _check_scripts(scripts: Mapping[str, str]) -> None:
+    if len(scripts) > limits.MAX_SCRIPTS:
+        raise SpecError("scripts", f"{len(scripts)} are over the limit of {limits.MAX_SCRIPTS}")
+    for name, digest in scripts.items():
+        _check_text("scripts", name, limits.MAX_PATH_BYTES)
+        _check_text("scripts", digest, limits.MAX_NAME_LENGTH)
 
 
 def _check_text(field: str, text: str, limit: int | None) -> int:

@@ -259,6 +259,26 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ScriptsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     WORKDIR_FIELD_NUMBER: _builtins.int
@@ -286,6 +306,10 @@ class JobSpec(_message.Message):
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
+    PYTHON_ENV_FIELD_NUMBER: _builtins.int
+    SCRIPTS_FIELD_NUMBER: _builtins.int
+    SLURM_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     NEEDS_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
@@ -329,6 +353,12 @@ class JobSpec(_message.Message):
     """copied to nodes that cannot read them before an attempt starts there"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
+    script: _builtins.str
+    """text of what is run in place of command[0], its name; empty: run the command"""
+    python_env: _builtins.str
+    """directory of a Python environment that a node must have; empty: none"""
+    slurm: _builtins.bool
+    """has SLURM_* variables and srun, as a script for Slurm expects"""
     pool: _builtins.str
     """where it goes; empty: where jobs go that name none"""
     begin_at: _builtins.float
@@ -352,6 +382,10 @@ class JobSpec(_message.Message):
     @_builtins.property
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
+
+    @_builtins.property
+    def scripts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """digests at submit of the files that the command runs, by name"""
 
     @_builtins.property
     def needs(self) -> Global___Needs:
@@ -395,6 +429,10 @@ class JobSpec(_message.Message):
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        script: _builtins.str = ...,
+        python_env: _builtins.str = ...,
+        scripts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        slurm: _builtins.bool = ...,
         pool: _builtins.str = ...,
         needs: Global___Needs | None = ...,
         after: _abc.Iterable[Global___Dependency] | None = ...,
@@ -403,7 +441,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
