@@ -7,6 +7,7 @@ from ebbtide_core.memory import gib, why_overran
 from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -23,7 +24,8 @@ def _about_cluster(event: Event) -> str:
         case e.Unquiesced():
             return "jobs may start again"
         case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
+            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
+            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
         case e.SchedulingDue():
             return "time to look at everything again"
         case e.NodeDisconnected():
