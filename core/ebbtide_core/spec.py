@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
-from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.model import WHOLE, ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
@@ -38,6 +38,7 @@ class JobSpec:
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
+    ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
     """
 
     command: tuple[str, ...]
@@ -69,6 +70,8 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    kind: JobKind = JobKind.BATCH
+    idle_limit_s: float | None = None
 
     @property
     def elastic(self) -> bool:
@@ -114,6 +117,10 @@ def validate(spec: JobSpec) -> None:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
+    if spec.kind is not JobKind.BATCH:
+        _check_kind(spec)
+    if spec.idle_limit_s is not None:
+        _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 
@@ -124,6 +131,16 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_kind(spec: JobSpec) -> None:
+    """A session is one process on one node, and what somebody types into it is in no checkpoint."""
+    if not spec.kind.is_session:
+        return
+    if spec.suspend is not SuspendMode.NONE:
+        raise SpecError("--suspend", f"a {spec.kind.value} cannot step aside: it has to be none")
+    if spec.most_nodes > 1 or spec.launch is LaunchMode.DDP:
+        raise SpecError("--nodes", f"a {spec.kind.value} is one process on one node")
 
 
 def check_standing(priority: int, weight: float) -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.model import ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.spec import JobSpec, SpecError
 
 from ebbtide_protos.v1 import job_pb2
@@ -39,6 +39,15 @@ _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
     job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
 }
+_KINDS = {
+    job_pb2.JOB_KIND_UNSPECIFIED: JobKind.BATCH,
+    job_pb2.JOB_KIND_BATCH: JobKind.BATCH,
+    job_pb2.JOB_KIND_COMMAND: JobKind.COMMAND,
+    job_pb2.JOB_KIND_SHELL: JobKind.SHELL,
+    job_pb2.JOB_KIND_NOTEBOOK: JobKind.NOTEBOOK,
+    job_pb2.JOB_KIND_TENSORBOARD: JobKind.TENSORBOARD,
+}
+_KIND_MESSAGES = {kind: message for message, kind in _KINDS.items()}
 _CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
     JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
@@ -110,6 +119,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        kind=_known("kind", _KINDS, message.kind),
+        idle_limit_s=message.idle_limit_s if message.HasField("idle_limit_s") else None,
     )
 
 
@@ -143,6 +154,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        kind=_KIND_MESSAGES[spec.kind],
+        idle_limit_s=spec.idle_limit_s,
     )
 
 

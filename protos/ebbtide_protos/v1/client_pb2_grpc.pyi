@@ -8,6 +8,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -63,6 +64,8 @@ class ClientServiceStub:
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
+    """A channel to something on a job's node; see channel.proto."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -95,6 +98,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
+    """A channel to something on a job's node; see channel.proto."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -238,5 +243,13 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def Connect(
+        self,
+        request_iterator: _MaybeAsyncIterator[_channel_pb2.ChannelInput],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_channel_pb2.ChannelOutput], _abc.AsyncIterator[_channel_pb2.ChannelOutput]]:
+        """A channel to something on a job's node; see channel.proto."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
