@@ -42,6 +42,14 @@ class AttemptDir:
     def job_socket(self) -> Path:
         return self.path / "job.sock"
 
+    @property
+    def guest_socket(self) -> Path:
+        return self.path / "guests.sock"
+
+    @property
+    def session_socket(self) -> Path:
+        return self.path / "session.sock"
+
     def intent(self) -> dict[str, Any] | None:
         """Raises ValueError, like the other readers, if the file is damaged; OSError if it cannot be read."""
         return read_json(self.path / "intent.json")

@@ -20,6 +20,7 @@ from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.connecting import Connecting
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
 from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
@@ -29,7 +30,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(client_pb2_grpc.ClientServiceServicer):
+class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
