@@ -1,6 +1,7 @@
 """Between the wire's messages and what supervisors read and write."""
 
 import re
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
+
+# Isolated from whatever the job's environment holds for its own Python.
+_SESSION = (
+    "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.session import main; sys.exit(main(sys.argv[2:]))"
+)
+_PACKAGES = str(Path(__file__).parents[1])
 
 _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
@@ -42,7 +49,7 @@ def intent_of(
         job_id=order.job_id,
         attempt=order.attempt,
         cluster_id=cluster_id,
-        command=tuple(spec.command),
+        command=_command(spec),
         workdir=spec.workdir,
         env=dict(spec.env),
         gpus=tuple(_gpu(gpu) for gpu in order.gpus),
@@ -62,12 +69,19 @@ def intent_of(
         master_port=order.master_port,
         network=network,
         resume_args=tuple(spec.resume_args),
-        warm=not spec.cold,
+        warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
     )
+
+
+def _command(spec: job_pb2.JobSpec) -> tuple[str, ...]:
+    """What is launched: a shell on its terminal is somebody's child, who stays when its user leaves."""
+    if spec.kind != job_pb2.JOB_KIND_SHELL:
+        return tuple(spec.command)
+    return (sys.executable, "-I", "-S", "-c", _SESSION, _PACKAGES, *spec.command)
 
 
 def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:

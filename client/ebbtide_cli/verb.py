@@ -42,6 +42,11 @@ VERBS: Final = {
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
     },
+    "Interactive": {
+        "run": "Queue a command and follow it to its end",
+        "shell": "Open a shell on a node, with GPUs of its own",
+        "exec": "Start a shell or a command inside a running job",
+    },
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
         "replay": "Simulate a cluster's past under another policy",

@@ -18,6 +18,8 @@ from ebbtide_master.channels import Channel
 from ebbtide_master.loop import MasterLoop, RefusedError
 
 OPEN_TIMEOUT_S: Final = 10.0
+HANG_UP_TIMEOUT_S: Final = 60.0
+"""What a client has to read the last window, and to hang up."""
 MAX_RUN_BYTES: Final = 64 * limits.KIB
 """Of a command that is started inside a job, its environment included."""
 SUPERUSER: Final = "root"
@@ -47,6 +49,8 @@ class Connecting(client_pb2_grpc.ClientServiceServicer):
                 message = await channel.next_out()
                 yield message
                 if message.WhichOneof("body") == "closed":
+                    # A client that still sends when its call ends would lose what it has not read yet.
+                    await asyncio.wait([reading], timeout=HANG_UP_TIMEOUT_S)
                     return
         finally:
             reading.cancel()

@@ -10,12 +10,15 @@ from ebbtide_agent.channels.inside import connect
 from ebbtide_agent.channels.line import ChannelError, Line
 from ebbtide_agent.session import PACKET_BYTES
 
+_BEGIN_S = 5.0
+_PAUSE_S = 0.02
+
 
 async def attach(
     line: Line, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Stay with the session until it ends, or somebody else takes it over; cancelled, it stays. Raises ChannelError."""
-    with await connect(path) as session:
+    with await _arrive(path) as session:
         line.opened(opened)
         _resize(session, want.size)
         line.on_size = lambda size: _resize(session, size)
@@ -25,6 +28,19 @@ async def attach(
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def _arrive(path: Path) -> socket.socket:
+    """A connection to the session, which may have begun just now and not listen yet. Raises ChannelError."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _BEGIN_S
+    while True:
+        try:
+            return await connect(path)
+        except ChannelError:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _show(line: Line, session: socket.socket) -> int:
