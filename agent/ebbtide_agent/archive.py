@@ -91,6 +91,8 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
             member = archive.gettarinfo(path, name, file) if file else archive.gettarinfo(path, name)
             if member is not None and (member.isreg() or member.isdir() or member.issym()):
                 archive.addfile(member, file)
+            else:
+                sys.stderr.write(f"{path}: neither a file nor a directory nor a link\n")
         finally:
             if file:
                 file.close()

@@ -46,6 +46,7 @@ VERBS: Final = {
         "run": "Queue a command and follow it to its end",
         "shell": "Open a shell on a node, with GPUs of its own",
         "exec": "Start a shell or a command inside a running job",
+        "cp": "Fetch a job's files from its node",
     },
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",

@@ -94,7 +94,7 @@ async def test_a_client_that_sends_more_than_the_window_is_cut_off(tmp_path):
     async with a_master(tmp_path) as master:
         agent = await master.agent()
         job = await master.running(agent)
-        client, number = await accepted(master, agent, job)
+        client, _ = await accepted(master, agent, job)
         frames = limits.CHANNEL_WINDOW_BYTES // limits.CHANNEL_FRAME_BYTES
         for _ in range(frames + 1):
             await client.give(data=bytes(limits.CHANNEL_FRAME_BYTES))
