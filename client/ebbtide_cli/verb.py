@@ -46,6 +46,9 @@ VERBS: Final = {
         "run": "Queue a command and follow it to its end",
         "shell": "Open a shell on a node, with GPUs of its own",
         "exec": "Start a shell or a command inside a running job",
+        "notebook": "Start Jupyter on a node, and open a tunnel to it",
+        "tensorboard": "Start TensorBoard on jobs' files, and open a tunnel to it",
+        "tunnel": "Reach a port that a job listens on",
         "cp": "Fetch a job's files from its node",
     },
     "Studies": {

@@ -94,5 +94,7 @@ class Channels:
             case "session":
                 return attach(line, place.session_socket, want.session, opened)
             case "port":
-                return forward(line, want.port, self._inside.pids_of(*key), opened)
+                if (port := want.port or place.port) is None:
+                    raise ChannelError(f"job {want.job_id} serves no port that it was given: name one")
+                return forward(line, port, self._inside.pids_of(*key), opened)
         raise ChannelError("this node's version cannot do that")

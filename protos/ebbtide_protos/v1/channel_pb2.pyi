@@ -136,7 +136,7 @@ class OpenChannel(_message.Message):
     attempt: _builtins.int
     """set by the master"""
     port: _builtins.int
-    """TCP, on the node's loopback; a process of the job listens there"""
+    """TCP, on the node's loopback; a process of the job listens there; 0: that it was given"""
     @_builtins.property
     def run(self) -> Global___RunInside: ...
     @_builtins.property
