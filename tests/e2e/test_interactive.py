@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -39,6 +40,7 @@ with Server(("127.0.0.1", port), Handler) as server:
 '''
 
 
+@pytest.mark.slow
 def test_a_command_is_followed_and_a_running_job_is_entered_and_read(cluster: Cluster, tmp_path: Path) -> None:
     followed = cluster.ebb("run", "--cpu-only", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
     assert "out\n" in followed.out
@@ -151,7 +153,11 @@ def test_a_notebook_is_reached_through_its_tunnel_by_many_at_once(cluster: Clust
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_what_a_job_wrote(cluster: Cluster) -> None:
+def test_tensorboard_shows_what_a_job_wrote(cluster: Cluster, tmp_path: Path) -> None:
+    # The real one, wherever its script lies.
+    (tmp_path / "tensorboard").write_text(f'#!/bin/sh\nexec {sys.executable} -m tensorboard.main "$@"\n')
+    (tmp_path / "tensorboard").chmod(0o755)
+    cluster.environment["PATH"] = f"{tmp_path}:{cluster.environment['PATH']}"
     write = "from torch.utils.tensorboard import SummaryWriter as W; import os; w = W(os.environ['EBB_OUTPUT_DIR'])\n"
     job = cluster.submit("--cpu-only", "--", "python", "-c", f"{write}w.add_scalar('loss', 1.0, 1); w.close()")
     cluster.wait_for_state(job, "COMPLETED")
