@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ebbtide_core import limits
+from ebbtide_protos.framing import FRAME_BYTES, WINDOW_BYTES
 from ebbtide_protos.v1 import channel_pb2
 
 Put = Callable[[channel_pb2.ChannelOutput], None]
@@ -20,7 +20,7 @@ class Line:
     def __init__(self, channel: int, put: Put) -> None:
         self._channel = channel
         self._put = put
-        self._room = limits.CHANNEL_WINDOW_BYTES
+        self._room = WINDOW_BYTES
         self._room_changed = asyncio.Event()
         self._arrived: deque[bytes] = deque()
         self._at_end = False
@@ -41,7 +41,7 @@ class Line:
                 self._at_end = True
                 self._arrival.set()
             case "consumed":
-                self._room = min(self._room + message.consumed, limits.CHANNEL_WINDOW_BYTES)
+                self._room = min(self._room + message.consumed, WINDOW_BYTES)
                 self._room_changed.set()
             case "size":
                 self.on_size(message.size)
@@ -66,7 +66,7 @@ class Line:
         while self._room <= 0:
             self._room_changed.clear()
             await self._room_changed.wait()
-        return min(self._room, limits.CHANNEL_FRAME_BYTES)
+        return min(self._room, FRAME_BYTES)
 
     def send(self, data: bytes, *, errors: bool = False) -> None:
         """Send this, for which there is room."""
