@@ -47,7 +47,7 @@ _KINDS = {
     job_pb2.JOB_KIND_NOTEBOOK: JobKind.NOTEBOOK,
     job_pb2.JOB_KIND_TENSORBOARD: JobKind.TENSORBOARD,
 }
-_KIND_MESSAGES = {kind: message for message, kind in _KINDS.items()}
+_KIND_MESSAGES = {kind: message for message, kind in reversed(_KINDS.items())}  # of a batch job nothing is said
 _CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
     JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
