@@ -33,6 +33,7 @@ from ebbtide_master.arrays import (
 )
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.connecting import Connecting
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
@@ -46,7 +47,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Explaining, Requeues, Limits, Maintenance):
+class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
