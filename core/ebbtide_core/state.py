@@ -119,6 +119,8 @@ class ClusterState:
                 self.queue.remove(job.queued, job)
                 job.queued = None
             job.gpus_max, job.range_changed = ticket.bound, True
+            if job.claiming and job.planned is not None and job.planned.share > ticket.bound:
+                self.unplan(job)
         self._refresh_all(others, now)
 
     def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
