@@ -66,6 +66,11 @@ def intent_of(
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
+        script=spec.script,
+        python_env=spec.python_env,
+        slurm=spec.slurm,
+        scripts=dict(spec.scripts),
+        node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
     )
 

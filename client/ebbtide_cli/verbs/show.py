@@ -14,11 +14,13 @@ from ebbtide_cli.facts import (
     PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
+    asha_facts,
     job_facts,
     share_of,
     state_of,
 )
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
+from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
@@ -101,10 +103,14 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
+    yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "edited since", ", ".join(job.attempts[-1].edited) if job.attempts else ""
+    for name, why in sorted(job.excluded_nodes.items()):
+        yield "not on node", f"{name}: {why}"
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "array", f"{job.array}, task {job.index}" if job.array else ""
@@ -127,10 +133,12 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
+    yield "python", spec.python_env
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
     yield "nodes", f"1-{spec.max_nodes}" if spec.max_nodes > 1 else str(spec.nodes) if spec.nodes > 1 else ""
+    yield "needs", needs_words(spec.needs)
     yield "checkpoints", "copied to nodes that cannot read them" if spec.move_checkpoints else ""
     yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
     yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""
@@ -143,6 +151,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
+    yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
 
