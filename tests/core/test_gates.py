@@ -115,7 +115,7 @@ def test_a_resumed_task_stands_in_line_again_before_those_submitted_later():
     lab.end(tasks[0])
     lab.start(tasks[1])
     lab.tell(e.ResumeRequested(tasks[0].id))
-    assert why(tasks[0]) == "1 job of array 100 run: its limit"
+    assert why(tasks[0]) == "1 job of array 100 runs: its limit"
     lab.end(tasks[1], DONE)
     assert placed(tasks) == [0]
 
