@@ -233,4 +233,4 @@ class Gates(RuleBasedStateMachine):
 
 
 TestGates = Gates.TestCase
-TestGates.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
+TestGates.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)
