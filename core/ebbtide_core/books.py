@@ -248,11 +248,13 @@ class Apart(Protocol):
 class Books:
     """The books of all nodes.
 
-    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the connected nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
-    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them, ``sliced`` those
-    with MIG slices, ``tainted`` those with taints, ``mixed`` those with GPUs of several models. ``picky``: not every
-    job may go everywhere, even if it needs nothing in particular. ``apart`` is None if nobody is.
+    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
+    service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
+    checkpoint roots that the usable nodes see, ``sources`` those that nodes of either kind do. ``largest`` is the most
+    GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs, ``beside``
+    those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints, ``mixed``
+    those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing at all.
+    ``apart`` is None if nobody is.
     """
 
     def __init__(self) -> None:
@@ -261,6 +263,8 @@ class Books:
         self.room = Room()
         self.problems: list[str] = []
         self.roots: set[str] = set()
+        self.sources: set[str] = set()
+        self.drained: dict[NodeId, Node] = {}
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
@@ -299,6 +303,10 @@ class Books:
         usable = node.usable
         sliced = node.topology is not None and node.topology.slices
         indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
+        if node.reachable and node.drain is not None:
+            self.drained[node.id] = node
+        else:
+            self.drained.pop(node.id, None)
         kinds = (self.tainted, node.facts.taints), (self.mixed, len(node.models) > 1)
         for index, belongs in (*indexes, *kinds):
             if usable and belongs:
@@ -306,7 +314,8 @@ class Books:
             else:
                 index.pop(node.id, None)
         self.room.update(node, node.promised)
-        self.roots = {other.facts.checkpoint_root_id for other in self.nodes.values() if other.reachable}
+        self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
+        self.sources = self.roots | {other.facts.checkpoint_root_id for other in self.drained.values()}
         self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
         self._remembered.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)

@@ -15,7 +15,7 @@ from ebbtide_core.books import Books, Node
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, NodeAllocation, NodeId
-from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.moving import moves, reads_checkpoint
 from ebbtide_core.needs import suits, why_no_gpu, why_not
 
 NODES_NAMED: Final = 4
@@ -217,6 +217,28 @@ def could_gather(job: Job, books: Books) -> bool:
         if job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE:
             return True
     return False
+
+
+def could_run(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on the nodes in service if nobody else ran there."""
+    if job.spec.nodes > 1:
+        return could_spread(job, books)
+    if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
+        return False
+    if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
+        return False
+    root = job.checkpoint_root_id
+    return not root or root in books.roots or (root in books.sources and moves(job))
+
+
+def holds_up(job: Job, books: Books) -> bool:
+    """Whether those behind ``job``, for which there is no room, wait for it.
+
+    It holds up nobody if the only room that it can have is not free, or if none of the nodes in service will ever do.
+    """
+    if job.own_room is not None:
+        return False
+    return not (job.choosy or books.picky or books.drained) or could_run(job, books)
 
 
 # --- in words ---

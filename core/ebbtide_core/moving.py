@@ -18,7 +18,7 @@ def moves(job: Job) -> bool:
 
 def reads_checkpoint(job: Job, node: Node, books: Books) -> bool:
     """Whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a node that can be reached."""
-    return sees_checkpoint(job, node) or (job.checkpoint_root_id in books.roots and moves(job))
+    return sees_checkpoint(job, node) or (job.checkpoint_root_id in books.sources and moves(job))
 
 
 def sees_checkpoint(job: Job, node: Node) -> bool:
