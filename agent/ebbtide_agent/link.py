@@ -185,6 +185,7 @@ class Link:
             cgroup=self._node.cgroup,
             labels=self._node.labels,
             taints=self._node.taints,
+            pool=self._node.pool,
         )
 
     def _note(self, event: str, reason: str) -> None:

@@ -33,6 +33,7 @@ class Node:
     checkpoint_root_id: str
     address: str = ""  # that other nodes reach it by; empty: the one that connections to the master leave from
     share_with_foreign: bool = False  # shares of GPUs may be given out beside processes of no job
+    pool: str = "default"  # of nodes that are scheduled together
     cgroup: str = ""  # below which each attempt gets a control group; empty: none gets one
     labels: Mapping[str, str] = field(default_factory=dict)  # by which jobs select nodes
     taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them

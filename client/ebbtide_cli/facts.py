@@ -79,7 +79,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "proved": job.proved if job.preemptible else None,
         "save_s": _optional(job, "save_s"),
         "restart_cost_s": _optional(job, "restart_cost_s"),
-        "pool": "default",
+        "pool": job.pool or "default",
+        "moves_to": job.moves_to or None,
         **_spec_facts(job.spec),
         "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
         "gpu_mem_from": job.gpu_mem_from or None,
@@ -117,6 +118,8 @@ def node_facts(node: client_pb2.Node) -> Facts:
     return {
         "name": node.name,
         "hostname": node.hostname,
+        "pool": node.pool or "default",
+        "moves_to": node.moves_to or None,
         "state": node.state,
         "reason": node.reason,
         "gpu_backend": node.gpu_backend,

@@ -31,6 +31,7 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
 )
+from ebbtide_core.settings import Fitting
 from ebbtide_core.use import CPU_DIGITS, ForeignUse, Use
 
 T = TypeVar("T")
@@ -246,24 +247,27 @@ class Apart(Protocol):
 
 
 class Books:
-    """The books of all nodes.
+    """The books of the nodes of one pool.
 
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
     service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
-    checkpoint roots that the usable nodes see, ``sources`` those that nodes of either kind do. ``largest`` is the most
-    GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs, ``beside``
-    those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints, ``mixed``
-    those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing at all.
+    checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
+    is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
+    ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
+    ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
     ``apart`` is None if nobody is.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str], fitting: Fitting = Fitting.BEST
+    ) -> None:
+        self.fitting = fitting
+        self.everywhere = everywhere
         self.nodes: dict[NodeId, Node] = {}
         self.usable: dict[NodeId, Node] = {}
         self.room = Room()
-        self.problems: list[str] = []
-        self.roots: set[str] = set()
-        self.sources: set[str] = set()
+        self.problems = problems
+        self.roots = roots
         self.drained: dict[NodeId, Node] = {}
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
@@ -277,11 +281,15 @@ class Books:
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
-        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable."""
+        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
+
+        It wants a `refresh` after that.
+        """
         gpus = {facts.gpu: facts for facts in event.gpus}
-        node = self.nodes.get(event.node)
+        node = self.everywhere.get(event.node)
         if node is None:
-            node = self.nodes[event.node] = Node(event.node, event, gpus)
+            node = self.everywhere[event.node] = Node(event.node, event, gpus)
+        self.nodes[event.node] = node
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
                 gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
@@ -294,8 +302,13 @@ class Books:
         node.facts, node.gpus, node.last_seen = event, gpus, now
         node.connected, node.lost = True, False
         node.link()
-        self.refresh(node)
         return node
+
+    def part_with(self, node: Node) -> None:
+        """Have ``node``, of which nothing is held or promised, here no more."""
+        del self.nodes[node.id]
+        node.connected = False
+        self.refresh(node)
 
     def refresh(self, node: Node) -> None:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
@@ -314,8 +327,8 @@ class Books:
             else:
                 index.pop(node.id, None)
         self.room.update(node, node.promised)
-        self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
-        self.sources = self.roots | {other.facts.checkpoint_root_id for other in self.drained.values()}
+        self.roots.clear()
+        self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
         self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
         self._remembered.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)

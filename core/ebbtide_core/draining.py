@@ -11,10 +11,10 @@ from enum import Enum
 
 from ebbtide_core import events as e
 from ebbtide_core.books import Node
+from ebbtide_core.eligible import could_run
 from ebbtide_core.events import Event
 from ebbtide_core.job import Job
 from ebbtide_core.model import Drain, StopCause, SuspendMode
-from ebbtide_core.moving import moves, sees_checkpoint
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 
@@ -25,7 +25,7 @@ class Fate(Enum):
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
     GOES_ON = "is suspended and goes on elsewhere"
-    WAITS = "is suspended and waits for the node: only there is its checkpoint"
+    WAITS = "is suspended and waits: no other node can take it now"
     ENDS = "is ended"
     STAYS = "stays: it cannot go on elsewhere"
 
@@ -52,8 +52,7 @@ def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect
         return Prospect(job, Fate.RUNS_OUT, None)
     if not _can_leave(job):
         return Prospect(job, Fate.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
-    others = [other for other in state.books.nodes.values() if other is not node and other.usable]
-    elsewhere = not job.checkpoint_root_id or moves(job) or any(sees_checkpoint(job, other) for other in others)
+    elsewhere = could_run(job, state.pools[job.pool].books)
     return Prospect(job, Fate.GOES_ON if elsewhere else Fate.WAITS, max(now, _leaves_at(job, drain)))
 
 
@@ -75,10 +74,10 @@ def _leaves_at(job: Job, drain: Drain) -> float:
 
 
 def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
-    node = state.books.nodes[event.node]
+    node = state.nodes[event.node]
     since = now if node.drain is None else node.drain.since
     drain = node.drain = Drain(since, event.user, event.reason, event.deadline, event.force)
-    state.books.refresh(node)
+    state.refresh_node(node)
     state.draining.discard(node.id)
     if event.deadline is not None:
         state.draining.add(node.id)
@@ -87,17 +86,17 @@ def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
 
 
 def resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
-    node = state.books.nodes[event.node]
+    node = state.nodes[event.node]
     node.drain = None
     state.draining.discard(node.id)
-    state.books.refresh(node)
-    state.roomier.add(node.id)
+    state.refresh_node(node)
+    state.pool_of(node).roomier.add(node.id)
 
 
 def leave(state: ClusterState, now: float) -> Iterator[Event]:
     """Have those go whose time on a drained node is up."""
     for id in sorted(state.draining):
-        node = state.books.nodes[id]
+        node = state.nodes[id]
         drain = node.drain
         for job in state.jobs_on(node) if drain is not None else ():
             assert drain is not None

@@ -15,7 +15,7 @@ from ebbtide_core.books import Books, Node
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, NodeAllocation, NodeId
-from ebbtide_core.moving import moves, reads_checkpoint
+from ebbtide_core.moving import reads_checkpoint
 from ebbtide_core.needs import suits, why_no_gpu, why_not
 
 NODES_NAMED: Final = 4
@@ -227,8 +227,9 @@ def could_run(job: Job, books: Books) -> bool:
         return False
     if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
         return False
-    root = job.checkpoint_root_id
-    return not root or root in books.roots or (root in books.sources and moves(job))
+    if not job.checkpoint_root_id:
+        return True
+    return any(reads_checkpoint(job, node, books) for node in books.usable.values())
 
 
 def holds_up(job: Job, books: Books) -> bool:

@@ -16,7 +16,6 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     ExitFacts,
-    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -28,9 +27,14 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import ForeignUseChanged as ForeignUseChanged
+from ebbtide_core.node_events import GpuHealthChanged as GpuHealthChanged
+from ebbtide_core.node_events import NodeDisconnected as NodeDisconnected
 from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
@@ -116,6 +120,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -128,6 +142,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -176,42 +191,7 @@ class NodeRegistered(Event):
     share_with_foreign: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
-
-
-@frozen
-class NodeDisconnected(Event):
-    """The stream to a node broke; it may be back in a moment."""
-
-    durable: ClassVar[bool] = False
-    node: NodeId
-
-
-@frozen
-class NodeLost(Event):
-    """A node has been silent for too long; what ran there may still run."""
-
-    node: NodeId
-    silent_s: float
-
-
-@frozen
-class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
-
-    node: NodeId
-    gpu: GpuId
-    healthy: bool
-    reason: str = ""
-    gone: bool = False
-
-
-@frozen
-class ForeignUseChanged(Event):
-    """All processes of no job that are on a GPU now; none: the last has left."""
-
-    node: NodeId
-    gpu: GpuId
-    processes: tuple[ForeignProcess, ...]
+    pool: str = DEFAULT_POOL
 
 
 @frozen
@@ -333,7 +313,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -342,6 +323,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -353,6 +335,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -414,6 +397,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen
@@ -450,6 +434,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
     | CancelRequested
     | HoldRequested

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from ebbtide_core import belonging, foreign, gang
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
@@ -82,7 +82,7 @@ def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
 
 
 def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
-    node = state.books.nodes.get(event.node)
+    node = state.nodes.get(event.node)
     return node is not None and node.drain is not None
 
 
@@ -92,7 +92,7 @@ def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
 
 
 def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:
-    return event.node in state.books.nodes
+    return event.node in state.nodes
 
 
 def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
@@ -124,5 +124,6 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
+    e.JobMoved: belonging.is_move,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

@@ -25,7 +25,11 @@ from ebbtide_core.model import (
     StopCause,
     SuspendMode,
 )
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+
+ITS_TURN: Final = "waiting for its turn in the queue"
+"""Why a job waits of which its policy had nothing to say yet."""
 
 
 class InvalidTransitionError(RuntimeError):
@@ -155,6 +159,7 @@ class Job:
     ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``; ``gpu_mem_peak_bytes`` is the
     most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
+    ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
     ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
     since it was submitted, and ``excluded_because`` says why, of each.
@@ -209,6 +214,8 @@ class Job:
     choosy: bool = False
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
+    pool: str = DEFAULT_POOL
+    moves_to: str = ""
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

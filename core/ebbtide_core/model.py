@@ -116,6 +116,7 @@ class StopCause(Enum):
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
     DRAINED = "node drained"
+    MOVED = "moved to another pool"
 
     @property
     def final(self) -> bool:

@@ -7,6 +7,7 @@ from ebbtide_core.memory import gib, why_overran
 from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -31,7 +32,8 @@ def _about_cluster(event: Event) -> str:
 def _about_node(event: Event) -> str:
     match event:
         case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
+            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
         case e.NodeDrained():
             return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
         case e.NodeResumed():
@@ -65,10 +67,10 @@ def _about_job(event: e.JobEvent) -> str:
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
         case e.DrillRequested():
             return "user asked for a drill: to step aside and come back at once"
-        case e.JobChanged():
+        case e.JobChanged() | e.JobMoved():
             return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
-            return f"user asked to cancel it{' at once' if event.now else ''}"
+            return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
         case e.HoldRequested():
             return "held by user"
         case e.ReleaseRequested():
@@ -91,7 +93,9 @@ def _marks(event: e.NodeRegistered) -> str:
     return f"{f', {labels}' if labels else ''}{taints}"
 
 
-def _changes(event: e.JobChanged) -> str:
+def _changes(event: e.JobChanged | e.JobMoved) -> str:
+    if isinstance(event, e.JobMoved):
+        return f"pool {event.old_pool} → {event.pool}"
     changes = (("priority", event.old_priority, event.priority), ("weight", event.old_weight, event.weight))
     words = [f"{what} {old:g} → {new:g}" for what, old, new in changes if old != new]
     return ", ".join(words) or "nothing changed"
@@ -102,7 +106,8 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptPlaced():
             # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
             _, semicolon, more = event.reason.partition(";")
-            return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            return placed + _until_then(event.waited)
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
@@ -127,11 +132,16 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"
         case e.RoomClaimed():
-            return f"{where(event.allocation)} kept for it: {event.reason}"
+            return f"{where(event.allocation)} kept for it: {event.reason}{_until_then(event.waited)}"
         case e.ClaimDropped():
             return f"gave up the room kept for it: {event.reason}"
         case _:
             return _about_swap(event)
+
+
+def _until_then(waited: str) -> str:
+    """Why it had waited, if it had to."""
+    return f" (until then: {waited})" if waited else ""
 
 
 def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
@@ -163,7 +173,7 @@ def _about_swap(event: Event) -> str:
         case e.AttemptSwapped():
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
-            return f"attempt {event.attempt} is {event.reason}"
+            return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
         case e.NodeExcluded():

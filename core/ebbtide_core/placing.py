@@ -8,6 +8,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, NodeAllocation, NodeId
 from ebbtide_core.moving import reads_checkpoint
 from ebbtide_core.picking import left_over, pick
+from ebbtide_core.settings import Fitting
 from ebbtide_core.use import Use
 
 
@@ -21,6 +22,7 @@ class Trial:
         self.nodes = books.usable
         self._books = books
         self._room: Room = books.room
+        self._emptiest_best = books.fitting is Fitting.WORST
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, Use] = {}
@@ -104,7 +106,8 @@ class Trial:
         """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
 
         Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
-        fullest node (best fit), but those that can grow to the emptiest, unless the ``fullest`` is asked for. A gang,
+        fullest node (best fit), but to the emptiest those that can grow, and any in a pool that fits so (worst fit),
+        unless the ``fullest`` is asked for. Shares of GPUs go where least is left of one. A gang,
         which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; so does a job
         that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
         """
@@ -242,7 +245,7 @@ class Trial:
         if 0 < share < WHOLE:
             yield from self._by_least_left(job, share)
         first = max(1, share // WHOLE) if share else 0
-        for count in sorted(idle, reverse=job.gpus_max > share and not fullest):
+        for count in sorted(idle, reverse=(job.gpus_max > share or self._emptiest_best) and not fullest):
             if count >= first:
                 yield from idle[count]
         if 0 < share < WHOLE and self._books.beside:

@@ -31,6 +31,7 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``pool`` is where it goes, empty: where jobs go that name none.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
     """
@@ -65,6 +66,7 @@ class JobSpec:
     spread: bool = False
     move_checkpoints: bool = False
     needs: Needs = NO_NEEDS
+    pool: str = ""
 
     @property
     def elastic(self) -> bool:

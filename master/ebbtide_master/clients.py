@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
+from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
-from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
@@ -20,17 +20,18 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.explaining import Explaining, found
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Maintenance):
+class Clients(Explaining, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -53,7 +54,7 @@ class Clients(Maintenance):
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
-        spec = spec_from_message(request.spec)
+        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
             raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
         _check_user(request.user)
@@ -102,7 +103,7 @@ class Clients(Maintenance):
         return await self._wish(request.job_id, e.DrillRequested(JobId(request.job_id)))
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
-        """Give a job another priority or weight. One that has them already is what was wished for."""
+        """Give a job another priority, weight or pool. One that has them already is what was wished for."""
         _check_user(request.user)
         id = JobId(request.job_id)
 
@@ -112,7 +113,12 @@ class Clients(Maintenance):
                 return [e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)]
             priority = request.priority if request.HasField("priority") else job.priority
             weight = request.weight if request.HasField("weight") else job.weight
-            return [e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)]
+            change = e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)
+            if not request.HasField("pool"):
+                return [change]
+            move = e.JobMoved(id, request.pool, job.pool, request.user)
+            # All of it, or nothing: what is refused comes first.
+            return [move, change] if cluster.refusal(change) is None else [change]
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
 
@@ -123,7 +129,8 @@ class Clients(Maintenance):
             job = cluster.job(JobId(request.job_id))
             if job is not None and job.state.name == "CANCELLED":
                 return []
-            return [e.CancelRequested(JobId(request.job_id), request.now)]
+            waited = job.reason if job is not None and job.waiting else ""
+            return [e.CancelRequested(JobId(request.job_id), request.now, waited)]
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
 
@@ -145,21 +152,6 @@ class Clients(Maintenance):
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job."""
         return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
-
-    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
-        await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
-        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
-        return client_pb2.StoryReply(events=[event_message(line) for line in stored])
-
-    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
-
-        def explained(cluster: Cluster) -> client_pb2.Explanation:
-            job, now = _found(cluster, request.job_id), self._clock.now()
-            return explanation_message(job, explain(cluster.state, job, now))
-
-        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
@@ -183,14 +175,14 @@ class Clients(Maintenance):
         """
         now = self._clock.now()
         if changed is None:
-            jobs = [_found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
+            jobs = [found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
         else:
             jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
-        over = bool(wanted) and all(_found(cluster, id).state.finished for id in wanted)
+        over = bool(wanted) and all(found(cluster, id).state.finished for id in wanted)
         return [job_message(job, now) for job in jobs if not wanted or job.id in wanted], over
 
     def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
-        return job_message(_found(cluster, id), self._clock.now())
+        return job_message(found(cluster, id), self._clock.now())
 
     # --- events and logs ---
 
@@ -260,10 +252,12 @@ class Clients(Maintenance):
 
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
-            known = cluster.state.books.nodes
+            known = cluster.state.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            return client_pb2.ListNodesReply(
+                nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now), pools=pool_messages(cluster.state)
+            )
 
         return await self._loop.ask(reply)
 
@@ -276,6 +270,7 @@ class Clients(Maintenance):
             message.recovering = bool(cluster.state.awaited)
             message.jobs_unfinished = len(cluster.state.unfinished)
             message.now = self._clock.now()
+            message.pools.extend(pool_messages(cluster.state))
             return message
 
         return await self._loop.ask(info)
@@ -322,16 +317,9 @@ def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId |
     raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
 
 
-def _found(cluster: Cluster, id: str) -> Job:
-    job = cluster.job(JobId(id))
-    if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
-    return job
-
-
 def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
     """The job's attempt of that number if there is one, and whether the job is finished."""
-    job = _found(cluster, id)
+    job = found(cluster, id)
     return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
 
 

@@ -28,6 +28,7 @@ from ebbtide_core.model import (
     StartFacts,
 )
 from ebbtide_core.needs import check_marks
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
 from ebbtide_core.use import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -128,6 +129,7 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         share_with_foreign=hello.share_with_foreign,
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
+        pool=hello.pool or DEFAULT_POOL,
     )
 
 

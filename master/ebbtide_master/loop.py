@@ -15,6 +15,7 @@ from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
 from ebbtide_core.events import Event, NodeEvent, SchedulingDue
 from ebbtide_core.model import JobId
+from ebbtide_core.settings import Settings
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
@@ -65,6 +66,11 @@ class MasterLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
         self._stopped = False
+
+    @property
+    def settings(self) -> Settings:
+        """What the administrator decided; it stays as it is for as long as the master runs."""
+        return self._cluster.state.settings
 
     async def tell(self, facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]) -> Answer:
         """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
@@ -139,7 +145,7 @@ class MasterLoop:
         """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
         if not isinstance(fact, NodeEvent):
             return ()
-        node = self._cluster.state.books.nodes.get(fact.node)
+        node = self._cluster.state.nodes.get(fact.node)
         return node.attempts if node is not None else ()
 
     def _reply(self, work: _Work) -> None:

@@ -74,7 +74,7 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
         return self._clock.now() + request.deadline_s
 
     def _show_node(self, cluster: Cluster, id: NodeId) -> client_pb2.NodeReply:
-        now, node = self._clock.now(), cluster.state.books.nodes.get(id)
+        now, node = self._clock.now(), cluster.state.nodes.get(id)
         if node is None:
             raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist"))
         message = node_message(node, cluster, now, self._agents.readings(id), self._agents.hello(id))

@@ -8,13 +8,13 @@ from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
 from ebbtide_core.draining import Prospect
-from ebbtide_core.explain import Explanation
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
+from ebbtide_core.state import ClusterState
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -63,6 +63,8 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         rates=_rate_messages(job),
         steps_per_s=speed_now(job),
         excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
+        pool=job.pool,
+        moves_to=job.moves_to,
     )
 
 
@@ -71,26 +73,6 @@ def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
     if job is None or not job.gpu_mem_from:
         return client_pb2.SubmitReply(job_id=id)
     return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
-
-
-def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
-    """Why a job waits."""
-    source = explanation.remaining_from
-    return client_pb2.Explanation(
-        job_id=job.id,
-        state=job.state.value,
-        reason=job.reason,
-        needs=explanation.needs,
-        ahead=explanation.ahead,
-        nodes=[
-            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
-            for view in explanation.nodes
-        ],
-        room_at=explanation.room_at,
-        basis=explanation.basis,
-        remaining_s=explanation.remaining_s,
-        remaining_from=source.value if source is not None else "",
-    )
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
@@ -205,6 +187,8 @@ def node_message(
         labels=facts.labels,
         taints=facts.taints,
         drain=_drain_message(node.drain),
+        pool=facts.pool,
+        moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
     )
 
 
@@ -237,6 +221,17 @@ def node_job_message(found: Prospect) -> client_pb2.NodeJob:
         text=found.fate.value,
         at=found.at,
     )
+
+
+def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
+    """Every pool, those that are configured no more last."""
+    defaults = state.settings
+    for name, pool in state.pools.items():
+        found = client_pb2.Pool(name=name, for_gpus=name == defaults.gpu_pool, for_cpus=name == defaults.cpu_pool)
+        if (settings := pool.settings) is not None:
+            found.policy, found.fitting = settings.policy, settings.fitting.value
+            found.options.update(settings.options)
+        yield found
 
 
 def _node_gpu(

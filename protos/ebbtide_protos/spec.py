@@ -113,6 +113,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
         needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
+        pool=message.pool,
     )
 
 
@@ -147,6 +148,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
         needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
+        pool=spec.pool,
     )
 
 

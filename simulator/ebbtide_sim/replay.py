@@ -116,7 +116,7 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     state, end = _folded(lines)
     if not state.jobs:
         raise WorkloadError("the journal has no jobs")
-    nodes = tuple(_node(node.facts) for node in state.books.nodes.values())
+    nodes = tuple(_node(node.facts) for node in state.nodes.values())
     if not nodes:
         raise WorkloadError("the journal has no nodes: nothing could run")
     began = min(job.submitted for job in state.jobs.values())

@@ -343,14 +343,14 @@ def test_force_ends_those_who_cannot_go_on_elsewhere():
 def test_a_drain_survives_a_restart_of_master_and_agent():
     made = lab("fifo", node("a", A100), node("b", A100))
     made.tell(drain("a", reason="fans"))
-    since = made.cluster.state.books.nodes["a"].drain.since
+    since = made.cluster.state.nodes["a"].drain.since
     made.tell(node("a", A100, boot_id="boot-2"))
-    assert made.cluster.state.books.nodes["a"].drain.reason == "fans"
+    assert made.cluster.state.nodes["a"].drain.reason == "fans"
     again = Lab("fifo", nodes="")
     for time, event in made.journal:
         again.cluster.replay(event, time)
-    assert again.cluster.state.books.nodes["a"].drain == made.cluster.state.books.nodes["a"].drain
-    assert again.cluster.state.books.nodes["a"].drain.since == since
+    assert again.cluster.state.nodes["a"].drain == made.cluster.state.nodes["a"].drain
+    assert again.cluster.state.nodes["a"].drain.since == since
 
 
 def test_room_kept_on_a_node_that_is_drained_is_given_up():

@@ -80,7 +80,7 @@ def forbidden(made: Lab, job: Job, launch: Launch) -> str:
     """What is wrong with where an attempt starts, looked at anew and one by one."""
     wanted, models = job.spec.needs, set()
     for piece in launch.allocation:
-        node = made.cluster.state.books.nodes[piece.node]
+        node = made.cluster.state.nodes[piece.node]
         checks = {
             "on": not wanted.on or node.id in wanted.on,
             "exclude": node.id not in wanted.exclude and node.id not in job.excluded,
@@ -132,7 +132,7 @@ def lab_of(policy: str, cluster: tuple[e.NodeRegistered, ...]) -> WatchedLab:
 
 def carry_out(made: WatchedLab, step: Any) -> None:
     live = [job for job in made.cluster.state.jobs.values() if job.running]
-    known = made.cluster.state.books.nodes
+    known = made.cluster.state.nodes
     match step:
         case ("end", int() as index) if live:
             made.end(live[index % len(live)], ExitFacts())
@@ -166,7 +166,7 @@ def test_no_job_ever_runs_where_its_needs_forbid_it(policy, cluster, history):
     assert {id: (job.state, job.excluded) for id, job in again.cluster.state.jobs.items()} == {
         id: (job.state, job.excluded) for id, job in made.cluster.state.jobs.items()
     }
-    assert not made.cluster.state.books.problems, InvariantError
+    assert not made.cluster.state.problems, InvariantError
 
 
 def could_start(cluster: tuple[e.NodeRegistered, ...], job: Job, share: int) -> bool:
@@ -221,7 +221,7 @@ def test_all_leave_a_drained_node_by_its_deadline_and_all_come_back(cluster, wan
     made.tell(e.NodeDrained(node=name, deadline=made.now + 300.0))
     made.wait(270.0)
     made.settle()
-    assert not made.cluster.state.books.nodes[name].attempts
+    assert not made.cluster.state.nodes[name].attempts
     made.tell(e.NodeResumed(name))
     for _ in range(len(started) * 2):
         made.settle()

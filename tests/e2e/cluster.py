@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.json_schema import check_json
+
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -56,6 +58,7 @@ class Cluster:
             [*EBB, *arguments], env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds
         )
         assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        check_json(arguments, done.stdout)
         return Result(done.returncode, done.stdout, done.stderr)
 
     def up(self, gpus: str = "4xA100-40GB", *options: str) -> None:
@@ -69,7 +72,7 @@ class Cluster:
 
     def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *more: str) -> None:
         """Start one more agent."""
-        options = [*(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []), *more]
+        options = [*more, *(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else [])]
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:

@@ -16,6 +16,7 @@ from ebbtide_cli.verb import CPUS, SETTING, SIZE, examples
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
         "ebb agent --warm 4",
         "ebb agent --mps off",
+        "ebb agent --pool a100",
         "ebb agent --share-with-foreign",
         "ebb agent --label zone=basement --label disk=nvme --taint gold",
         "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
@@ -49,6 +50,7 @@ from ebbtide_cli.verb import CPUS, SETTING, SIZE, examples
     show_default=True,
     help="Whether jobs on shares of a GPU compute through NVIDIA's MPS (auto: if it is installed).",
 )
+@click.option("--pool", metavar="NAME", default="default", show_default=True, help="Of nodes that it belongs to.")
 @click.option(
     "--share-with-foreign",
     is_flag=True,
@@ -86,6 +88,7 @@ def command(
     ports: str,
     warm: int,
     mps: str,
+    pool: str,
     share_with_foreign: bool,
     labels: tuple[tuple[str, str], ...],
     taints: tuple[str, ...],
@@ -108,6 +111,7 @@ def command(
             ports=ports,
             warm=warm,
             mps=mps,
+            pool=pool,
             share_with_foreign=share_with_foreign,
             labels=labels,
             taints=taints,

@@ -1,4 +1,4 @@
-"""``ebb set``: give jobs another priority or weight."""
+"""``ebb set``: give jobs another priority, weight or pool."""
 
 import click
 from ebbtide_core.limits import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
@@ -12,22 +12,28 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
 
 
-@click.command(epilog=examples("ebb set 17 --priority 5", "ebb set 17 18 --weight 2"))
+@click.command(epilog=examples("ebb set 17 --priority 5", "ebb set 17 18 --weight 2", "ebb set 17 --pool a100"))
 @ids_argument
 @click.option("--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower is more urgent.")
 @click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Of its demand under fair-share.")
+@click.option("--pool", metavar="NAME", help="Nodes that it goes to; one that runs steps aside first.")
 @json_option
 @master_option
 def command(
-    job_ids: tuple[str, ...], priority: int | None, weight: float | None, as_json: bool, master: str | None
+    job_ids: tuple[str, ...],
+    priority: int | None,
+    weight: float | None,
+    pool: str | None,
+    as_json: bool,
+    master: str | None,
 ) -> int:
-    """Give jobs another priority or weight, whether they wait or run. It counts from the next decision on."""
-    if priority is None and weight is None:
-        raise Failure("set: --priority or --weight: one of them is needed", USAGE)
+    """Give jobs another priority, weight or pool, whether they wait or run. It counts from the next decision on."""
+    if priority is None and weight is None and pool is None:
+        raise Failure("set: --priority, --weight or --pool: one of them is needed", USAGE)
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
-        request = client_pb2.ChangeRequest(job_id=job_id, priority=priority, weight=weight, user=user_name())
-        return ask(stub.Change, request)
+        change = client_pb2.ChangeRequest(job_id=job_id, priority=priority, weight=weight, pool=pool, user=user_name())
+        return ask(stub.Change, change)
 
     # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
     return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json)

@@ -69,6 +69,7 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
+    yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)

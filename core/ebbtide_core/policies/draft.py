@@ -131,7 +131,7 @@ class Draft:
         need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
         if job.gpu_mem_bytes and job.own_room is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
-        self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
+        self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:
         """What more than the lack of free GPUs is in the way, in words."""
@@ -166,7 +166,7 @@ class Draft:
         if len(reaching) == len(books.usable):
             return ""
         if not reaching:
-            away = ", ".join(node.id for node in keepers(job, books))
+            away = ", ".join(node.id for node in keepers(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"

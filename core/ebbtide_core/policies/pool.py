@@ -15,9 +15,9 @@ from ebbtide_core.eligible import could_run, largest
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
 from ebbtide_core.policies.draft import Draft
+from ebbtide_core.pools import PoolState
 from ebbtide_core.queues import QueueKey, ShapedQueue
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.state import ClusterState
 from ebbtide_core.work import estimated_at, remaining
 
 Wanted = list[tuple[Job, int]]
@@ -99,7 +99,7 @@ class Member:
 
     __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
 
-    def __init__(self, state: ClusterState, job: Job, planned: Allocation) -> None:
+    def __init__(self, state: PoolState, job: Job, planned: Allocation) -> None:
         self._state = state
         self.job = job
         self.sequence = job.sequence
@@ -161,7 +161,7 @@ class Member:
 class Members:
     """The jobs with GPUs promised to them, in order of arrival."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._known: dict[JobId, Member] = {}
         self._uneven: set[JobId] = set()

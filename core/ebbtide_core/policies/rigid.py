@@ -15,9 +15,9 @@ from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 from ebbtide_core.work import remaining
 
 
@@ -48,7 +48,7 @@ class RigidShortest(Policy):
 
     rigid: ClassVar[bool] = True
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The waiting jobs by work."""
         return ByWork(state)
 
@@ -61,7 +61,7 @@ class RigidShortest(Policy):
 class ByWork:
     """The waiting jobs by the work that they still have to do, and then by arrival; those of unknown work last."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._keys: dict[JobId, QueueKey] = {}
         self.line = ShapedQueue(self._key)

@@ -56,7 +56,7 @@ class ClientServiceStub:
                 _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Explain',
-                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
                 _registered_method=True)
         self.WatchJobs = channel.unary_stream(
@@ -175,7 +175,8 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """With changes, also what would follow from them; nothing is changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -317,7 +318,7 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
@@ -539,7 +540,7 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/Explain',
-            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
             options,
             channel_credentials,

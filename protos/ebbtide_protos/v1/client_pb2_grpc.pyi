@@ -40,7 +40,8 @@ class ClientServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
-    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]
+    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
@@ -78,7 +79,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
-    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
@@ -141,9 +143,10 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Explain(
         self,
-        request: _client_pb2.JobRequest,
+        request: _client_pb2.ExplainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]: ...
+    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]:
+        """With changes, also what would follow from them; nothing is changed."""
 
     @_abc_1.abstractmethod
     def WatchJobs(
