@@ -183,9 +183,9 @@ class Link:
             attempts=self._attempts.statuses(),
             share_with_foreign=self._node.share_with_foreign,
             cgroup=self._node.cgroup,
+            pool=self._node.pool,
             labels=self._node.labels,
             taints=self._node.taints,
-            pool=self._node.pool,
         )
 
     def _note(self, event: str, reason: str) -> None:

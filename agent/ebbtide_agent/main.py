@@ -61,9 +61,9 @@ class AgentOptions:
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
     share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
+    pool: str = "default"  # of nodes that the node belongs to
     labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
     taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
-    pool: str = "default"  # of nodes that the node belongs to
     on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from ebbtide_cli.arrays import gate_facts
 from ebbtide_cli.kinds import drain_facts, needs_facts
 
 Facts = dict[str, Any]
@@ -110,6 +111,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "checkpoint": _checkpoint_facts(job.checkpoint) if job.HasField("checkpoint") else None,
         "suspensions": [_suspension_facts(suspension) for suspension in job.suspensions],
         "attempts": [_attempt_facts(attempt) for attempt in job.attempts],
+        **gate_facts(job),
     }
 
 

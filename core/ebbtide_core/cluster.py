@@ -7,7 +7,7 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ebbtide_core import belonging, draining, gang, interference, limits
+from ebbtide_core import admission, belonging, draining, gang, interference, limits
 from ebbtide_core import events as e
 from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
@@ -25,6 +25,7 @@ from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
 from ebbtide_core.refusals import Refusal as Refusal
 from ebbtide_core.refusals import RefusalKind as RefusalKind
+from ebbtide_core.requeuing import given_up
 from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
@@ -64,6 +65,7 @@ class Cluster:
             pool = self.state.pools[name]
             pool.ranking = known.ranking(pool)
         self._wake_at: float | None = None
+        self._doomed = self.state.gates.doomed
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
@@ -75,6 +77,8 @@ class Cluster:
             self._schedule(now, out)
         else:
             self._take(event, now, out)
+        if self._doomed:
+            self._decide(given_up(self.state), now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)
         if self.state.problems:
@@ -88,9 +92,11 @@ class Cluster:
     def refusal(self, event: Event) -> Refusal | None:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
-            return self._refuse_submit(event.spec)
+            return self._refuse_submit(event)
         if isinstance(event, e.NodeDrained | e.NodeResumed):
             return _refuse_unknown(self.state, event)
+        if isinstance(event, e.ArrayChanged):
+            return self._refuse_limits(event)
         if not isinstance(
             event,
             e.SuspendRequested
@@ -99,6 +105,7 @@ class Cluster:
             | e.JobChanged
             | e.JobMoved
             | e.DrillRequested
+            | e.RequeueRequested
             | e.CancelRequested
             | e.HoldRequested
             | e.ReleaseRequested,
@@ -111,10 +118,8 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if isinstance(event, e.DrillRequested):
-            return _refuse_drill(job)
-        if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+        if (refusal := _refuse_stop(job, event)) is not None:
+            return refusal
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
         if isinstance(event, e.JobChanged):
@@ -240,21 +245,35 @@ class Cluster:
 
     # --- refusals ---
 
-    def _refuse_submit(self, spec: JobSpec) -> Refusal | None:
+    def _refuse_submit(self, event: e.JobSubmitted) -> Refusal | None:
         try:
-            validate(spec)
+            validate(event.spec)
+            admission.check_submit(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
-        if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
-            return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-        pool = spec.pool or DEFAULT_POOL
-        return belonging.refuse_unknown(pool, self.state.settings.pools) or self.impossible(spec, pool=pool)
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
+        pool = event.spec.pool or DEFAULT_POOL
+        unknown = belonging.refuse_unknown(pool, self.state.settings.pools)
+        return unknown or self.impossible(event.spec, pool=pool)
+
+    def _refuse_limits(self, event: e.ArrayChanged) -> Refusal | None:
+        if event.job not in self.state.gates.arrays:
+            return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
+        try:
+            admission.check_limits(self.state, event)
+        except SpecError as error:
+            return Refusal(RefusalKind.INVALID, str(error))
+        return None
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
             check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
+            admission.check_resize(job, event.gpus_min)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
         if job.spec.suspend is SuspendMode.SWAP:
@@ -293,6 +312,12 @@ class Cluster:
         return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None
 
 
+def _unmet(books: Books, spec: JobSpec, share: int) -> str:
+    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
+    return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+
+
 def _refuse_drill(job: Job) -> Refusal | None:
     if job.state is not JobState.RUNNING:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
@@ -308,18 +333,31 @@ def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -
     return None if known else Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
 
 
+def _refuse_stop(job: Job, event: Event) -> Refusal | None:
+    """Why ``job``, which is not over, cannot be asked to step aside."""
+    if isinstance(event, e.RequeueRequested) and not job.running:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has nothing to give up")
+    if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if isinstance(event, e.DrillRequested) and not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    if (
+        isinstance(event, e.SuspendRequested | e.ResizeRequested | e.RequeueRequested)
+        and job.live is not None
+        and not job.preemptible
+    ):
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+    return None
+
+
 def _refuse_change(event: e.JobChanged) -> Refusal | None:
     try:
         check_standing(event.priority, event.weight)
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
     return None
-
-
-def _unmet(books: Books, spec: JobSpec, share: int) -> str:
-    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
-    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
-    return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
 def _with_memory(books: Books, spec: JobSpec) -> int:

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.array_events import ArrayChanged as ArrayChanged
+from ebbtide_core.array_events import DependencyFailed as DependencyFailed
+from ebbtide_core.array_events import JobRequeued as JobRequeued
+from ebbtide_core.array_events import RequeueRequested as RequeueRequested
+from ebbtide_core.arrays import Task
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
@@ -75,13 +80,15 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
 
     job: JobId
     spec: JobSpec
     user: str
     hold: bool = False
     operation_id: str = ""
+    task: Task | None = None
+    again_of: JobId | None = None
 
 
 @frozen
@@ -189,9 +196,9 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
-    pool: str = DEFAULT_POOL
 
 
 @frozen
@@ -436,6 +443,10 @@ JobEvent = (
     | JobChanged
     | JobMoved
     | DrillRequested
+    | RequeueRequested
+    | JobRequeued
+    | DependencyFailed
+    | ArrayChanged
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

@@ -105,6 +105,17 @@ def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
     return job is not None and (job.priority, job.weight) != (event.priority, event.weight)
 
 
+def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
+def _is_another_limit(state: ClusterState, event: e.ArrayChanged) -> bool:
+    array = state.gates.arrays.get(event.job)
+    limits = (event.max_concurrent, event.max_slots)
+    return array is not None and (array.max_concurrent, array.max_slots) != limits
+
+
 FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.AttemptStarted: _may_start,
     e.AttemptSwapped: _may_be_swapped,
@@ -125,5 +136,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
     e.JobMoved: belonging.is_move,
+    e.DependencyFailed: _may_be_given_up,
+    e.ArrayChanged: _is_another_limit,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

@@ -7,7 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import belonging, costs, draining, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import (
+    belonging,
+    costs,
+    draining,
+    foreign,
+    gang,
+    interference,
+    limits,
+    memory,
+    nodes,
+    rates,
+    requeuing,
+    swaps,
+)
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import ITS_TURN, Attempt, Job, StopOrder, Suspension
@@ -58,8 +71,12 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
     job.reason = "held by user" if event.hold else ITS_TURN
     job.story.append((now, event))
     state.add_job(job)
+    if (task := event.task) is not None or spec.after or spec.begin_at or state.gates.limit_users:
+        state.enter_gates(job, task)
+    if event.again_of is not None:
+        job.again_of = event.again_of
     if event.operation_id:
-        state.operations[event.operation_id] = job.id
+        state.operations[event.operation_id] = job.id if task is None else task.array
     state.refresh(job, now)
 
 
@@ -85,6 +102,8 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:
     job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
+    if job.ticket is not None:
+        job.ticket.ask(event.gpus_max)
     if job.claiming:
         state.unplan(job)
 
@@ -109,7 +128,12 @@ def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float)
 
 
 def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
-    del state.jobs[event.job]
+    state.gates.forget(state.jobs.pop(event.job))
+
+
+def _dependency_failed(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
+    if job.live is None:
+        _end_job(state, job, JobState.CANCELLED, event.reason, now)
 
 
 # --- decisions ---
@@ -419,6 +443,9 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.StopRequested: _stop_requested,
     e.WorkResumed: costs.work_resumed,
     e.DrillRequested: _drill,
+    e.RequeueRequested: _drill,
+    e.JobRequeued: requeuing.requeued,
+    e.DependencyFailed: _dependency_failed,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
@@ -449,5 +476,6 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
+    e.ArrayChanged: requeuing.array_changed,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

@@ -122,6 +122,8 @@ def changed(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
         job.queued = None
     if (job.gpus_min, job.gpus_max) != (event.gpus_min, event.gpus_max):
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
+        if job.ticket is not None:
+            job.ticket.ask(event.gpus_max)
     job.gpu_mem_bytes, job.gpu_mem_from = event.mem_bytes, event.reason
 
 

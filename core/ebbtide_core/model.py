@@ -115,8 +115,9 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
-    DRAINED = "node drained"
     MOVED = "moved to another pool"
+    DRAINED = "node drained"
+    REQUEUED = "requeued"
 
     @property
     def final(self) -> bool:

@@ -4,10 +4,9 @@ from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
-from ebbtide_core.model import WHOLE, NodeId
+from ebbtide_core.model import WHOLE, NodeId, gpus
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
-from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -32,8 +31,7 @@ def _about_cluster(event: Event) -> str:
 def _about_node(event: Event) -> str:
     match event:
         case e.NodeRegistered():
-            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
-            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
         case e.NodeDrained():
             return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
         case e.NodeResumed():
@@ -55,10 +53,7 @@ def _about_node(event: Event) -> str:
 def _about_job(event: e.JobEvent) -> str:
     match event:
         case e.JobSubmitted():
-            kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
-            nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
-            nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
-            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
+            return _about_submit(event)
         case e.SuspendRequested():
             return "user asked to suspend it"
         case e.ResumeRequested():
@@ -71,16 +66,55 @@ def _about_job(event: e.JobEvent) -> str:
             return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
-        case e.HoldRequested():
-            return "held by user"
-        case e.ReleaseRequested():
-            return "released by user"
-        case e.JobHeld():
+        case e.JobHeld() | e.DependencyFailed():
             return event.reason
+        case e.HoldRequested() | e.ReleaseRequested() | e.RequeueRequested() | e.JobRequeued() | e.ArrayChanged():
+            return _about_queue(event)
         case e.JobRetired():
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
+
+
+def _about_submit(event: e.JobSubmitted) -> str:
+    kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
+    nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+    nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
+    again = f", again after job {event.again_of}" if event.again_of is not None else ""
+    size = count_range(event.spec.gpus_min, event.spec.gpus_max)
+    return f"submitted by {event.user}: {kind}, {size}{nodes}{_gates(event)}{again}"
+
+
+def _about_queue(
+    event: e.HoldRequested | e.ReleaseRequested | e.RequeueRequested | e.JobRequeued | e.ArrayChanged,
+) -> str:
+    match event:
+        case e.HoldRequested():
+            return "held by user"
+        case e.ReleaseRequested():
+            return "released by user"
+        case e.RequeueRequested():
+            return "user asked for it to go back to the queue"
+        case e.JobRequeued():
+            return f"submitted again, as job {event.again_as}"
+        case e.ArrayChanged():
+            return f"{_limits(event)}{_by(event.user)}"
+
+
+def _gates(event: e.JobSubmitted) -> str:
+    """What it was told to wait for."""
+    task, spec = event.task, event.spec
+    array = f", task {task.index} of array {task.array}" if task is not None else ""
+    return array + "".join(f", after {dependency}" for dependency in spec.after)
+
+
+def _limits(event: e.ArrayChanged) -> str:
+    old, new = gpus(event.old_slots), gpus(event.max_slots)
+    changes = (("jobs", event.old_concurrent, event.max_concurrent), ("GPUs", old, new))
+    words = [
+        f"{what} at a time {before or 'all'} → {after or 'all'}" for what, before, after in changes if before != after
+    ]
+    return ", ".join(words) or "nothing changed"
 
 
 def _by(user: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import belonging, gang, interference, limits, losses, memory, moving, nodes, rates
+from ebbtide_core import belonging, gang, interference, limits, losses, memory, moving, nodes, rates, requeuing
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
@@ -124,6 +124,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
     e.JobMoved: belonging.step_aside,
+    e.RequeueRequested: requeuing.step_aside,
     e.ProgressReported: _progressed,
     e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,

@@ -7,6 +7,7 @@ from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
 from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
@@ -32,6 +33,7 @@ class JobSpec:
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``pool`` is where it goes, empty: where jobs go that name none.
+    It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
     """
@@ -65,8 +67,10 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
-    needs: Needs = NO_NEEDS
     pool: str = ""
+    needs: Needs = NO_NEEDS
+    after: tuple[Dependency, ...] = ()
+    begin_at: float = 0.0
 
     @property
     def elastic(self) -> bool:
@@ -106,6 +110,9 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    _check_number("--begin", spec.begin_at, 0, limits.MAX_BEGIN)
+    if len(spec.after) > limits.MAX_DEPENDENCIES:
+        raise SpecError("--after", f"{len(spec.after)} jobs are over the limit of {limits.MAX_DEPENDENCIES}")
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:

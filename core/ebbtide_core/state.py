@@ -2,11 +2,13 @@
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from ebbtide_core.arrays import Task
 from ebbtide_core.books import Node
+from ebbtide_core.gates import Gates, Ticket
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
-from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
+from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
 from ebbtide_core.pools import Common, PoolState
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.settings import Settings
@@ -42,6 +44,7 @@ class ClusterState:
         self.rates = common.rates
         self.apart = common.apart
         self.curve = common.curve
+        self.gates = Gates(self.jobs, settings.quotas)
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
@@ -99,14 +102,11 @@ class ClusterState:
         """
         if job.moves_to and job.holding is None and job.ending is None:
             self._change_pool(job)
-        new = derive_state(job, self.unreachable)
+        new, ticket = derive_state(job, self.unreachable), job.ticket
         if new is not job.state:
-            if (job.state, new) not in TRANSITIONS:
-                story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
-                raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
-            job.state = new
-            if new in FINISHED:
-                self.unfinished.pop(job.id, None)
+            self._change_state(job, new, now)
+        if ticket is not None:
+            self._pass_gates(ticket, now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
@@ -114,10 +114,24 @@ class ClusterState:
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
+        if ticket is not None:
+            waits = waits and ticket.seated
         if waits or job.queued is not None:
             self._enqueue(pool.queue, job, now, waits)
         if pool.ranking is not None:
             pool.ranking.update(job)
+
+    def _change_state(self, job: Job, new: JobState, now: float) -> None:
+        if (job.state, new) not in TRANSITIONS:
+            story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
+            raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
+        if job.ticket is not None:
+            self.gates.count(job, new)
+        job.state = new
+        if new in FINISHED:
+            self.unfinished.pop(job.id, None)
+            if self.gates.dependents:
+                self._refresh_all(self.gates.ended(job), now)
 
     def _change_pool(self, job: Job) -> None:
         """Have ``job``, which holds nothing and is promised nothing, in the pool where it is to go."""
@@ -131,6 +145,31 @@ class ClusterState:
         self.aside.pop(job.id, None)
         # It comes last of its like there: it was not preempted by anybody of that pool.
         job.pool, job.moves_to, job.returns = job.moves_to, "", False
+
+    def _pass_gates(self, ticket: Ticket, now: float) -> None:
+        """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
+        if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+            self.end_delays(now)
+        others, job = self.gates.update(ticket, now), ticket.job
+        if ticket.bound != job.gpus_max:
+            self.leave_queue(job)  # the queue groups by what is needed
+            job.gpus_max, job.range_changed = ticket.bound, True
+        self._refresh_all(others, now)
+
+    def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
+        for job in jobs:
+            self.refresh(job, now)
+
+    def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
+        """Give the array of that id other limits (see `ebbtide_core.gates`)."""
+        self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
+
+    def enter_gates(self, job: Job, task: Task | None) -> None:
+        """Give a new job, for which there is a gate, its ticket."""
+        job.task = task
+        self.gates.enter(job, task)
+        if job.spec.begin_at:
+            heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
 
     def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
         """Have ``job`` in the queue where it belongs, or not at all."""
@@ -250,11 +289,11 @@ class ClusterState:
         return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
-        """Let the jobs whose back-off is over stand in the queue again."""
+        """Let the jobs whose back-off is over, or whose time has come, stand in the queue, the oldest first."""
+        due = []
         while self._delayed and self._delayed[0][0] <= now:
-            job = self.jobs.get(heapq.heappop(self._delayed)[1])
-            if job is not None:
-                self.refresh(job, now)
+            due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
+        self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""
@@ -282,3 +321,7 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
 def _out_of_range(job: Job) -> bool:
     """Whether the newest attempt has a GPU count that the job may not have any more."""
     return not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence

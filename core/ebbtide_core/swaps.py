@@ -22,6 +22,7 @@ SWAPPED_FOR: Final = frozenset(
         StopCause.DRILLED,
         StopCause.OVERRAN,
         StopCause.INTERFERENCE,
+        StopCause.REQUEUED,
     }
 )
 """Why a job is swapped; for any other reason it is ended."""

@@ -127,9 +127,9 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         address=hello.address,
         known=tuple(AttemptRef(JobId(status.job_id), status.attempt) for status in hello.attempts),
         share_with_foreign=hello.share_with_foreign,
+        pool=hello.pool or DEFAULT_POOL,
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
-        pool=hello.pool or DEFAULT_POOL,
     )
 
 

@@ -14,10 +14,11 @@ from ebbtide_core.model import JobId
 from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_master.arrays import found
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store, StoredEvent
-from ebbtide_master.views import event_message
+from ebbtide_master.views import event_message, reason_of
 
 TOLD_FROM_S: Final = 1.0
 """Waiting for a shorter time is not worth a word."""
@@ -65,14 +66,6 @@ def _told(lines: Iterable[StoredEvent]) -> Iterator[client_pb2.Event]:
             case _:
                 pass
         yield message
-
-
-def found(cluster: Cluster, id: str) -> Job:
-    """The job of that id; `RefusedError` if there is none."""
-    job = cluster.job(JobId(id))
-    if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
-    return job
 
 
 def _explained(
@@ -146,7 +139,7 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
     return client_pb2.Explanation(
         job_id=job.id,
         state=job.state.value,
-        reason=job.reason,
+        reason=reason_of(job),
         needs=explanation.needs,
         ahead=explanation.ahead,
         nodes=[

@@ -1,6 +1,7 @@
 """What clients are shown: messages made from the core's objects."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
 from ebbtide_core.draining import Prospect
 from ebbtide_core.foreign import on_gpu
+from ebbtide_core.gates import held_back
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
@@ -21,21 +23,22 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store import StoredEvent
 
-_STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
+STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 
 def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight)
+    asked = job.gpus_max if job.ticket is None else job.ticket.asked
+    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight)
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,
         spec=spec_to_message(spec),
         user=job.user,
-        state=_STATES[job.state],
-        reason=job.reason,
+        state=STATES[job.state],
+        reason=reason_of(job),
         held_by=job.held_by.value if job.held_by is not None else "",
         preemptible=job.preemptible,
         gpus_allocated=parts_to_share(allocation.share if allocation is not None else 0),
@@ -62,10 +65,27 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
         steps_per_s=speed_now(job),
-        excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
         pool=job.pool,
         moves_to=job.moves_to,
+        excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
+        array=job.task.array if job.task is not None else "",
+        index=job.task.index if job.task is not None else 0,
+        params=job.task.params if job.task is not None else {},
+        again_of=job.again_of or "",
+        again_as=job.again_as or "",
     )
+
+
+def reason_of(job: Job) -> str:
+    """Why it is as it is: the gate that holds it back, if one does."""
+    return held_back(job, _written) or job.reason
+
+
+def _written(seconds: float) -> str:
+    """A time of this day, or another, as the clocks here show it."""
+    moment = time.localtime(seconds)
+    today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
 
 
 def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
@@ -184,11 +204,11 @@ def node_message(
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
         cgroup=hello.cgroup if hello is not None else None,
+        pool=facts.pool,
+        moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
         labels=facts.labels,
         taints=facts.taints,
         drain=_drain_message(node.drain),
-        pool=facts.pool,
-        moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
     )
 
 
@@ -216,7 +236,7 @@ def node_job_message(found: Prospect) -> client_pb2.NodeJob:
         job_id=job.id,
         name=job.spec.name,
         user=job.user,
-        state=_STATES[job.state],
+        state=STATES[job.state],
         fate=found.fate.name.lower(),
         text=found.fate.value,
         at=found.at,

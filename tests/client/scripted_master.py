@@ -58,6 +58,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
         self.learned = client_pb2.SubmitReply()
+        self.again: client_pb2.Job | None = None
         self.dying = 0
         self.mute = 0
         self.behind_s = 0.0
@@ -117,6 +118,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
 
     def Release(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Release", request, context)
+
+    def Requeue(self, request: client_pb2.RequeueRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        self._note("Requeue", request, context)
+        return self.again if self.again is not None else self._find(request.job_id, context)
 
     def ShowStory(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.StoryReply:
         self._one("ShowStory", request, context)

@@ -72,7 +72,7 @@ class Cluster:
 
     def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *more: str) -> None:
         """Start one more agent."""
-        options = [*more, *(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else [])]
+        options = [*(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []), *more]
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:

@@ -324,17 +324,6 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
-    def test_what_a_job_needs_and_which_nodes_are_out_of_service_is_known_again(self, tmp_path: Path) -> None:
-        cluster = Cluster(create_policy("fitgpp", {}))
-        with golden("journal-1-drains", tmp_path / "journal.db") as store:
-            for line in store.events():
-                cluster.replay(line.event, line.time)
-        job, nodes = cluster.state.jobs["1"], cluster.state.nodes
-        assert (job.state.value, job.choosy, job.excluded) == ("PENDING", True, {"a"})
-        assert job.spec.needs.select[0].values == ("lab", "den")
-        assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
-        assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
-
     @pytest.mark.parametrize("configured", [True, False])
     def test_who_was_moved_is_in_its_pool_again_configured_or_not(self, tmp_path: Path, configured: bool) -> None:
         big = {"big": PoolSettings(policy="priority")} if configured else {}
@@ -351,6 +340,42 @@ class TestGoldenJournal:
         }
         assert [*cluster.state.pools["big"].books.nodes] == ["b"]
 
+    def test_what_a_job_needs_and_which_nodes_are_out_of_service_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-drains", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job, nodes = cluster.state.jobs["1"], cluster.state.nodes
+        assert (job.state.value, job.choosy, job.excluded) == ("PENDING", True, {"a"})
+        assert job.spec.needs.select[0].values == ("lab", "den")
+        assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
+        assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
+
+    def test_who_was_held_back_is_held_back_again_and_who_was_given_up_is_over(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-arrays", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        jobs, array = cluster.state.jobs, cluster.state.gates.arrays[JobId("100")]
+        assert {id: job.state.value for id, job in jobs.items() if job.state.finished} == {
+            "100.0": "FAILED",
+            "4": "CANCELLED",
+        }
+        assert (array.max_concurrent, array.unfinished, jobs["100.0"].again_as, jobs["6"].again_of) == (
+            2,
+            2,
+            "6",
+            "100.0",
+        )
+        assert [job.ticket is None or job.ticket.seated for job in jobs.values()] == [
+            False,
+            True,
+            True,
+            False,
+            True,
+            True,
+        ]
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -362,8 +387,9 @@ class TestGoldenJournal:
             "journal-1-foreign",
             "journal-1-memory",
             "journal-1-rates",
-            "journal-1-drains",
             "journal-1-pools",
+            "journal-1-drains",
+            "journal-1-arrays",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

@@ -5,13 +5,13 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import pools, resources, running, standing, stepping_aside, whereabouts
+from ebbtide_cli.submitting import array, pools, resources, running, standing, stepping_aside, waiting, whereabouts
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, resources, pools, whereabouts, standing, stepping_aside)
+TOPICS: Final[tuple[Topic, ...]] = (running, resources, pools, whereabouts, standing, stepping_aside, waiting, array)
 """In the order in which the help shows their options."""
 
 

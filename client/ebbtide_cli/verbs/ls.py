@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.arrays import counts_words, indices_words
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import CLASSES, job_facts, state_of
 from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
@@ -22,14 +23,15 @@ ELASTIC = ("NAME", "NODE", "REASON")
 SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
-@click.command(epilog=examples("ebb ls", "ebb ls --all --json"))
+@click.command(epilog=examples("ebb ls", "ebb ls --tasks", "ebb ls --all --json"))
 @click.option("--all", "finished_too", is_flag=True, help="Show finished jobs too.")
+@click.option("--tasks", is_flag=True, help="Show each task of an array (--json always does).")
 @json_option
 @master_option
-def command(finished_too: bool, as_json: bool, master: str | None) -> None:
-    """List jobs with their progress."""
+def command(finished_too: bool, tasks: bool, as_json: bool, master: str | None) -> None:
+    """List jobs with their progress; an array is one line."""
     with connected(master) as stub:
-        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too)).jobs
+        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too, folded=not (tasks or as_json))).jobs
     if as_json:
         print_json([job_facts(job) for job in jobs])
     elif jobs:
@@ -48,6 +50,8 @@ def command(finished_too: bool, as_json: bool, master: str | None) -> None:
 
 
 def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+    if job.HasField("tasks"):
+        return _array_row(job, pools=pools)
     return (
         job.job_id,
         job.spec.name,
@@ -60,4 +64,21 @@ def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
         times_words(job),
         node_words(job),
         job.reason,
+    )
+
+
+def _array_row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+    """In the place of a reason, how many tasks are in which state."""
+    return (
+        job.job_id,
+        f"{job.spec.name} {indices_words(job.tasks)}",
+        job.user,
+        state_of(job),
+        gpus_words(job),
+        ("-", None),
+        *((job.pool,) if pools else ()),
+        CLASSES[job.spec.job_class],
+        times_words(job),
+        "-",
+        counts_words(job.tasks),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 
 from ebbtide_master.config.pools import read_pools
+from ebbtide_master.config.quotas import read_quotas
 from ebbtide_master.config.table import ConfigError, Table
 
 
@@ -42,6 +43,6 @@ def _read(values: Mapping[str, object]) -> Config:
     for key, pool in defaults.items():
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
-    settings = Settings(pools=pools, **defaults)
+    settings = Settings(pools=pools, quotas=read_quotas(file), **defaults)
     file.finish()
     return Config(settings=settings, names_default_pool=DEFAULT_POOL in read)

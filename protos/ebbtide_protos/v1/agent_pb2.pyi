@@ -270,9 +270,9 @@ class Hello(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
-    POOL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -330,9 +330,9 @@ class Hello(_message.Message):
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         share_with_foreign: _builtins.bool = ...,
         cgroup: _builtins.str = ...,
+        pool: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
-        pool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -3,6 +3,9 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+it, at once, and the job that is replied stands for them (see Job.tasks).
+
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
 does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is stopping.
 """
@@ -33,6 +36,9 @@ class SubmitRequest(_message.Message):
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
     hold: _builtins.bool
     operation_id: _builtins.str
     """chosen by the client; at most 64 characters"""
@@ -40,8 +46,16 @@ class SubmitRequest(_message.Message):
     """check only"""
     user: _builtins.str
     """who submits; trusted on loopback only"""
+    max_concurrent: _builtins.int
+    """tasks of it at a time; 0: all"""
+    max_slots: _builtins.int
+    """whole GPUs of it at a time; 0: as many as there are"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArrayTask]:
+        """if there are any: an array, with these tasks"""
+
     def __init__(
         self,
         *,
@@ -50,14 +64,62 @@ class SubmitRequest(_message.Message):
         operation_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         user: _builtins.str = ...,
+        tasks: _abc.Iterable[Global___ArrayTask] | None = ...,
+        max_concurrent: _builtins.int = ...,
+        max_slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "hold", b"hold", "operation_id", b"operation_id", "spec", b"spec", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "hold", b"hold", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "operation_id", b"operation_id", "spec", b"spec", "tasks", b"tasks", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
+
+@_typing.final
+class ArrayTask(_message.Message):
+    """One task of an array. A param called lr stands as {lr} in the command, and is EBB_PARAM_LR in its environment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParamsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    @_builtins.property
+    def params(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        params: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayTask: _TypeAlias = ArrayTask  # noqa: Y015
 
 @_typing.final
 class SubmitReply(_message.Message):
@@ -111,6 +173,37 @@ class JobRequest(_message.Message):
 Global___JobRequest: _TypeAlias = JobRequest  # noqa: Y015
 
 @_typing.final
+class RequeueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    failed: _builtins.bool
+    """of an array: only its tasks that failed"""
+    operation_id: _builtins.str
+    """as in a submit"""
+    user: _builtins.str
+    """who asks; trusted on loopback only"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        failed: _builtins.bool = ...,
+        operation_id: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "job_id", b"job_id", "operation_id", b"operation_id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequeueRequest: _TypeAlias = RequeueRequest  # noqa: Y015
+
+@_typing.final
 class ResizeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -146,6 +239,8 @@ class ChangeRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     priority: _builtins.int
     """unset: stays as it is"""
@@ -153,6 +248,10 @@ class ChangeRequest(_message.Message):
     user: _builtins.str
     """who asks; trusted on loopback only"""
     pool: _builtins.str
+    max_concurrent: _builtins.int
+    """of an array: tasks at a time; 0: all"""
+    max_slots: _builtins.int
+    """of an array: whole GPUs at a time; 0: as many as there are"""
     def __init__(
         self,
         *,
@@ -161,17 +260,27 @@ class ChangeRequest(_message.Message):
         weight: _builtins.float | None = ...,
         user: _builtins.str = ...,
         pool: _builtins.str | None = ...,
+        max_concurrent: _builtins.int | None = ...,
+        max_slots: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "pool", b"pool", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent", "_max_slots", b"_max_slots", "_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "pool", b"pool", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "job_id", b"job_id", "pool", b"pool", "priority", b"priority", "user", b"user", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent", "_max_slots", b"_max_slots", "_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "job_id", b"job_id", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "pool", b"pool", "priority", b"priority", "user", b"user", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_concurrent: _TypeAlias = _typing.Literal["max_concurrent"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrent: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent"]  # noqa: Y015
+    _WhichOneofReturnType__max_slots: _TypeAlias = _typing.Literal["max_slots"]  # noqa: Y015
+    _WhichOneofArgType__max_slots: _TypeAlias = _typing.Literal["_max_slots", b"_max_slots"]  # noqa: Y015
     _WhichOneofReturnType__pool: _TypeAlias = _typing.Literal["pool"]  # noqa: Y015
     _WhichOneofArgType__pool: _TypeAlias = _typing.Literal["_pool", b"_pool"]  # noqa: Y015
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent) -> _WhichOneofReturnType__max_concurrent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_slots) -> _WhichOneofReturnType__max_slots | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pool) -> _WhichOneofReturnType__pool | None: ...
     @_typing.overload
@@ -209,16 +318,26 @@ class ListJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ALL_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     """finished ones too"""
+    folded: _builtins.bool
+    """an array that has an unfinished task, or with `all` any, is one job (see Job.tasks)"""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only these, finished or not; the tasks of an array each"""
+
     def __init__(
         self,
         *,
         all: _builtins.bool = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        folded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "folded", b"folded", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,6 +616,26 @@ class Job(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ParamsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
@@ -528,9 +667,15 @@ class Job(_message.Message):
     GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
-    EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
+    EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    AGAIN_OF_FIELD_NUMBER: _builtins.int
+    AGAIN_AS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -565,6 +710,14 @@ class Job(_message.Message):
     """where it is now"""
     moves_to: _builtins.str
     """the pool where it goes once it has stepped aside; empty: none"""
+    array: _builtins.str
+    """that it is a task of; empty: of none"""
+    index: _builtins.int
+    """in it"""
+    again_of: _builtins.str
+    """the job that it was requeued from"""
+    again_as: _builtins.str
+    """the job that it was requeued as"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -586,6 +739,14 @@ class Job(_message.Message):
     @_builtins.property
     def excluded_nodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """where it does not run any more, and why"""
+
+    @_builtins.property
+    def params(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """that it stands for"""
+
+    @_builtins.property
+    def tasks(self) -> Global___TaskCounts:
+        """set: this is not one job, but the tasks of an array, as `job_id` names them"""
 
     def __init__(
         self,
@@ -621,13 +782,19 @@ class Job(_message.Message):
         gpu_mem_from: _builtins.str = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
         steps_per_s: _builtins.float | None = ...,
-        excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
+        excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        array: _builtins.str = ...,
+        index: _builtins.int = ...,
+        params: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tasks: Global___TaskCounts | None = ...,
+        again_of: _builtins.str = ...,
+        again_as: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "moves_to", b"moves_to", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -655,6 +822,60 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__steps_per_s) -> _WhichOneofReturnType__steps_per_s | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class TaskCounts(_message.Message):
+    """How many tasks of an array are in which state (PENDING, …). The job that they stand in has what they have together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDICES_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
+    indices: _builtins.str
+    """0-9,12"""
+    max_concurrent: _builtins.int
+    """0: no limit"""
+    max_slots: _builtins.int
+    """0: no limit"""
+    @_builtins.property
+    def states(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        indices: _builtins.str = ...,
+        states: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        max_concurrent: _builtins.int = ...,
+        max_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["indices", b"indices", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskCounts: _TypeAlias = TaskCounts  # noqa: Y015
 
 @_typing.final
 class Rate(_message.Message):
@@ -1193,11 +1414,11 @@ class Node(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    MOVES_TO_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
-    POOL_FIELD_NUMBER: _builtins.int
-    MOVES_TO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
@@ -1243,11 +1464,11 @@ class Node(_message.Message):
         last_seen: _builtins.float = ...,
         version: _builtins.str = ...,
         cgroup: _builtins.str | None = ...,
+        pool: _builtins.str = ...,
+        moves_to: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
         drain: Global___NodeDrain | None = ...,
-        pool: _builtins.str = ...,
-        moves_to: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -114,6 +114,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Requeue = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Requeue',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.SerializeToString,
@@ -252,6 +257,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Requeue(self, request, context):
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -374,6 +386,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'Requeue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Requeue,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
@@ -838,6 +855,33 @@ class ClientService:
             target,
             '/ebbtide.v1.ClientService/Release',
             ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Requeue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Requeue',
+            ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
             options,
             channel_credentials,

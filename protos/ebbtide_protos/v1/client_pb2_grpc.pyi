@@ -3,6 +3,9 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+it, at once, and the job that is replied stands for them (see Job.tasks).
+
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
 does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is stopping.
 """
@@ -58,6 +61,8 @@ class ClientServiceStub:
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
     Hold: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    Requeue: _grpc.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
@@ -97,6 +102,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
     Hold: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    Requeue: _aio.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]  # type: ignore[assignment]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
@@ -229,6 +236,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.JobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def Requeue(
+        self,
+        request: _client_pb2.RequeueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]:
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
 
     @_abc_1.abstractmethod
     def ListNodes(
