@@ -29,6 +29,7 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
+        "node": "Take nodes out of service, and put them back",
         "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",
         "doctor": "Check this node, and say what to do about what is wrong",

@@ -5,6 +5,8 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar, Final
 
 from ebbtide_core.array_events import ArrayChanged as ArrayChanged
@@ -31,6 +33,10 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
 from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
@@ -121,6 +127,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -133,6 +149,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -164,6 +181,7 @@ class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
     With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    ``labels`` and ``taints`` are what its administrator says of it (see `ebbtide_core.needs`).
     """
 
     node: NodeId
@@ -178,6 +196,9 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @frozen
@@ -335,7 +356,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -344,6 +366,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -355,6 +378,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -416,6 +440,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen
@@ -452,6 +477,7 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
     | RequeueRequested
     | JobRequeued
@@ -483,10 +509,13 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | NodeExcluded
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
+NodeEvent = (
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+)
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

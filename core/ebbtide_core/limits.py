@@ -42,6 +42,8 @@ MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024
+MAX_NEEDS: Final = 64
+"""Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
 MAX_METRICS: Final = 32
 """That a job may report beside its loss."""

@@ -22,10 +22,20 @@ def _about_cluster(event: Event) -> str:
             return "the cluster is going down: every attempt is asked to stop"
         case e.Unquiesced():
             return "jobs may start again"
-        case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
         case e.SchedulingDue():
             return "time to look at everything again"
+        case _:
+            return _about_node(event)
+
+
+def _about_node(event: Event) -> str:
+    match event:
+        case e.NodeRegistered():
+            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+        case e.NodeDrained():
+            return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
+        case e.NodeResumed():
+            return f"put into service again{_by(event.user)}"
         case e.NodeDisconnected():
             return "its connection broke; it may be back in a moment"
         case e.NodeLost():
@@ -52,10 +62,10 @@ def _about_job(event: e.JobEvent) -> str:
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
         case e.DrillRequested():
             return "user asked for a drill: to step aside and come back at once"
-        case e.JobChanged():
-            return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
+        case e.JobChanged() | e.JobMoved():
+            return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
-            return f"user asked to cancel it{' at once' if event.now else ''}"
+            return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
         case e.RungReached():
             value = "no number" if event.value is None else f"{event.value:.6g}"
             return f"reached the rung at {event.steps} steps with {value}"
@@ -91,7 +101,7 @@ def _about_queue(
         case e.JobRequeued():
             return f"submitted again, as job {event.again_as}"
         case e.ArrayChanged():
-            return f"{_limits(event)}{f' by {event.user}' if event.user else ''}"
+            return f"{_limits(event)}{_by(event.user)}"
 
 
 def _gates(event: e.JobSubmitted) -> str:
@@ -110,7 +120,19 @@ def _limits(event: e.ArrayChanged) -> str:
     return ", ".join(words) or "nothing changed"
 
 
-def _changes(event: e.JobChanged) -> str:
+def _by(user: str) -> str:
+    return f" by {user}" if user else ""
+
+
+def _marks(event: e.NodeRegistered) -> str:
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(event.labels.items()))
+    taints = f", tainted {', '.join(event.taints)}" if event.taints else ""
+    return f"{f', {labels}' if labels else ''}{taints}"
+
+
+def _changes(event: e.JobChanged | e.JobMoved) -> str:
+    if isinstance(event, e.JobMoved):
+        return f"pool {event.old_pool} → {event.pool}"
     changes = (("priority", event.old_priority, event.priority), ("weight", event.old_weight, event.weight))
     words = [f"{what} {old:g} → {new:g}" for what, old, new in changes if old != new]
     return ", ".join(words) or "nothing changed"
@@ -121,7 +143,8 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptPlaced():
             # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
             _, semicolon, more = event.reason.partition(";")
-            return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            return placed + _until_then(event.waited)
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
@@ -146,11 +169,16 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"
         case e.RoomClaimed():
-            return f"{where(event.allocation)} kept for it: {event.reason}"
+            return f"{where(event.allocation)} kept for it: {event.reason}{_until_then(event.waited)}"
         case e.ClaimDropped():
             return f"gave up the room kept for it: {event.reason}"
         case _:
             return _about_swap(event)
+
+
+def _until_then(waited: str) -> str:
+    """Why it had waited, if it had to."""
+    return f" (until then: {waited})" if waited else ""
 
 
 def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
@@ -182,9 +210,11 @@ def _about_swap(event: Event) -> str:
         case e.AttemptSwapped():
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
-            return f"attempt {event.attempt} is {event.reason}"
+            return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.NodeExcluded():
+            return f"not to run on node {event.node} any more: {event.reason}"
         case _:
             return type(event).__name__
 

@@ -11,19 +11,13 @@ from ebbtide_core.asha import Asha
 from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
+from ebbtide_core.spec_error import SpecError as SpecError
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-
-
-class SpecError(ValueError):
-    """A job that cannot be accepted: ``field`` is the option at fault, the message names the limit."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
 
 
 @frozen(kw_only=True)
@@ -39,9 +33,11 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``pool`` is where it goes, empty: where jobs go that name none.
     With ``asha`` a task is compared with the others of its array, and goes on while it is among the best.
     It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
+    ``needs`` are of a node's kind, and of its GPUs'.
     """
 
     command: tuple[str, ...]
@@ -73,6 +69,8 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    pool: str = ""
+    needs: Needs = NO_NEEDS
     after: tuple[Dependency, ...] = ()
     begin_at: float = 0.0
     asha: Asha | None = None
@@ -126,6 +124,8 @@ def validate(spec: JobSpec) -> None:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
+    if spec.needs is not NO_NEEDS:
+        check_needs(spec.needs, spec.gpus_max)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 

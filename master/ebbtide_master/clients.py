@@ -6,17 +6,17 @@ from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
+from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.effect import missing_effects
 from ebbtide_core.events import Event
-from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.spec import share_to_parts, spec_from_message
-from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.arrays import (
@@ -33,18 +33,20 @@ from ebbtide_master.arrays import (
 )
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.requeue import Requeues
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
+class Clients(Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -67,7 +69,7 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
-        spec = spec_from_message(request.spec)
+        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
             raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
         _check_user(request.user)
@@ -113,14 +115,21 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
         return await self._wish(request.job_id, e.DrillRequested)
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
-        """Give a job another priority or weight. One that has them already is what was wished for."""
+        """Give a job another priority, weight or pool. One that has them already is what was wished for."""
         _check_user(request.user)
         if request.HasField("max_concurrent") or request.HasField("max_slots"):
             return await self.change_limits(request)
         changes: list[e.JobChanged] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            for change in wishes(cluster, request.job_id, lambda id: _changed(cluster.job(id), id, request)):
+            def changed(id: JobId) -> e.JobChanged:
+                return _changed(cluster.job(id), id, request)
+
+            # All of it, or nothing: what is refused comes first.
+            jobs = named(cluster, request.job_id)
+            if request.HasField("pool") and all(cluster.refusal(changed(job.id)) is None for job in jobs):
+                yield from wishes(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))
+            for change in wishes(cluster, request.job_id, changed):
                 assert isinstance(change, e.JobChanged)
                 changes.append(change)
                 yield change
@@ -138,7 +147,7 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
         def facts(cluster: Cluster) -> Iterable[Event]:
             if (jobs := named(cluster, request.job_id)) and all(job.state is JobState.CANCELLED for job in jobs):
                 return []
-            return wishes(cluster, request.job_id, lambda id: e.CancelRequested(id, request.now))
+            return wishes(cluster, request.job_id, lambda id: _cancelled(cluster.job(id), id, request))
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
 
@@ -160,21 +169,6 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job."""
         return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
-
-    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
-        await self._loop.ask(lambda cluster: found(cluster, request.job_id))
-        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
-        return client_pb2.StoryReply(events=[event_message(line) for line in stored])
-
-    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
-
-        def explained(cluster: Cluster) -> client_pb2.Explanation:
-            job, now = found(cluster, request.job_id), self._clock.now()
-            return explanation_message(job, explain(cluster.state, job, now))
-
-        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
@@ -276,10 +270,12 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
 
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
-            known = cluster.state.books.nodes
+            known = cluster.state.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            return client_pb2.ListNodesReply(
+                nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now), pools=pool_messages(cluster.state)
+            )
 
         return await self._loop.ask(reply)
 
@@ -292,6 +288,7 @@ class Clients(Requeues, Limits, client_pb2_grpc.ClientServiceServicer):
             message.recovering = bool(cluster.state.awaited)
             message.jobs_unfinished = len(cluster.state.unfinished)
             message.now = self._clock.now()
+            message.pools.extend(pool_messages(cluster.state))
             return message
 
         return await self._loop.ask(info)
@@ -350,6 +347,15 @@ def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e
     priority = request.priority if request.HasField("priority") else old_priority
     weight = request.weight if request.HasField("weight") else old_weight
     return e.JobChanged(id, priority, weight, old_priority, old_weight, request.user)
+
+
+def _moved(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobMoved:
+    return e.JobMoved(id, request.pool, "" if job is None else job.pool, request.user)
+
+
+def _cancelled(job: Job | None, id: JobId, request: client_pb2.CancelRequest) -> e.CancelRequested:
+    """With what it waited for until then."""
+    return e.CancelRequested(id, request.now, job.reason if job is not None and job.waiting else "")
 
 
 def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:

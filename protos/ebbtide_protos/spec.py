@@ -8,8 +8,10 @@ from ebbtide_core import limits
 from ebbtide_core.asha import Asha, Mode
 from ebbtide_core.dependency import AfterKind, Dependency
 from ebbtide_core.model import ExitZero, JobClass, JobId, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.needs import needs_from_message, needs_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -123,6 +125,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        pool=message.pool,
+        needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
         after=tuple(Dependency(JobId(one.job_id), _known("--after", _AFTER, one.kind)) for one in message.after),
         begin_at=message.begin_at,
         asha=_asha(message.asha) if message.HasField("asha") else None,
@@ -159,6 +163,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        pool=spec.pool,
+        needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
         after=[job_pb2.Dependency(job_id=one.job, kind=_AFTER_MESSAGES[one.kind]) for one in spec.after],
         begin_at=spec.begin_at,
         asha=None if spec.asha is None else _asha_message(spec.asha),

@@ -76,7 +76,7 @@ def test_set_says_what_has_no_effect_and_grants_it(ebb, master):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([], "--priority, --weight, --max-concurrent or --max-slots"),
+        ([], "--priority, --weight, --pool, --max-concurrent or --max-slots"),
         (["--priority", "0"], "1<=x<=99"),
         (["--priority", "soon"], "--priority"),
         (["--weight", "0"], "0.001<=x<=1000"),

@@ -191,7 +191,7 @@ class Gates(RuleBasedStateMachine):
 
     @invariant()
     def only_who_has_a_seat_is_in_the_queue(self):
-        queued = {job.id for job in self.lab.cluster.state.queue}
+        queued = {job.id for job in self.lab.cluster.state.pools["default"].queue}
         for job in self.model.jobs.values():
             wants = job.waiting and job.planned is None and job.not_before <= self.lab.now
             assert (job.id in queued) == (wants and (job.ticket is None or job.ticket.seated)), job.id

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from ebbtide_cli.drawing import Cell
 
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
+DEFAULT_POOL = "default"
+POOL_AT = TITLES.index("CLASS")
+"""Where the pool stands, if any job is in another than that one."""
 ELASTIC = ("NAME", "NODE", "REASON")
-SPARE = ("CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
+SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
 @click.command(epilog=examples("ebb ls", "ebb ls --tasks", "ebb ls --all --json"))
@@ -34,14 +37,21 @@ def command(finished_too: bool, tasks: bool, as_json: bool, master: str | None) 
     elif jobs:
         from ebbtide_cli.drawing import print_list
 
-        print_list(TITLES, map(_row, jobs), elastic=ELASTIC, spare=SPARE)
+        pools = any(job.pool not in ("", DEFAULT_POOL) for job in jobs)
+        titles = (*TITLES[:POOL_AT], "POOL", *TITLES[POOL_AT:]) if pools else TITLES
+        print_list(
+            titles,
+            [_row(job, pools=pools) for job in jobs],
+            elastic=ELASTIC,
+            spare=[name for name in SPARE if name in titles],
+        )
     else:
         print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
 
 
-def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
+def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
     if job.HasField("tasks"):
-        return _array_row(job)
+        return _array_row(job, pools=pools)
     return (
         job.job_id,
         job.spec.name,
@@ -49,6 +59,7 @@ def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
         state_of(job),
         gpus_words(job),
         (progress_words(job), done(job)),
+        *((job.pool,) if pools else ()),
         CLASSES[job.spec.job_class],
         times_words(job),
         node_words(job),
@@ -56,7 +67,7 @@ def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
     )
 
 
-def _array_row(job: client_pb2.Job) -> "tuple[Cell, ...]":
+def _array_row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
     """In the place of a reason, how many tasks are in which state."""
     return (
         job.job_id,
@@ -65,6 +76,7 @@ def _array_row(job: client_pb2.Job) -> "tuple[Cell, ...]":
         state_of(job),
         gpus_words(job),
         ("-", None),
+        *((job.pool,) if pools else ()),
         CLASSES[job.spec.job_class],
         times_words(job),
         "-",

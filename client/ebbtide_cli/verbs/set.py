@@ -1,4 +1,4 @@
-"""``ebb set``: give jobs another priority or weight, and arrays other limits."""
+"""``ebb set``: give jobs another priority, weight or pool, and arrays other limits."""
 
 from typing import Any
 
@@ -16,10 +16,18 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
 
 
-@click.command(epilog=examples("ebb set 17 --priority 5", "ebb set 17 18 --weight 2", "ebb set 17 --max-concurrent 4"))
+@click.command(
+    epilog=examples(
+        "ebb set 17 --priority 5",
+        "ebb set 17 18 --weight 2",
+        "ebb set 17 --pool a100",
+        "ebb set 17 --max-concurrent 4",
+    )
+)
 @ids_argument
 @click.option("--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower is more urgent.")
 @click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Of its demand under fair-share.")
+@click.option("--pool", metavar="NAME", help="Nodes that it goes to; one that runs steps aside first.")
 @click.option(
     "--max-concurrent", type=click.IntRange(0, MAX_ARRAY_TASKS), help="Of an array: tasks at a time; 0 for all."
 )
@@ -29,13 +37,15 @@ from ebbtide_cli.wishes import grant
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wanted: Any) -> int:
-    """Give jobs another priority or weight, and arrays other limits, whether they wait or run.
+    """Give jobs another priority, weight or pool, and arrays other limits, whether they wait or run.
 
     It counts from the next decision on. If it does nothing as things are, one line on stderr says why (with --json:
     "effect").
     """
     if all(value is None for value in wanted.values()):
-        raise Failure("set: --priority, --weight, --max-concurrent or --max-slots: one of them is needed", USAGE)
+        raise Failure(
+            "set: --priority, --weight, --pool, --max-concurrent or --max-slots: one of them is needed", USAGE
+        )
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
         job = ask(stub.Change, client_pb2.ChangeRequest(job_id=job_id, user=user_name(), **wanted))

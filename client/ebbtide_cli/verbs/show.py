@@ -20,6 +20,7 @@ from ebbtide_cli.facts import (
     state_of,
 )
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
+from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
@@ -102,10 +103,13 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
+    yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    for name, why in sorted(job.excluded_nodes.items()):
+        yield "not on node", f"{name}: {why}"
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
     yield "array", f"{job.array}, task {job.index}" if job.array else ""
@@ -132,6 +136,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
     yield "nodes", f"1-{spec.max_nodes}" if spec.max_nodes > 1 else str(spec.nodes) if spec.nodes > 1 else ""
+    yield "needs", needs_words(spec.needs)
     yield "checkpoints", "copied to nodes that cannot read them" if spec.move_checkpoints else ""
     yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
     yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""

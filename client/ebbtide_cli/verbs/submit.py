@@ -35,6 +35,8 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
+        "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
+        "ebb submit --require-path /data/imagenet --exclude ws3 -- python train.py",
         "ebb submit --move-checkpoints -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",

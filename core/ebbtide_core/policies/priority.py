@@ -30,9 +30,9 @@ from ebbtide_core.policies.fitgpp import PAPER_S, Scores
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.victims import may_be_preempted, preempt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Priority(Policy):
 
         return ShapedQueue(by_urgency, lambda job: (fits(job), urgency(job), job.preemptible))
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who runs, by priority and start; for EASY backfill, also by when they leave."""
         scores = Scores(PAPER_S, state.books, _anybody) if self.victims == "cheapest" else None
         return _Running(Slots(self.urgency), Leaving(state) if self.backfill == "easy" else None, scores)

@@ -56,7 +56,7 @@ class ClientServiceStub:
                 _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Explain',
-                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
                 _registered_method=True)
         self.WatchJobs = channel.unary_stream(
@@ -134,6 +134,21 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/DrainNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.ResumeNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ResumeNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.WatchNode = channel.unary_stream(
+                '/ebbtide.v1.ClientService/WatchNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
 
 
 class ClientServiceServicer:
@@ -165,7 +180,8 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """With changes, also what would follow from them; nothing is changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -268,6 +284,27 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Take a node out of service; nothing new starts there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeNode(self, request, context):
+        """Put it into service again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchNode(self, request, context):
+        """A node now, and whenever who is there changes; ends when nobody is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -293,7 +330,7 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
@@ -370,6 +407,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Quiesce,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'ResumeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'WatchNode': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -505,7 +557,7 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/Explain',
-            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
             options,
             channel_credentials,
@@ -912,6 +964,87 @@ class ClientService:
             '/ebbtide.v1.ClientService/Quiesce',
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/DrainNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ResumeNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/WatchNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,7 +43,8 @@ class ClientServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
-    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]
+    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
@@ -68,6 +69,12 @@ class ClientServiceStub:
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """Put it into service again."""
+    WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """A node now, and whenever who is there changes; ends when nobody is."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -77,7 +84,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
-    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
@@ -102,6 +110,12 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Put it into service again."""
+    WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """A node now, and whenever who is there changes; ends when nobody is."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -136,9 +150,10 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Explain(
         self,
-        request: _client_pb2.JobRequest,
+        request: _client_pb2.ExplainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]: ...
+    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]:
+        """With changes, also what would follow from them; nothing is changed."""
 
     @_abc_1.abstractmethod
     def WatchJobs(
@@ -253,5 +268,29 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _client_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Take a node out of service; nothing new starts there."""
+
+    @_abc_1.abstractmethod
+    def ResumeNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Put it into service again."""
+
+    @_abc_1.abstractmethod
+    def WatchNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.NodeReply], _abc.AsyncIterator[_client_pb2.NodeReply]]:
+        """A node now, and whenever who is there changes; ends when nobody is."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
