@@ -243,7 +243,8 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
+    changed since the job was submitted.
     """
 
     job: JobId
@@ -254,6 +255,7 @@ class AttemptStarted(Event):
     node: NodeId = EVERY_NODE
     port: int = 0
     sharing: Sharing | None = None
+    edited: tuple[str, ...] = ()
 
 
 @frozen

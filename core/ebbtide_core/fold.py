@@ -11,6 +11,7 @@ from ebbtide_core import (
     belonging,
     costs,
     draining,
+    edits,
     foreign,
     gang,
     interference,
@@ -209,6 +210,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
+    attempt.edited = event.edited or attempt.edited
     job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
@@ -218,7 +220,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         return
     attempt.started = now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
-    job.reason = "running" if attempt.stop is None else job.reason
+    job.reason = edits.running(attempt.edited) if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         costs.resumed(job, attempt, placed, now)
         state.pools[job.pool].came_back[job.id] = job

@@ -33,6 +33,7 @@ from ebbtide_master.arrays import (
 )
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.connecting import Connecting
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
@@ -46,7 +47,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Explaining, Requeues, Limits, Maintenance):
+class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -365,6 +366,7 @@ def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.Subm
     if refusal is not None:
         raise RefusedError(refusal)
     job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job.pool = spec.pool
     needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason

@@ -83,6 +83,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
+                node_names=allocation.node_ids if order.spec.slurm and len(allocation.nodes) > 1 else (),
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
@@ -196,7 +197,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         swaps = max(0, status.swaps - is_swapped)
         sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
         pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
-        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared)
+        edited = tuple(name[:MAX_FACT_LENGTH] for name in status.edited[: limits.MAX_SCRIPTS])
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared, edited)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None

@@ -324,6 +324,16 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-scripts", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        first, second = cluster.state.jobs.values()
+        assert first.spec.script.endswith("SLURM_JOB_ID\n")
+        assert (first.spec.python_env, first.spec.slurm) == ("/venv", True)
+        assert second.reason == "running; train.py was edited since submit"
+
     @pytest.mark.parametrize("configured", [True, False])
     def test_who_was_moved_is_in_its_pool_again_configured_or_not(self, tmp_path: Path, configured: bool) -> None:
         big = {"big": PoolSettings(policy="priority")} if configured else {}

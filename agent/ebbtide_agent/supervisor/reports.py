@@ -34,6 +34,7 @@ class Reports:
     any: bool = False
     asked: bool = False
     acknowledged: bool = False
+    requeue: bool = False  # it asked to be run again, and for its end
     progress: Progress | None = None
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
@@ -77,6 +78,8 @@ class Reports:
                 self.told = _told(report) or self.told
             case "asked":
                 self.asked = True
+            case "requeue":
+                self.requeue = True
             case "acknowledge" if report.get("rank") == self.leader_rank:
                 self.acknowledged = True
 

@@ -25,6 +25,7 @@ class RefusalCause(StrEnum):
     NODE = "REFUSAL_CAUSE_UNSPECIFIED"
     BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
     NO_CHECKPOINT = "REFUSAL_CAUSE_NO_CHECKPOINT"
+    NO_PATH = "REFUSAL_CAUSE_NO_PATH"
 
 
 class Checkpointed(StrEnum):
@@ -132,6 +133,7 @@ class Status:
     swap_note: str = ""
     master_port: int = 0
     start: Start | None = None
+    edited: tuple[str, ...] = ()
     told: bool = False  # what its script had imported by its first step
 
     def refuse(self, refusal: Refused) -> None:

@@ -7,12 +7,14 @@ from ebbtide_core.spec import JobSpec
 
 from ebbtide_cli.submitting import (
     array,
+    environments,
     halving,
     pools,
     resources,
     running,
     standing,
     stepping_aside,
+    templates,
     waiting,
     whereabouts,
 )
@@ -31,6 +33,8 @@ TOPICS: Final[tuple[Topic, ...]] = (
     array,
     halving,
     stepping_aside,
+    environments,
+    templates,
 )
 """In the order in which the help shows their options."""
 

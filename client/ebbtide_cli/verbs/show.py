@@ -108,6 +108,7 @@ def _state(job: client_pb2.Job) -> Fields:
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "edited since", ", ".join(job.attempts[-1].edited) if job.attempts else ""
     for name, why in sorted(job.excluded_nodes.items()):
         yield "not on node", f"{name}: {why}"
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
@@ -132,6 +133,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
+    yield "python", spec.python_env
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group

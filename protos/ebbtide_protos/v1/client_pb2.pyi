@@ -531,6 +531,7 @@ class AttemptSummary(_message.Message):
     SHARING_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    EDITED_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
     start_time: _builtins.float
@@ -549,6 +550,10 @@ class AttemptSummary(_message.Message):
     """the most that it used of one GPU; unset: not known"""
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
+    @_builtins.property
+    def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """scripts of the job that had changed since submit when it started"""
+
     def __init__(
         self,
         *,
@@ -564,10 +569,11 @@ class AttemptSummary(_message.Message):
         sharing: _builtins.str = ...,
         limited_by: _builtins.str = ...,
         gpu_mem_peak_bytes: _builtins.int | None = ...,
+        edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "edited", b"edited", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
