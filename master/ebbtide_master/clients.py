@@ -132,7 +132,7 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
 
         def shown(cluster: Cluster) -> client_pb2.Job:
             message = self._show(cluster, request.job_id)
-            message.effect = missing_effects(cluster.policy, cluster.state.jobs, changes)
+            message.effect = missing_effects(cluster.policies, cluster.state.jobs, changes)
             return message
 
         return await self._loop.tell(facts, shown)

@@ -42,6 +42,7 @@ from ebbtide_cli.watching import wait_for
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
         "ebb submit --array 0-9%2 -- python train.py",
+        "ebb submit --array 0-63%8 --asha min-steps=100,max-steps=6400 -- python train.py",
         "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
