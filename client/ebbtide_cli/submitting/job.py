@@ -13,6 +13,7 @@ from ebbtide_cli.submitting import (
     running,
     standing,
     stepping_aside,
+    sweep,
     templates,
     waiting,
     whereabouts,
@@ -32,6 +33,7 @@ TOPICS: Final[tuple[Topic, ...]] = (
     stepping_aside,
     waiting,
     array,
+    sweep,
     templates,
 )
 """In the order in which the help shows their options."""
