@@ -197,9 +197,17 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
+        "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
         "python_env": spec.python_env or None,
         "slurm": spec.slurm,
     }
+
+
+def asha_facts(asha: job_pb2.Asha) -> Facts:
+    """How tasks are compared, by the names that ``ebb submit --asha`` has for it."""
+    mode = "max" if asha.maximise else "min"
+    steps = {"min-steps": asha.min_steps, "max-steps": asha.max_steps}
+    return {"metric": asha.metric, "mode": mode, "eta": asha.eta, **steps}
 
 
 def _progress_facts(job: client_pb2.Job) -> Facts:
@@ -208,6 +216,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+        "metrics": dict(job.progress.metrics) | dict.fromkeys(job.progress.diverged),
     }
 
 

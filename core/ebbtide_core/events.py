@@ -38,6 +38,9 @@ from ebbtide_core.node_events import NodeExcluded as NodeExcluded
 from ebbtide_core.node_events import NodeResumed as NodeResumed
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+from ebbtide_core.sweep_events import RungReached as RungReached
+from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
+from ebbtide_core.sweep_events import TaskStopped as TaskStopped
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
@@ -482,6 +485,9 @@ JobEvent = (
     | JobRequeued
     | DependencyFailed
     | ArrayChanged
+    | RungReached
+    | TaskPromoted
+    | TaskStopped
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

@@ -309,6 +309,9 @@ TRANSITIONS: Final = frozenset(
         (_S.PENDING, _S.STARTING),
         (_S.PENDING, _S.FAILED),
         (_S.PENDING, _S.CANCELLED),
+        # One that is stopped early has no attempt then.
+        (_S.PENDING, _S.COMPLETED),
+        (_S.SUSPENDED, _S.COMPLETED),
         (_S.SUSPENDED, _S.STARTING),
         (_S.SUSPENDED, _S.FAILED),
         (_S.SUSPENDED, _S.CANCELLED),

@@ -49,6 +49,10 @@ MAX_GPUS_PER_NODE: Final = 1024
 MAX_NEEDS: Final = 64
 """Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
+MAX_METRICS: Final = 32
+"""That a job may report beside its loss."""
+MAX_METRIC_NAME: Final = 64
+"""Characters of the name of one."""
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""
 MAX_FOREIGN_TEXT: Final = 64

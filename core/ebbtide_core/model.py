@@ -1,6 +1,6 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from fractions import Fraction
@@ -283,11 +283,17 @@ class AttemptRef:
 
 @frozen
 class Progress:
-    """How far a job has come, in its own steps."""
+    """How far a job has come, in its own steps.
+
+    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
+    which may name the loss.
+    """
 
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
 
 
 @frozen

@@ -67,7 +67,10 @@ def _about_job(event: e.JobEvent) -> str:
             return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
-        case e.JobHeld() | e.DependencyFailed():
+        case e.RungReached():
+            value = "no number" if event.value is None else f"{event.value:.6g}"
+            return f"reached the rung at {event.steps} steps with {value}"
+        case e.JobHeld() | e.DependencyFailed() | e.TaskPromoted() | e.TaskStopped():
             return event.reason
         case e.HoldRequested() | e.ReleaseRequested() | e.RequeueRequested() | e.JobRequeued() | e.ArrayChanged():
             return _about_queue(event)

@@ -7,6 +7,7 @@ from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.asha import Asha
 from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
@@ -37,6 +38,7 @@ class JobSpec:
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
     ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
     ``pool`` is where it goes, empty: where jobs go that name none.
+    With ``asha`` a task is compared with the others of its array, and goes on while it is among the best.
     It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
@@ -79,6 +81,7 @@ class JobSpec:
     needs: Needs = NO_NEEDS
     after: tuple[Dependency, ...] = ()
     begin_at: float = 0.0
+    asha: Asha | None = None
 
     @property
     def elastic(self) -> bool:
@@ -124,6 +127,8 @@ def validate(spec: JobSpec) -> None:
     _check_number("--begin", spec.begin_at, 0, limits.MAX_BEGIN)
     if len(spec.after) > limits.MAX_DEPENDENCIES:
         raise SpecError("--after", f"{len(spec.after)} jobs are over the limit of {limits.MAX_DEPENDENCIES}")
+    if spec.asha is not None:
+        _check_asha(spec.asha, spec.suspend)
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
@@ -134,6 +139,14 @@ def validate(spec: JobSpec) -> None:
         check_needs(spec.needs, spec.gpus_max)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+
+
+def _check_asha(asha: Asha, suspend: SuspendMode) -> None:
+    if fault := asha.fault():
+        raise SpecError("--asha", fault)
+    _check_text("--asha metric", asha.metric, limits.MAX_METRIC_NAME)
+    if suspend is not SuspendMode.CHECKPOINT:
+        raise SpecError("--asha", f"pauses tasks, which need --suspend checkpoint for that, not {suspend.value}")
 
 
 def _check_swap(spec: JobSpec) -> None:

@@ -8,6 +8,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.effect import missing_effects
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
@@ -118,18 +119,27 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
         _check_user(request.user)
         if request.HasField("max_concurrent") or request.HasField("max_slots"):
             return await self.change_limits(request)
+        changes: list[e.JobChanged] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            def changed(id: JobId) -> Event:
+            def changed(id: JobId) -> e.JobChanged:
                 return _changed(cluster.job(id), id, request)
 
             # All of it, or nothing: what is refused comes first.
             jobs = named(cluster, request.job_id)
             if request.HasField("pool") and all(cluster.refusal(changed(job.id)) is None for job in jobs):
                 yield from wishes(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))
-            yield from wishes(cluster, request.job_id, changed)
+            for change in wishes(cluster, request.job_id, changed):
+                assert isinstance(change, e.JobChanged)
+                changes.append(change)
+                yield change
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
+        def shown(cluster: Cluster) -> client_pb2.Job:
+            message = self._show(cluster, request.job_id)
+            message.effect = missing_effects(cluster.policy, cluster.state.jobs, changes)
+            return message
+
+        return await self._loop.tell(facts, shown)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""

@@ -262,7 +262,11 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
     """A job's progress."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
-    return Progress(message.step, total, loss if loss is None or abs(loss) < float("inf") else None)
+    known = list(message.metrics.items())[: limits.MAX_METRICS]
+    metrics = {name[: limits.MAX_METRIC_NAME]: value for name, value in known if abs(value) < float("inf")}
+    diverged = tuple(name[: limits.MAX_METRIC_NAME] for name in message.diverged[: limits.MAX_METRICS])
+    loss = loss if loss is None or abs(loss) < float("inf") else None
+    return Progress(message.step, total, loss, metrics, diverged)
 
 
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:

@@ -110,7 +110,14 @@ def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
 def _progress_message(job: Job) -> job_pb2.Progress | None:
     if job.progress is None:
         return None
-    return job_pb2.Progress(step=job.progress.step, total=job.progress.total, loss=job.progress.loss)
+    progress = job.progress
+    return job_pb2.Progress(
+        step=progress.step,
+        total=progress.total,
+        loss=progress.loss,
+        metrics=progress.metrics,
+        diverged=progress.diverged,
+    )
 
 
 def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:

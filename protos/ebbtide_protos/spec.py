@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
+from ebbtide_core.asha import Asha, Mode
 from ebbtide_core.dependency import AfterKind, Dependency
 from ebbtide_core.model import ExitZero, JobClass, JobId, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.needs import NO_NEEDS
@@ -132,6 +133,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
         after=tuple(Dependency(JobId(one.job_id), _known("--after", _AFTER, one.kind)) for one in message.after),
         begin_at=message.begin_at,
+        asha=_asha(message.asha) if message.HasField("asha") else None,
     )
 
 
@@ -173,6 +175,27 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
         after=[job_pb2.Dependency(job_id=one.job, kind=_AFTER_MESSAGES[one.kind]) for one in spec.after],
         begin_at=spec.begin_at,
+        asha=None if spec.asha is None else _asha_message(spec.asha),
+    )
+
+
+def _asha(message: job_pb2.Asha) -> Asha:
+    return Asha(
+        metric=message.metric,
+        mode=Mode.MAX if message.maximise else Mode.MIN,
+        eta=message.eta,
+        min_steps=message.min_steps,
+        max_steps=message.max_steps,
+    )
+
+
+def _asha_message(asha: Asha) -> job_pb2.Asha:
+    return job_pb2.Asha(
+        metric=asha.metric,
+        maximise=asha.mode is Mode.MAX,
+        eta=asha.eta,
+        min_steps=asha.min_steps,
+        max_steps=asha.max_steps,
     )
 
 

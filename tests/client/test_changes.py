@@ -65,6 +65,14 @@ def test_set_sends_what_is_named_and_nothing_else(ebb, master):
     assert (third.weight, third.user) == (0.5, pwd.getpwuid(os.getuid()).pw_name)
 
 
+def test_set_says_what_has_no_effect_and_grants_it(ebb, master):
+    why = "job 17: its priority has no effect while it runs: it is not preemptible"
+    master.add(make_job("17", "RUNNING", effect=why), make_job("18"))
+    result = ebb("set", "17", "18", "--priority", "5")
+    assert (result.code, result.out, result.complaint) == (0, "job 17 RUNNING\njob 18 PENDING\n", why)
+    assert [job["effect"] for job in ebb("set", "17", "18", "--priority", "5", "--json").json] == [why, None]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -85,6 +85,8 @@ class Progress:
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    diverged: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from ebbtide_core.spec import JobSpec
 from ebbtide_cli.submitting import (
     array,
     environments,
+    halving,
     pools,
     resources,
     running,
@@ -25,15 +26,16 @@ Command = TypeVar("Command")
 
 TOPICS: Final[tuple[Topic, ...]] = (
     running,
-    environments,
     resources,
     pools,
     whereabouts,
     standing,
-    stepping_aside,
     waiting,
     array,
     sweep,
+    halving,
+    stepping_aside,
+    environments,
     templates,
 )
 """In the order in which the help shows their options."""

@@ -14,6 +14,7 @@ from ebbtide_cli.facts import (
     PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
+    asha_facts,
     job_facts,
     share_of,
     state_of,
@@ -150,6 +151,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
+    yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
 

@@ -314,6 +314,7 @@ class JobSpec(_message.Message):
     NEEDS_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     BEGIN_AT_FIELD_NUMBER: _builtins.int
+    ASHA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -394,6 +395,10 @@ class JobSpec(_message.Message):
     def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
         """it starts once all of these are met"""
 
+    @_builtins.property
+    def asha(self) -> Global___Asha:
+        """unset: tasks of an array are not compared"""
+
     def __init__(
         self,
         *,
@@ -432,10 +437,11 @@ class JobSpec(_message.Message):
         needs: Global___Needs | None = ...,
         after: _abc.Iterable[Global___Dependency] | None = ...,
         begin_at: _builtins.float = ...,
+        asha: Global___Asha | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -451,6 +457,42 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Asha(_message.Message):
+    """Asynchronous successive halving over the tasks of an array."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    MAXIMISE_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    maximise: _builtins.bool
+    eta: _builtins.int
+    """the best 1/eta go on from each rung"""
+    min_steps: _builtins.int
+    """of the first rung; each further one is eta times further"""
+    max_steps: _builtins.int
+    """below which all rungs are"""
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        maximise: _builtins.bool = ...,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        max_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "max_steps", b"max_steps", "maximise", b"maximise", "metric", b"metric", "min_steps", b"min_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Asha: _TypeAlias = Asha  # noqa: Y015
 
 @_typing.final
 class Dependency(_message.Message):
@@ -507,22 +549,54 @@ Global___GpuAllocation: _TypeAlias = GpuAllocation  # noqa: Y015
 class Progress(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STEP_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     total: _builtins.int
     loss: _builtins.float
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """further numbers that it reported, the newest of each"""
+
+    @_builtins.property
+    def diverged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that are no numbers now; may name the loss"""
+
     def __init__(
         self,
         *,
         step: _builtins.int = ...,
         total: _builtins.int | None = ...,
         loss: _builtins.float | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        diverged: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "loss", b"loss", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "loss", b"loss", "step", b"step", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "diverged", b"diverged", "loss", b"loss", "metrics", b"metrics", "step", b"step", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
