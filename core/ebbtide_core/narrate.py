@@ -8,6 +8,7 @@ from ebbtide_core.memory import gib, why_overran
 from ebbtide_core.model import WHOLE, NodeId, gpus
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -32,7 +33,8 @@ def _about_cluster(event: Event) -> str:
 def _about_node(event: Event) -> str:
     match event:
         case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
+            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
         case e.NodeDrained():
             return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
         case e.NodeResumed():

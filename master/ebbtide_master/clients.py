@@ -365,6 +365,7 @@ def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.Subm
     if refusal is not None:
         raise RefusedError(refusal)
     job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job.pool = spec.pool
     needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
