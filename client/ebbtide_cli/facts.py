@@ -110,6 +110,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "progress": _progress_facts(job),
         "steps_per_s": _optional(job, "steps_per_s"),
         "rates": [_rate_facts(rate) for rate in job.rates],
+        "rungs": [{"steps": rung.steps, "value": _optional(rung, "value")} for rung in job.rungs],
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
