@@ -7,7 +7,8 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tests.e2e.cluster import EBB, REPOSITORY, Cluster
 
@@ -17,11 +18,13 @@ PATIENCE_S = 30.0
 class Terminal:
     """A command on a terminal of its own: what it shows, and keys for it."""
 
-    def __init__(self, cluster: Cluster, *arguments: str) -> None:
+    def __init__(
+        self, cluster: Cluster, *arguments: str, program: Sequence[str] = EBB, folder: Path = REPOSITORY
+    ) -> None:
         self.shown = b""
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [*EBB, *arguments], env=cluster.environment | {"TERM": "xterm"}, cwd=REPOSITORY, stdin=theirs,
+            [*program, *arguments], env=cluster.environment | {"TERM": "xterm"}, cwd=folder, stdin=theirs,
             stdout=theirs, stderr=theirs, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
@@ -56,9 +59,11 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def on_terminal(cluster: Cluster, *arguments: str) -> Iterator[Terminal]:
-    """`ebb` on a terminal for as long as the block lasts."""
-    terminal = Terminal(cluster, *arguments)
+def on_terminal(
+    cluster: Cluster, *arguments: str, program: Sequence[str] = EBB, folder: Path = REPOSITORY
+) -> Iterator[Terminal]:
+    """`ebb`, or another program, on a terminal for as long as the block lasts."""
+    terminal = Terminal(cluster, *arguments, program=program, folder=folder)
     try:
         yield terminal
     finally:
