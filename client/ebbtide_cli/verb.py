@@ -31,6 +31,7 @@ VERBS: Final = {
         "nodes": "Show nodes and GPUs",
         "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",
+        "usage": "Sum up GPU hours, and what became of them",
         "doctor": "Check this node, and say what to do about what is wrong",
     },
     "Jobs": {

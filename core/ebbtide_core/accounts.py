@@ -29,7 +29,7 @@ class Periods:
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.edges) < 2 or any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
+        if len(self.edges) < 2 or not all(low < high for low, high in zip(self.edges, self.edges[1:], strict=False)):
             raise ValueError("edges: at least two times, each later than the one before")
 
     def cut(self, start: float, end: float) -> Iterator[tuple[int, float]]:

@@ -22,6 +22,7 @@ from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
+from ebbtide_master.usage import UsageOfClients
 from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
@@ -29,7 +30,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(client_pb2_grpc.ClientServiceServicer):
+class Clients(UsageOfClients, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(

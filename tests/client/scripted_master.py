@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30
 
@@ -52,6 +52,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.foreign_gpu_s: dict[str, float] = {}
         self.events: list[client_pb2.Event] = []
         self.explanation = client_pb2.Explanation()
+        self.usage = [usage_pb2.UsageReply()]
         self.logs: list[tuple[int, bytes]] = []
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
@@ -124,6 +125,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def Explain(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
         self._note("Explain", request, context)
         return self.explanation
+
+    def Usage(self, request: usage_pb2.UsageRequest, context: grpc.ServicerContext) -> Iterator[usage_pb2.UsageReply]:
+        self._note("Usage", request, context)
+        yield from self.usage
 
     def ListNodes(
         self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext

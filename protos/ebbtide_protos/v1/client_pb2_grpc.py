@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
+from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -128,6 +129,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Quiesce',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+                _registered_method=True)
+        self.Usage = channel.unary_stream(
+                '/ebbtide.v1.ClientService/Usage',
+                request_serializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.FromString,
                 _registered_method=True)
 
 
@@ -256,6 +262,12 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Usage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -353,6 +365,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Quiesce,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.SerializeToString,
+            ),
+            'Usage': grpc.unary_stream_rpc_method_handler(
+                    servicer.Usage,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -868,6 +885,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/Quiesce',
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Usage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Usage',
+            ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 
 from collections import abc as _abc
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
+from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -63,6 +64,7 @@ class ClientServiceStub:
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    Usage: _grpc.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -95,6 +97,7 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    Usage: _aio.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]  # type: ignore[assignment]
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -238,5 +241,12 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def Usage(
+        self,
+        request: _usage_pb2.UsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_usage_pb2.UsageReply], _abc.AsyncIterator[_usage_pb2.UsageReply]]: ...
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
