@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
+from ebbtide_core.bookings import Bookings
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
 from ebbtide_core.linking import Topology, together, topology_of
@@ -236,7 +237,7 @@ class Books:
     ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
     roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
     nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them, ``sliced`` those
-    with MIG slices. ``apart`` is None if nobody is.
+    with MIG slices. ``apart`` is None if nobody is, ``booked`` if there are no bookings.
     """
 
     def __init__(self) -> None:
@@ -249,6 +250,7 @@ class Books:
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
         self.apart: Apart | None = None
+        self.booked: Bookings | None = None
         self.sliced: dict[NodeId, Node] = {}
         self._most: Most | None = None
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ebbtide_core import booking, gang, interference, limits
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -177,6 +177,11 @@ class Cluster:
         state = self.state
         if state.is_due(now):
             self._end_times(now, out)
+        if state.books.booked is not None or state.shut_out:
+            self._decide(booking.review(state, now), now, out)
+            booking.shut_out(state, now)
+            if (time := booking.next_time(state, now)) is not None:
+                self._wake_by(time, now, out)
         if state.quiesced or state.awaited:
             return
         if state.aside:
@@ -185,6 +190,8 @@ class Cluster:
             self._decide(settle_claims(state), now, out)
         else:
             state.roomier.clear()
+        if state.books.booked is not None:
+            self._decide(booking.admit(state), now, out)
         if not (state.queue or state.elastic or state.resizing or state.claims):
             return
         plan = self.policy.plan(Snapshot(state, now))

@@ -7,6 +7,10 @@ fact too, so that recovery never runs a policy again.
 
 from typing import ClassVar, Final
 
+from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
+from ebbtide_core.booking_events import BookingMade as BookingMade
+from ebbtide_core.booking_events import BookingMoved as BookingMoved
+from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
     Allocation,
@@ -29,13 +33,6 @@ from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
-
-
-@frozen
-class Event:
-    """Base of all events."""
-
-    durable: ClassVar[bool] = True
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------

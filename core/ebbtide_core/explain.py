@@ -46,7 +46,7 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     takes it first.
     """
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, state.queue)) if job.queued else None
-    if state.aside.get(job.id):
+    if state.aside.get(job.id) or job.id in state.shut_out:
         ahead = 0  # it is in no queue, and starts wherever there is room
     room_at, basis = _room_at(state, job, now) if ahead is not None else (None, "")
     left = remaining(job, now, state.history, state.speedup)
@@ -93,6 +93,8 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
         others = kept_from(job, state.books, node)
         found = [f"kept apart from {others}" if others else "too few GPUs left"]
         found += in_the_way(node) if job.gpus_min else ()
+        if state.books.booked is not None and job.gpus_min and (booked := state.books.booked.obstacle(job, id)):
+            found.append(booked)
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 

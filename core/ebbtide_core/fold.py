@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import booking, costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -438,5 +438,8 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.GpuHealthChanged: nodes.gpu_health_changed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
+    e.BookingMade: booking.made,
+    e.BookingMoved: booking.moved,
+    e.BookingCancelled: booking.cancelled,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

@@ -1,6 +1,8 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core.booking_events import BookedGpu
+from ebbtide_core.bookings import reserved_for
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
@@ -20,6 +22,8 @@ def _about_cluster(event: Event) -> str:
             return f"master started (epoch {event.epoch})"
         case e.Quiesced():
             return "the cluster is going down: every attempt is asked to stop"
+        case e.BookingMade() | e.BookingMoved() | e.BookingCancelled():
+            return _about_booking(event)
         case e.Unquiesced():
             return "jobs may start again"
         case e.NodeRegistered():
@@ -69,6 +73,23 @@ def _about_job(event: e.JobEvent) -> str:
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
+
+
+def _about_booking(event: e.BookingMade | e.BookingMoved | e.BookingCancelled) -> str:
+    match event:
+        case e.BookingMade():
+            made = f"by {event.by}: " if event.by not in ("", event.user) else ""
+            note = f" ({event.note})" if event.note else ""
+            return f"{made}{_booked(event.gpus)} {reserved_for(event)}{note}"
+        case e.BookingMoved():
+            return f"reservation {event.booking} moved to {_booked(event.gpus)}: {event.reason}"
+        case e.BookingCancelled():
+            return f"reservation {event.booking} cancelled by {event.by or 'user'}"
+
+
+def _booked(gpus: tuple[BookedGpu, ...]) -> str:
+    nodes = list(dict.fromkeys(booked.node for booked in gpus))
+    return f"{count_text_of(len(gpus))} of node {', '.join(nodes)}"
 
 
 def _changes(event: e.JobChanged) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain, filterfalse, islice
 from typing import Final
 
+from ebbtide_core.bookings import Barred
 from ebbtide_core.books import Books, Node, Room
 from ebbtide_core.job import Job
 from ebbtide_core.linking import Topology
@@ -22,13 +23,16 @@ class Trial:
     What is taken is entered when somebody next looks: the last placement of a pass, often its only one, costs nothing.
     """
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, *, as_if_unbooked: bool = False) -> None:
         self.nodes = books.usable
         self._books = books
+        self._booked = None if as_if_unbooked else books.booked
         self._room: Room = books.room
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, Use] = {}
+        self._barred: Barred = {}
+        """The GPUs that the job which was asked about last may not have because they are booked."""
 
     @property
     def idle(self) -> int:
@@ -112,6 +116,8 @@ class Trial:
         that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
         """
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         if (own := job.own_room) is not None:
             return self._own(job, own, nodes, free_now)
         if job.spec.nodes > 1:
@@ -120,7 +126,7 @@ class Trial:
             return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
-        for id in self._candidates(job, share, fullest) if nodes is None else nodes:
+        for id in self._own_first(job, self._candidates(job, share, fullest)) if nodes is None else nodes:
             node = known.get(id)
             # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
@@ -148,6 +154,7 @@ class Trial:
             or (nodes is not None and piece.node not in nodes)
             or not node.fits(piece, self.use(piece.node))
             or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
+            or piece.gpus[0].gpu in self._barred.get(piece.node, ())
         ):
             return None
         return own if not free_now or _free_now(job, node, piece) else None
@@ -155,6 +162,8 @@ class Trial:
     def has_room(self, job: Job, node: Node) -> bool:
         """Whether ``node`` has room for ``job``, or for its part of it if it wants several nodes."""
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         if job.spec.nodes > 1:
             return self._on_node(job, job.gpus_min // job.spec.nodes, node) is not None
         return self.find(job, job.gpus_min, (node.id,)) is not None
@@ -165,10 +174,12 @@ class Trial:
         They come from its own nodes, and from others only if ``share`` is more than any node has.
         """
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         pieces, left = [], (share - allocation.share) // WHOLE
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
-            use, own_gpus = self.use(piece.node), [gpu.gpu for gpu in piece.gpus]
+            use, own_gpus = self._open(node, self.use(piece.node)), [gpu.gpu for gpu in piece.gpus]
             if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
                 return None
             more = min(left, node.idle_together(use))
@@ -191,6 +202,16 @@ class Trial:
                 pieces.append(new)
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
+
+    def _open(self, node: Node, use: Use) -> Use:
+        """``use`` of ``node``, and what is booked for others beside."""
+        return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
+
+    def _own_first(self, job: Job, nodes: Iterator[NodeId]) -> Iterable[NodeId]:
+        """Nodes with GPUs that are booked for the user of ``job`` now come first."""
+        if self._booked is None or not (own := self._booked.own(job)):
+            return nodes
+        return sorted(nodes, key=lambda id: id not in own)
 
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
@@ -230,7 +251,12 @@ class Trial:
             return None
         if self._books.apart is not None and 0 < share < WHOLE:
             use = use.without(self._books.apart.gpus(job.id, node))
-        slices = _pick(job, share, node, use, beside)
+        slices = None
+        if self._booked is not None:
+            use = self._open(node, use)
+            if own := self._booked.own(job).get(node.id):
+                slices = _pick(job, share, node, use.without(node.gpus.keys() - own), beside)
+        slices = _pick(job, share, node, use, beside) if slices is None else slices
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
@@ -247,7 +273,7 @@ class Trial:
             return None
         wanted = None if nodes is None else set(nodes)
         spec, use, most = job.spec, self._use, job.spec.max_nodes
-        modest = not (job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
+        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count
@@ -308,10 +334,10 @@ class Trial:
                 return
             for id in idle[count]:
                 if wanted is None or id in wanted:
-                    if not sliced or id not in sliced:
+                    if (not sliced or id not in sliced) and id not in self._barred:
                         yield known[id], count
-                    elif together := sliced[id].idle_together(self.use(id)):
-                        yield sliced[id], together
+                    elif together := known[id].idle_together(self._open(known[id], self.use(id))):
+                        yield known[id], together
 
 
 def _pick(

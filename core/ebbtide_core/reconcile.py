@@ -30,10 +30,10 @@ def settle_claims(state: ClusterState) -> Iterator[Event]:
     roomier, state.roomier = state.roomier, set()
     for job in list(state.claims.values()):
         planned = job.planned
-        if planned is None or not _exists(state, planned):
+        if planned is None or not _exists(state, planned) or _is_booked(state, job, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
-            yield _start(state, job, room, _stays_sticky(job))
+            yield start(state, job, room, _stays_sticky(job))
 
 
 def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
@@ -78,10 +78,12 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
 def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
+    if wanted != job.planned and _is_booked(state, job, wanted):
+        return
     if state.books.apart is not None and state.apart.forbid(job, wanted, state.books.nodes):
         return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and state.books.open(wanted):
-        yield _start(state, job, wanted, placement.sticky)
+        yield start(state, job, wanted, placement.sticky)
         return
     if wanted == job.planned or not _fits_instead(state, job, wanted):
         return
@@ -96,12 +98,12 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and state.books.free_now(wanted):
-        yield _start(state, job, wanted, placement.sticky)
+        yield start(state, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
         yield RoomClaimed(job.id, wanted, placement.reason)
 
 
-def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
+def start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
     if job.checkpoint_root_id and (source := moving.source(job, allocation.node_ids[0], state.books)) is not None:
@@ -123,6 +125,11 @@ def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
         (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised, own.get(piece.node))
         for piece in wanted.nodes
     )
+
+
+def _is_booked(state: ClusterState, job: Job, allocation: Allocation) -> bool:
+    """Whether it is kept for another user, or will be before ``job`` could have left."""
+    return state.books.booked is not None and state.books.booked.forbid(job, allocation) is not None
 
 
 def _stays_sticky(job: Job) -> bool:

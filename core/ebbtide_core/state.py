@@ -5,6 +5,7 @@ from collections import deque
 from typing import Protocol
 
 from ebbtide_core.apart import Pairs
+from ebbtide_core.bookings import Bookings
 from ebbtide_core.books import Books, Node
 from ebbtide_core.curves import Rates
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
@@ -50,6 +51,9 @@ class ClusterState:
         """The unfinished jobs of which it was measured what a restart costs them."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
+        self.bookings = Bookings()
+        self.shut_out: dict[JobId, Job] = {}
+        """Those who wait for nothing but bookings of others; they stand in no line, so that they hold up nobody."""
         self.foreign_gpu_s: dict[str, float] = {}
         """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
@@ -90,6 +94,8 @@ class ClusterState:
         if job.range_changed:
             _keep(self.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
+        if self.shut_out and job.id in self.shut_out:
+            waits = False
         if waits or job.queued is not None:
             self._enqueue(job, now, waits)
         if self.ranking is not None:
