@@ -30,6 +30,8 @@ VERBS: Final = {
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
         "top": "Watch GPUs, memory, jobs and the queue",
+        "reserve-gpus": "Keep GPUs for one user from one time to another",
+        "reservations": "Show which GPUs are reserved for whom, and when",
         "events": "Show what happened in the cluster",
         "usage": "Sum up GPU hours, and what became of them",
         "doctor": "Check this node, and say what to do about what is wrong",
@@ -60,7 +62,7 @@ VERBS: Final = {
         "release": "Let held jobs start",
     },
 }
-"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x`` is ``command`` in ``verbs/x.py``."""
+"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x-y`` is ``command`` of ``verbs/x_y``."""
 
 
 class VerbGroup(click.Group):
@@ -74,7 +76,7 @@ class VerbGroup(click.Group):
         """The verb's command, imported now; None for an unknown verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name}").command
+        command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -126,7 +126,7 @@ class Trial:
             return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
-        for id in self._own_first(job, self._candidates(job, share, fullest)) if nodes is None else nodes:
+        for id in self._best_first(job, share, fullest) if nodes is None else nodes:
             node = known.get(id)
             # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
@@ -207,11 +207,12 @@ class Trial:
         """``use`` of ``node``, and what is booked for others beside."""
         return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
 
-    def _own_first(self, job: Job, nodes: Iterator[NodeId]) -> Iterable[NodeId]:
-        """Nodes with GPUs that are booked for the user of ``job`` now come first."""
-        if self._booked is None or not (own := self._booked.own(job)):
-            return nodes
-        return sorted(nodes, key=lambda id: id not in own)
+    def _best_first(self, job: Job, share: int, fullest: bool) -> Iterable[NodeId]:
+        """The nodes that may have room, those with GPUs that are booked for the user of ``job`` now before others."""
+        candidates = self._candidates(job, share, fullest)
+        if self._booked is None or not (booked := self._booked.own(job)):
+            return candidates
+        return sorted(candidates, key=lambda id: id not in booked)
 
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""

@@ -18,6 +18,7 @@ from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from ebbtide_master.agents import Agents, LogUnavailableError
+from ebbtide_master.bookings import BookingsOfClients
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
@@ -30,7 +31,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(UsageOfClients, client_pb2_grpc.ClientServiceServicer):
+class Clients(UsageOfClients, BookingsOfClients, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(

@@ -9,6 +9,7 @@ from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import FREEING_S, lead_s
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import decode_event, encode
+from ebbtide_core.commands import Record
 from ebbtide_core.explain import explain
 from ebbtide_core.job import Job
 from ebbtide_core.model import GpuId, JobState, NodeId, SuspendMode
@@ -228,7 +229,7 @@ class BookedWorld(World):
 
     def _perform(self, commands: list) -> None:
         super()._perform(commands)
-        for _, event in self.journal[-len(commands) :] if commands else ():
+        for event in [command.event for command in commands if isinstance(command, Record)]:
             if isinstance(event, e.AttemptPlaced | e.ReturnRequested):
                 self._check_booked(self.cluster.state.jobs[event.job])
 

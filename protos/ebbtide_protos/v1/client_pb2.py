@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from ebbtide_protos.v1 import agent_pb2 as ebbtide__protos_dot_v1_dot_agent__pb2
+from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking__pb2
 from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
 from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65\x62\x62tide_protos/v1/client.proto\x12\nebbtide.v1\x1a\x1d\x65\x62\x62tide_protos/v1/agent.proto\x1a\x1b\x65\x62\x62tide_protos/v1/job.proto\x1a\x1d\x65\x62\x62tide_protos/v1/usage.proto\"u\n\rSubmitRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.ebbtide.v1.JobSpec\x12\x0c\n\x04hold\x18\x02 \x01(\x08\x12\x14\n\x0coperation_id\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x0c\n\x04user\x18\x05 \x01(\t\"^\n\x0bSubmitReply\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08warnings\x18\x02 \x03(\t\x12\x16\n\rgpu_mem_bytes\x18\x96\x01 \x01(\x04\x12\x15\n\x0cgpu_mem_from\x18\x97\x01 \x01(\t\"\x1c\n\nJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"i\n\rResizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x08gpus_min\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x03 \x01(\x0b\x32\x11.ebbtide.v1.Share\"q\n\rChangeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\x08priority\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x0c\n\x04user\x18\x04 \x01(\tB\x0b\n\t_priorityB\t\n\x07_weight\",\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03now\x18\x02 \x01(\x08\"\x1e\n\x0fListJobsRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\".\n\rListJobsReply\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.ebbtide.v1.Job\"\xde\x04\n\nSuspension\x12\x11\n\trequested\x18\x01 \x01(\x01\x12\x13\n\x06\x65xited\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08gpu_free\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07resumed\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12.\n\x0c\x63heckpointed\x18\x05 \x01(\x0e\x32\x18.ebbtide.v1.Checkpointed\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x18\n\x10gpu_uuids_before\x18\x07 \x03(\t\x12\x17\n\x0fgpu_uuids_after\x18\x08 \x03(\t\x12\x19\n\x0c\x63heckpoint_s\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10\x63heckpoint_bytes\x18\x14 \x01(\x04H\x04\x88\x01\x01\x12\x33\n\x07parts_s\x18( \x03(\x0b\x32\".ebbtide.v1.Suspension.PartsSEntry\x12\x0c\n\x04note\x18\n \x01(\t\x12\x13\n\x06placed\x18< \x01(\x01H\x05\x88\x01\x01\x12\x14\n\x07working\x18= \x01(\x01H\x06\x88\x01\x01\x12\x19\n\x0cworking_step\x18> \x01(\x03H\x07\x88\x01\x01\x12\x16\n\tleft_step\x18? \x01(\x03H\x08\x88\x01\x01\x1a-\n\x0bPartsSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_exitedB\x0b\n\t_gpu_freeB\n\n\x08_resumedB\x0f\n\r_checkpoint_sB\x13\n\x11_checkpoint_bytesB\t\n\x07_placedB\n\n\x08_workingB\x0f\n\r_working_stepB\x0c\n\n_left_step\"G\n\x0eNodeAllocation\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\'\n\x04gpus\x18\x02 \x03(\x0b\x32\x19.ebbtide.v1.GpuAllocation\"\xf8\x02\n\x0e\x41ttemptSummary\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x13\n\x0bplaced_time\x18\x02 \x01(\x01\x12\x17\n\nstart_time\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12.\n\nallocation\x18\x05 \x03(\x0b\x32\x1a.ebbtide.v1.NodeAllocation\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x19\n\x0cresumed_step\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\x04warm\x18( \x01(\x08H\x03\x88\x01\x01\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x10\n\x07sharing\x18\x82\x01 \x01(\t\x12\x13\n\nlimited_by\x18\x83\x01 \x01(\t\x12 \n\x12gpu_mem_peak_bytes\x18\x96\x01 \x01(\x04H\x04\x88\x01\x01\x42\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0f\n\r_resumed_stepB\x07\n\x05_warmB\x15\n\x13_gpu_mem_peak_bytes\"\xdc\x07\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.ebbtide.v1.JobSpec\x12\x0c\n\x04user\x18\x03 \x01(\t\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.ebbtide.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07held_by\x18\x06 \x01(\t\x12\x13\n\x0bpreemptible\x18\x07 \x01(\x08\x12)\n\x0egpus_allocated\x18\x08 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12.\n\nallocation\x18\t \x03(\x0b\x32\x1a.ebbtide.v1.NodeAllocation\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x13\n\x0bpreemptions\x18\x0b \x01(\r\x12\x0f\n\x07resizes\x18\x0c \x01(\r\x12\x10\n\x08restarts\x18\r \x01(\r\x12&\n\x08progress\x18\x0e \x01(\x0b\x32\x14.ebbtide.v1.Progress\x12\x13\n\x0bsubmit_time\x18\x0f \x01(\x01\x12\x17\n\nstart_time\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x11 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\twaiting_s\x18\x12 \x01(\x01\x12\x11\n\trunning_s\x18\x13 \x01(\x01\x12\x16\n\texit_code\x18\x14 \x01(\x05H\x02\x88\x01\x01\x12*\n\ncheckpoint\x18\x15 \x01(\x0b\x32\x16.ebbtide.v1.Checkpoint\x12+\n\x0bsuspensions\x18\x16 \x03(\x0b\x32\x16.ebbtide.v1.Suspension\x12,\n\x08\x61ttempts\x18\x17 \x03(\x0b\x32\x1a.ebbtide.v1.AttemptSummary\x12\x0b\n\x03pid\x18\x18 \x01(\r\x12\x0e\n\x06proved\x18< \x01(\x08\x12\x13\n\x06save_s\x18= \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0erestart_cost_s\x18> \x01(\x01H\x04\x88\x01\x01\x12\x16\n\rgpu_mem_bytes\x18\x96\x01 \x01(\x04\x12\x15\n\x0cgpu_mem_from\x18\x97\x01 \x01(\t\x12 \n\x05rates\x18\xa0\x01 \x03(\x0b\x32\x10.ebbtide.v1.Rate\x12\x19\n\x0bsteps_per_s\x18\xa1\x01 \x01(\x01H\x05\x88\x01\x01\x12\x18\n\nidle_since\x18\xc0\x02 \x01(\x01H\x06\x88\x01\x01\x12\x18\n\nidle_until\x18\xc1\x02 \x01(\x01H\x07\x88\x01\x01\x42\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0c\n\n_exit_codeB\t\n\x07_save_sB\x11\n\x0f_restart_cost_sB\x0e\n\x0c_steps_per_sB\r\n\x0b_idle_sinceB\r\n\x0b_idle_until\"z\n\x04Rate\x12\x1f\n\x04gpus\x18\x01 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\r\n\x05\x61lone\x18\x03 \x01(\x08\x12\x13\n\x0bsteps_per_s\x18\x04 \x01(\x01\x12\x0f\n\x07samples\x18\x05 \x01(\r\x12\r\n\x05model\x18\x06 \x01(\t\"/\n\nStoryReply\x12!\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.ebbtide.v1.Event\"\x81\x02\n\x0b\x45xplanation\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05needs\x18\x04 \x01(\t\x12\x12\n\x05\x61head\x18\x05 \x01(\rH\x00\x88\x01\x01\x12#\n\x05nodes\x18\x06 \x03(\x0b\x32\x14.ebbtide.v1.NodeView\x12\x14\n\x07room_at\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05\x62\x61sis\x18\x08 \x01(\t\x12\x18\n\x0bremaining_s\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x16\n\x0eremaining_from\x18\n \x01(\tB\x08\n\x06_aheadB\n\n\x08_room_atB\x0e\n\x0c_remaining_s\"K\n\x08NodeView\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tidle_gpus\x18\x02 \x01(\r\x12\x0c\n\x04gpus\x18\x03 \x01(\r\x12\x10\n\x08obstacle\x18\x04 \x01(\t\"#\n\x10WatchJobsRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"<\n\x12WatchEventsRequest\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"o\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\x0c\n\x04json\x18\x07 \x01(\t\"P\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x0c\n\x04node\x18\x04 \x01(\t\")\n\x08LogChunk\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x12\n\x10ListNodesRequest\"\xa9\x01\n\x0eListNodesReply\x12\x1f\n\x05nodes\x18\x01 \x03(\x0b\x32\x10.ebbtide.v1.Node\x12\x42\n\rforeign_gpu_s\x18x \x03(\x0b\x32+.ebbtide.v1.ListNodesReply.ForeignGpuSEntry\x1a\x32\n\x10\x46oreignGpuSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xbb\x01\n\x07NodeGpu\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.ebbtide.v1.GpuInfo\x12\'\n\x07reading\x18\x02 \x01(\x0b\x32\x16.ebbtide.v1.GpuReading\x12*\n\x0fshare_allocated\x18\x03 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x0f\n\x07job_ids\x18\x04 \x03(\t\x12\'\n\x07\x66oreign\x18x \x03(\x0b\x32\x16.ebbtide.v1.GpuProcess\"\xb4\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08hostname\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12!\n\x04gpus\x18\x05 \x03(\x0b\x32\x13.ebbtide.v1.NodeGpu\x12\x0c\n\x04\x63pus\x18\x06 \x01(\x01\x12\x16\n\x0e\x63pus_allocated\x18\x07 \x01(\x01\x12\x11\n\tmem_bytes\x18\x08 \x01(\x04\x12\x1b\n\x13mem_allocated_bytes\x18\t \x01(\x04\x12\x13\n\x0bgpu_backend\x18\n \x01(\t\x12\x1a\n\x12\x63heckpoint_root_id\x18\x0b \x01(\t\x12\x11\n\tlast_seen\x18\x0c \x01(\x01\x12\x0f\n\x07version\x18\r \x01(\t\x12\x14\n\x06\x63group\x18\xaa\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_cgroup\"\x14\n\x12ShowClusterRequest\"\x8b\x01\n\x0b\x43lusterInfo\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x12\n\nrecovering\x18\x05 \x01(\x08\x12\x17\n\x0fjobs_unfinished\x18\x06 \x01(\r\x12\x0b\n\x03now\x18\x07 \x01(\x01\"\x1e\n\x0eQuiesceRequest\x12\x0c\n\x04kill\x18\x01 \x01(\x08\"(\n\x0fQuiesceProgress\x12\x15\n\rattempts_left\x18\x01 \x01(\r2\xb3\t\n\rClientService\x12<\n\x06Submit\x12\x19.ebbtide.v1.SubmitRequest\x1a\x17.ebbtide.v1.SubmitReply\x12\x42\n\x08ListJobs\x12\x1b.ebbtide.v1.ListJobsRequest\x1a\x19.ebbtide.v1.ListJobsReply\x12\x32\n\x07ShowJob\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12;\n\tShowStory\x12\x16.ebbtide.v1.JobRequest\x1a\x16.ebbtide.v1.StoryReply\x12:\n\x07\x45xplain\x12\x16.ebbtide.v1.JobRequest\x1a\x17.ebbtide.v1.Explanation\x12<\n\tWatchJobs\x12\x1c.ebbtide.v1.WatchJobsRequest\x1a\x0f.ebbtide.v1.Job0\x01\x12\x42\n\x0bWatchEvents\x12\x1e.ebbtide.v1.WatchEventsRequest\x1a\x11.ebbtide.v1.Event0\x01\x12?\n\x08ReadLogs\x12\x1b.ebbtide.v1.ReadLogsRequest\x1a\x14.ebbtide.v1.LogChunk0\x01\x12\x32\n\x07Suspend\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x31\n\x06Resume\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06Resize\x12\x19.ebbtide.v1.ResizeRequest\x1a\x0f.ebbtide.v1.Job\x12\x30\n\x05\x44rill\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06\x43hange\x12\x19.ebbtide.v1.ChangeRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06\x43\x61ncel\x12\x19.ebbtide.v1.CancelRequest\x1a\x0f.ebbtide.v1.Job\x12/\n\x04Hold\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x32\n\x07Release\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x45\n\tListNodes\x12\x1c.ebbtide.v1.ListNodesRequest\x1a\x1a.ebbtide.v1.ListNodesReply\x12\x46\n\x0bShowCluster\x12\x1e.ebbtide.v1.ShowClusterRequest\x1a\x17.ebbtide.v1.ClusterInfo\x12\x44\n\x07Quiesce\x12\x1a.ebbtide.v1.QuiesceRequest\x1a\x1b.ebbtide.v1.QuiesceProgress0\x01\x12;\n\x05Usage\x12\x18.ebbtide.v1.UsageRequest\x1a\x16.ebbtide.v1.UsageReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65\x62\x62tide_protos/v1/client.proto\x12\nebbtide.v1\x1a\x1d\x65\x62\x62tide_protos/v1/agent.proto\x1a\x1f\x65\x62\x62tide_protos/v1/booking.proto\x1a\x1b\x65\x62\x62tide_protos/v1/job.proto\x1a\x1d\x65\x62\x62tide_protos/v1/usage.proto\"u\n\rSubmitRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.ebbtide.v1.JobSpec\x12\x0c\n\x04hold\x18\x02 \x01(\x08\x12\x14\n\x0coperation_id\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x0c\n\x04user\x18\x05 \x01(\t\"^\n\x0bSubmitReply\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08warnings\x18\x02 \x03(\t\x12\x16\n\rgpu_mem_bytes\x18\x96\x01 \x01(\x04\x12\x15\n\x0cgpu_mem_from\x18\x97\x01 \x01(\t\"\x1c\n\nJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"i\n\rResizeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x08gpus_min\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x03 \x01(\x0b\x32\x11.ebbtide.v1.Share\"q\n\rChangeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\x08priority\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x0c\n\x04user\x18\x04 \x01(\tB\x0b\n\t_priorityB\t\n\x07_weight\",\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03now\x18\x02 \x01(\x08\"\x1e\n\x0fListJobsRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\".\n\rListJobsReply\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.ebbtide.v1.Job\"\xde\x04\n\nSuspension\x12\x11\n\trequested\x18\x01 \x01(\x01\x12\x13\n\x06\x65xited\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08gpu_free\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07resumed\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12.\n\x0c\x63heckpointed\x18\x05 \x01(\x0e\x32\x18.ebbtide.v1.Checkpointed\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x18\n\x10gpu_uuids_before\x18\x07 \x03(\t\x12\x17\n\x0fgpu_uuids_after\x18\x08 \x03(\t\x12\x19\n\x0c\x63heckpoint_s\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10\x63heckpoint_bytes\x18\x14 \x01(\x04H\x04\x88\x01\x01\x12\x33\n\x07parts_s\x18( \x03(\x0b\x32\".ebbtide.v1.Suspension.PartsSEntry\x12\x0c\n\x04note\x18\n \x01(\t\x12\x13\n\x06placed\x18< \x01(\x01H\x05\x88\x01\x01\x12\x14\n\x07working\x18= \x01(\x01H\x06\x88\x01\x01\x12\x19\n\x0cworking_step\x18> \x01(\x03H\x07\x88\x01\x01\x12\x16\n\tleft_step\x18? \x01(\x03H\x08\x88\x01\x01\x1a-\n\x0bPartsSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_exitedB\x0b\n\t_gpu_freeB\n\n\x08_resumedB\x0f\n\r_checkpoint_sB\x13\n\x11_checkpoint_bytesB\t\n\x07_placedB\n\n\x08_workingB\x0f\n\r_working_stepB\x0c\n\n_left_step\"G\n\x0eNodeAllocation\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\'\n\x04gpus\x18\x02 \x03(\x0b\x32\x19.ebbtide.v1.GpuAllocation\"\xf8\x02\n\x0e\x41ttemptSummary\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x13\n\x0bplaced_time\x18\x02 \x01(\x01\x12\x17\n\nstart_time\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12.\n\nallocation\x18\x05 \x03(\x0b\x32\x1a.ebbtide.v1.NodeAllocation\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x19\n\x0cresumed_step\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\x04warm\x18( \x01(\x08H\x03\x88\x01\x01\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x10\n\x07sharing\x18\x82\x01 \x01(\t\x12\x13\n\nlimited_by\x18\x83\x01 \x01(\t\x12 \n\x12gpu_mem_peak_bytes\x18\x96\x01 \x01(\x04H\x04\x88\x01\x01\x42\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0f\n\r_resumed_stepB\x07\n\x05_warmB\x15\n\x13_gpu_mem_peak_bytes\"\xdc\x07\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.ebbtide.v1.JobSpec\x12\x0c\n\x04user\x18\x03 \x01(\t\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.ebbtide.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07held_by\x18\x06 \x01(\t\x12\x13\n\x0bpreemptible\x18\x07 \x01(\x08\x12)\n\x0egpus_allocated\x18\x08 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12.\n\nallocation\x18\t \x03(\x0b\x32\x1a.ebbtide.v1.NodeAllocation\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x13\n\x0bpreemptions\x18\x0b \x01(\r\x12\x0f\n\x07resizes\x18\x0c \x01(\r\x12\x10\n\x08restarts\x18\r \x01(\r\x12&\n\x08progress\x18\x0e \x01(\x0b\x32\x14.ebbtide.v1.Progress\x12\x13\n\x0bsubmit_time\x18\x0f \x01(\x01\x12\x17\n\nstart_time\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x11 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\twaiting_s\x18\x12 \x01(\x01\x12\x11\n\trunning_s\x18\x13 \x01(\x01\x12\x16\n\texit_code\x18\x14 \x01(\x05H\x02\x88\x01\x01\x12*\n\ncheckpoint\x18\x15 \x01(\x0b\x32\x16.ebbtide.v1.Checkpoint\x12+\n\x0bsuspensions\x18\x16 \x03(\x0b\x32\x16.ebbtide.v1.Suspension\x12,\n\x08\x61ttempts\x18\x17 \x03(\x0b\x32\x1a.ebbtide.v1.AttemptSummary\x12\x0b\n\x03pid\x18\x18 \x01(\r\x12\x0e\n\x06proved\x18< \x01(\x08\x12\x13\n\x06save_s\x18= \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0erestart_cost_s\x18> \x01(\x01H\x04\x88\x01\x01\x12\x16\n\rgpu_mem_bytes\x18\x96\x01 \x01(\x04\x12\x15\n\x0cgpu_mem_from\x18\x97\x01 \x01(\t\x12 \n\x05rates\x18\xa0\x01 \x03(\x0b\x32\x10.ebbtide.v1.Rate\x12\x19\n\x0bsteps_per_s\x18\xa1\x01 \x01(\x01H\x05\x88\x01\x01\x12\x18\n\nidle_since\x18\xc0\x02 \x01(\x01H\x06\x88\x01\x01\x12\x18\n\nidle_until\x18\xc1\x02 \x01(\x01H\x07\x88\x01\x01\x42\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0c\n\n_exit_codeB\t\n\x07_save_sB\x11\n\x0f_restart_cost_sB\x0e\n\x0c_steps_per_sB\r\n\x0b_idle_sinceB\r\n\x0b_idle_until\"z\n\x04Rate\x12\x1f\n\x04gpus\x18\x01 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\r\n\x05\x61lone\x18\x03 \x01(\x08\x12\x13\n\x0bsteps_per_s\x18\x04 \x01(\x01\x12\x0f\n\x07samples\x18\x05 \x01(\r\x12\r\n\x05model\x18\x06 \x01(\t\"/\n\nStoryReply\x12!\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.ebbtide.v1.Event\"\x81\x02\n\x0b\x45xplanation\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05needs\x18\x04 \x01(\t\x12\x12\n\x05\x61head\x18\x05 \x01(\rH\x00\x88\x01\x01\x12#\n\x05nodes\x18\x06 \x03(\x0b\x32\x14.ebbtide.v1.NodeView\x12\x14\n\x07room_at\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05\x62\x61sis\x18\x08 \x01(\t\x12\x18\n\x0bremaining_s\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x16\n\x0eremaining_from\x18\n \x01(\tB\x08\n\x06_aheadB\n\n\x08_room_atB\x0e\n\x0c_remaining_s\"K\n\x08NodeView\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tidle_gpus\x18\x02 \x01(\r\x12\x0c\n\x04gpus\x18\x03 \x01(\r\x12\x10\n\x08obstacle\x18\x04 \x01(\t\"#\n\x10WatchJobsRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"<\n\x12WatchEventsRequest\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"o\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\x0c\n\x04json\x18\x07 \x01(\t\"P\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x0c\n\x04node\x18\x04 \x01(\t\")\n\x08LogChunk\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x12\n\x10ListNodesRequest\"\xa9\x01\n\x0eListNodesReply\x12\x1f\n\x05nodes\x18\x01 \x03(\x0b\x32\x10.ebbtide.v1.Node\x12\x42\n\rforeign_gpu_s\x18x \x03(\x0b\x32+.ebbtide.v1.ListNodesReply.ForeignGpuSEntry\x1a\x32\n\x10\x46oreignGpuSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xbb\x01\n\x07NodeGpu\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.ebbtide.v1.GpuInfo\x12\'\n\x07reading\x18\x02 \x01(\x0b\x32\x16.ebbtide.v1.GpuReading\x12*\n\x0fshare_allocated\x18\x03 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x0f\n\x07job_ids\x18\x04 \x03(\t\x12\'\n\x07\x66oreign\x18x \x03(\x0b\x32\x16.ebbtide.v1.GpuProcess\"\xb4\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08hostname\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12!\n\x04gpus\x18\x05 \x03(\x0b\x32\x13.ebbtide.v1.NodeGpu\x12\x0c\n\x04\x63pus\x18\x06 \x01(\x01\x12\x16\n\x0e\x63pus_allocated\x18\x07 \x01(\x01\x12\x11\n\tmem_bytes\x18\x08 \x01(\x04\x12\x1b\n\x13mem_allocated_bytes\x18\t \x01(\x04\x12\x13\n\x0bgpu_backend\x18\n \x01(\t\x12\x1a\n\x12\x63heckpoint_root_id\x18\x0b \x01(\t\x12\x11\n\tlast_seen\x18\x0c \x01(\x01\x12\x0f\n\x07version\x18\r \x01(\t\x12\x14\n\x06\x63group\x18\xaa\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_cgroup\"\x14\n\x12ShowClusterRequest\"\x8b\x01\n\x0b\x43lusterInfo\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x12\n\nrecovering\x18\x05 \x01(\x08\x12\x17\n\x0fjobs_unfinished\x18\x06 \x01(\r\x12\x0b\n\x03now\x18\x07 \x01(\x01\"\x1e\n\x0eQuiesceRequest\x12\x0c\n\x04kill\x18\x01 \x01(\x08\"(\n\x0fQuiesceProgress\x12\x15\n\rattempts_left\x18\x01 \x01(\r2\xab\x0b\n\rClientService\x12<\n\x06Submit\x12\x19.ebbtide.v1.SubmitRequest\x1a\x17.ebbtide.v1.SubmitReply\x12\x42\n\x08ListJobs\x12\x1b.ebbtide.v1.ListJobsRequest\x1a\x19.ebbtide.v1.ListJobsReply\x12\x32\n\x07ShowJob\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12;\n\tShowStory\x12\x16.ebbtide.v1.JobRequest\x1a\x16.ebbtide.v1.StoryReply\x12:\n\x07\x45xplain\x12\x16.ebbtide.v1.JobRequest\x1a\x17.ebbtide.v1.Explanation\x12<\n\tWatchJobs\x12\x1c.ebbtide.v1.WatchJobsRequest\x1a\x0f.ebbtide.v1.Job0\x01\x12\x42\n\x0bWatchEvents\x12\x1e.ebbtide.v1.WatchEventsRequest\x1a\x11.ebbtide.v1.Event0\x01\x12?\n\x08ReadLogs\x12\x1b.ebbtide.v1.ReadLogsRequest\x1a\x14.ebbtide.v1.LogChunk0\x01\x12\x32\n\x07Suspend\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x31\n\x06Resume\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06Resize\x12\x19.ebbtide.v1.ResizeRequest\x1a\x0f.ebbtide.v1.Job\x12\x30\n\x05\x44rill\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06\x43hange\x12\x19.ebbtide.v1.ChangeRequest\x1a\x0f.ebbtide.v1.Job\x12\x34\n\x06\x43\x61ncel\x12\x19.ebbtide.v1.CancelRequest\x1a\x0f.ebbtide.v1.Job\x12/\n\x04Hold\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x32\n\x07Release\x12\x16.ebbtide.v1.JobRequest\x1a\x0f.ebbtide.v1.Job\x12\x45\n\tListNodes\x12\x1c.ebbtide.v1.ListNodesRequest\x1a\x1a.ebbtide.v1.ListNodesReply\x12\x46\n\x0bShowCluster\x12\x1e.ebbtide.v1.ShowClusterRequest\x1a\x17.ebbtide.v1.ClusterInfo\x12\x44\n\x07Quiesce\x12\x1a.ebbtide.v1.QuiesceRequest\x1a\x1b.ebbtide.v1.QuiesceProgress0\x01\x12;\n\x05Usage\x12\x18.ebbtide.v1.UsageRequest\x1a\x16.ebbtide.v1.UsageReply0\x01\x12\x46\n\x0bReserveGpus\x12\x1e.ebbtide.v1.ReserveGpusRequest\x1a\x17.ebbtide.v1.Reservation\x12Z\n\x10ListReservations\x12#.ebbtide.v1.ListReservationsRequest\x1a!.ebbtide.v1.ListReservationsReply\x12R\n\x11\x43\x61ncelReservation\x12$.ebbtide.v1.CancelReservationRequest\x1a\x17.ebbtide.v1.Reservationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,68 +39,68 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUSPENSION_PARTSSENTRY']._serialized_options = b'8\001'
   _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._loaded_options = None
   _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._serialized_options = b'8\001'
-  _globals['_SUBMITREQUEST']._serialized_start=137
-  _globals['_SUBMITREQUEST']._serialized_end=254
-  _globals['_SUBMITREPLY']._serialized_start=256
-  _globals['_SUBMITREPLY']._serialized_end=350
-  _globals['_JOBREQUEST']._serialized_start=352
-  _globals['_JOBREQUEST']._serialized_end=380
-  _globals['_RESIZEREQUEST']._serialized_start=382
-  _globals['_RESIZEREQUEST']._serialized_end=487
-  _globals['_CHANGEREQUEST']._serialized_start=489
-  _globals['_CHANGEREQUEST']._serialized_end=602
-  _globals['_CANCELREQUEST']._serialized_start=604
-  _globals['_CANCELREQUEST']._serialized_end=648
-  _globals['_LISTJOBSREQUEST']._serialized_start=650
-  _globals['_LISTJOBSREQUEST']._serialized_end=680
-  _globals['_LISTJOBSREPLY']._serialized_start=682
-  _globals['_LISTJOBSREPLY']._serialized_end=728
-  _globals['_SUSPENSION']._serialized_start=731
-  _globals['_SUSPENSION']._serialized_end=1337
-  _globals['_SUSPENSION_PARTSSENTRY']._serialized_start=1164
-  _globals['_SUSPENSION_PARTSSENTRY']._serialized_end=1209
-  _globals['_NODEALLOCATION']._serialized_start=1339
-  _globals['_NODEALLOCATION']._serialized_end=1410
-  _globals['_ATTEMPTSUMMARY']._serialized_start=1413
-  _globals['_ATTEMPTSUMMARY']._serialized_end=1789
-  _globals['_JOB']._serialized_start=1792
-  _globals['_JOB']._serialized_end=2780
-  _globals['_RATE']._serialized_start=2782
-  _globals['_RATE']._serialized_end=2904
-  _globals['_STORYREPLY']._serialized_start=2906
-  _globals['_STORYREPLY']._serialized_end=2953
-  _globals['_EXPLANATION']._serialized_start=2956
-  _globals['_EXPLANATION']._serialized_end=3213
-  _globals['_NODEVIEW']._serialized_start=3215
-  _globals['_NODEVIEW']._serialized_end=3290
-  _globals['_WATCHJOBSREQUEST']._serialized_start=3292
-  _globals['_WATCHJOBSREQUEST']._serialized_end=3327
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=3329
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=3389
-  _globals['_EVENT']._serialized_start=3391
-  _globals['_EVENT']._serialized_end=3502
-  _globals['_READLOGSREQUEST']._serialized_start=3504
-  _globals['_READLOGSREQUEST']._serialized_end=3584
-  _globals['_LOGCHUNK']._serialized_start=3586
-  _globals['_LOGCHUNK']._serialized_end=3627
-  _globals['_LISTNODESREQUEST']._serialized_start=3629
-  _globals['_LISTNODESREQUEST']._serialized_end=3647
-  _globals['_LISTNODESREPLY']._serialized_start=3650
-  _globals['_LISTNODESREPLY']._serialized_end=3819
-  _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._serialized_start=3769
-  _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._serialized_end=3819
-  _globals['_NODEGPU']._serialized_start=3822
-  _globals['_NODEGPU']._serialized_end=4009
-  _globals['_NODE']._serialized_start=4012
-  _globals['_NODE']._serialized_end=4320
-  _globals['_SHOWCLUSTERREQUEST']._serialized_start=4322
-  _globals['_SHOWCLUSTERREQUEST']._serialized_end=4342
-  _globals['_CLUSTERINFO']._serialized_start=4345
-  _globals['_CLUSTERINFO']._serialized_end=4484
-  _globals['_QUIESCEREQUEST']._serialized_start=4486
-  _globals['_QUIESCEREQUEST']._serialized_end=4516
-  _globals['_QUIESCEPROGRESS']._serialized_start=4518
-  _globals['_QUIESCEPROGRESS']._serialized_end=4558
-  _globals['_CLIENTSERVICE']._serialized_start=4561
-  _globals['_CLIENTSERVICE']._serialized_end=5764
+  _globals['_SUBMITREQUEST']._serialized_start=170
+  _globals['_SUBMITREQUEST']._serialized_end=287
+  _globals['_SUBMITREPLY']._serialized_start=289
+  _globals['_SUBMITREPLY']._serialized_end=383
+  _globals['_JOBREQUEST']._serialized_start=385
+  _globals['_JOBREQUEST']._serialized_end=413
+  _globals['_RESIZEREQUEST']._serialized_start=415
+  _globals['_RESIZEREQUEST']._serialized_end=520
+  _globals['_CHANGEREQUEST']._serialized_start=522
+  _globals['_CHANGEREQUEST']._serialized_end=635
+  _globals['_CANCELREQUEST']._serialized_start=637
+  _globals['_CANCELREQUEST']._serialized_end=681
+  _globals['_LISTJOBSREQUEST']._serialized_start=683
+  _globals['_LISTJOBSREQUEST']._serialized_end=713
+  _globals['_LISTJOBSREPLY']._serialized_start=715
+  _globals['_LISTJOBSREPLY']._serialized_end=761
+  _globals['_SUSPENSION']._serialized_start=764
+  _globals['_SUSPENSION']._serialized_end=1370
+  _globals['_SUSPENSION_PARTSSENTRY']._serialized_start=1197
+  _globals['_SUSPENSION_PARTSSENTRY']._serialized_end=1242
+  _globals['_NODEALLOCATION']._serialized_start=1372
+  _globals['_NODEALLOCATION']._serialized_end=1443
+  _globals['_ATTEMPTSUMMARY']._serialized_start=1446
+  _globals['_ATTEMPTSUMMARY']._serialized_end=1822
+  _globals['_JOB']._serialized_start=1825
+  _globals['_JOB']._serialized_end=2813
+  _globals['_RATE']._serialized_start=2815
+  _globals['_RATE']._serialized_end=2937
+  _globals['_STORYREPLY']._serialized_start=2939
+  _globals['_STORYREPLY']._serialized_end=2986
+  _globals['_EXPLANATION']._serialized_start=2989
+  _globals['_EXPLANATION']._serialized_end=3246
+  _globals['_NODEVIEW']._serialized_start=3248
+  _globals['_NODEVIEW']._serialized_end=3323
+  _globals['_WATCHJOBSREQUEST']._serialized_start=3325
+  _globals['_WATCHJOBSREQUEST']._serialized_end=3360
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=3362
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=3422
+  _globals['_EVENT']._serialized_start=3424
+  _globals['_EVENT']._serialized_end=3535
+  _globals['_READLOGSREQUEST']._serialized_start=3537
+  _globals['_READLOGSREQUEST']._serialized_end=3617
+  _globals['_LOGCHUNK']._serialized_start=3619
+  _globals['_LOGCHUNK']._serialized_end=3660
+  _globals['_LISTNODESREQUEST']._serialized_start=3662
+  _globals['_LISTNODESREQUEST']._serialized_end=3680
+  _globals['_LISTNODESREPLY']._serialized_start=3683
+  _globals['_LISTNODESREPLY']._serialized_end=3852
+  _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._serialized_start=3802
+  _globals['_LISTNODESREPLY_FOREIGNGPUSENTRY']._serialized_end=3852
+  _globals['_NODEGPU']._serialized_start=3855
+  _globals['_NODEGPU']._serialized_end=4042
+  _globals['_NODE']._serialized_start=4045
+  _globals['_NODE']._serialized_end=4353
+  _globals['_SHOWCLUSTERREQUEST']._serialized_start=4355
+  _globals['_SHOWCLUSTERREQUEST']._serialized_end=4375
+  _globals['_CLUSTERINFO']._serialized_start=4378
+  _globals['_CLUSTERINFO']._serialized_end=4517
+  _globals['_QUIESCEREQUEST']._serialized_start=4519
+  _globals['_QUIESCEREQUEST']._serialized_end=4549
+  _globals['_QUIESCEPROGRESS']._serialized_start=4551
+  _globals['_QUIESCEPROGRESS']._serialized_end=4591
+  _globals['_CLIENTSERVICE']._serialized_start=4594
+  _globals['_CLIENTSERVICE']._serialized_end=6045
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import booking_pb2 as _booking_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
 from grpc import aio as _aio
@@ -65,6 +66,10 @@ class ClientServiceStub:
     Streams how many are left; ends with 0.
     """
     Usage: _grpc.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]
+    ReserveGpus: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]
+    CancelReservation: _grpc.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -98,6 +103,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Streams how many are left; ends with 0.
     """
     Usage: _aio.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]  # type: ignore[assignment]
+    ReserveGpus: _aio.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _aio.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]  # type: ignore[assignment]
+    CancelReservation: _aio.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -248,5 +257,27 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _usage_pb2.UsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_usage_pb2.UsageReply], _abc.AsyncIterator[_usage_pb2.UsageReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ReserveGpus(
+        self,
+        request: _booking_pb2.ReserveGpusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]:
+        """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _booking_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.ListReservationsReply, _abc.Awaitable[_booking_pb2.ListReservationsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelReservation(
+        self,
+        request: _booking_pb2.CancelReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]: ...
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
