@@ -21,6 +21,7 @@ from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, g
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.settings import Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
@@ -31,6 +32,7 @@ RULES: Final = {
     for kind in EVENT_TYPES.values()
 }
 """For each event: whether it is news, what it changes, what the world is asked to do, and which decisions follow."""
+DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
 """Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
 
@@ -59,9 +61,11 @@ class Refusal:
 class Cluster:
     """Jobs, nodes and a policy; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`."""
 
-    def __init__(self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False, settings: Settings = DEFAULTS
+    ) -> None:
         self.policy = policy
-        self.state = ClusterState(policy.queue(), speedup, trusting=trusting)
+        self.state = ClusterState(policy.queue(), speedup, settings, trusting=trusting)
         self.state.ranking = policy.ranking(self.state)
         self._wake_at: float | None = None
 

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core.frozen import frozen
-from ebbtide_core.policies.registry import DEFAULT_POLICY
 
+DEFAULT_POLICY: Final = "fitgpp"
 DEFAULT_POOL: Final = "default"
 
 

@@ -11,7 +11,8 @@ from ebbtide_core.curves import Rates
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
 from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Script, Speedup, script_of
+from ebbtide_core.settings import Settings
+from ebbtide_core.work import History, Script, Speedup, script_of
 
 
 class Ranking(Protocol):
@@ -28,7 +29,8 @@ class ClusterState:
     With ``trusting``, every job counts as one that has proved that it can suspend.
     """
 
-    def __init__(self, queue: Queue, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    def __init__(self, queue: Queue, speedup: Speedup, settings: Settings, *, trusting: bool = False) -> None:
+        self.settings = settings
         self.trusting = trusting
         self.jobs: dict[JobId, Job] = {}
         self.unfinished: dict[JobId, Job] = {}

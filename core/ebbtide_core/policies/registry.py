@@ -40,7 +40,6 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
 }
-DEFAULT_POLICY: Final = "fitgpp"
 
 
 def create_policy(name: str, options: Mapping[str, str]) -> Policy:

@@ -35,6 +35,12 @@ def test_each_pool_has_its_policy_and_fitting(read):
     assert (settings.gpu_pool, settings.cpu_pool) == ("a100", "default")
 
 
+def test_the_pool_default_is_there_whether_or_not_it_is_named(read):
+    assert "default" in read("[pools.a100]").settings.pools
+    assert not read("[pools.a100]").names_default_pool
+    assert read("[pools.default]").names_default_pool
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -44,6 +50,7 @@ def test_each_pool_has_its_policy_and_fitting(read):
         ("[pools.a]\npolicy = 3", "pools.a.policy: 3 is not a text"),
         ("[pools.a]\npolcy = 'fifo'", "pools.a.polcy: is not known here: there are policy, options, fitting"),
         ("[pools.a]\nfitting = 'bst'", "pools.a.fitting: 'bst' is neither best nor worst"),
+        ("[pools.'a b']\npolicy = 'fifo'", "pools.a b: a name is up to 63 letters"),
         ("[pools]\na = 1", "pools.a: 1 is not a table"),
         ("[pools.a", "Expected"),
     ],
