@@ -97,6 +97,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "progress": _progress_facts(job),
         "steps_per_s": _optional(job, "steps_per_s"),
         "rates": [_rate_facts(rate) for rate in job.rates],
+        "idle_since": _optional(job, "idle_since"),
+        "idle_until": _optional(job, "idle_until"),
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -185,6 +187,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
+        "idle_ok": spec.idle_ok,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ebbtide_core import booking, gang, interference, limits
+from ebbtide_core import booking, gang, idling, interference, limits
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
@@ -222,6 +222,8 @@ class Cluster:
             elif gang.followed_late(job.attempts[-1], now + ROUNDING_S):
                 reason = "its first node is done, and the others did not follow"
                 self._take(stop(job, StopCause.BROKEN, reason, grace_s=limits.GANG_GRACE_S), now, out)
+            elif idling.is_due(job.attempts[-1], now + ROUNDING_S):
+                self._decide(idling.suspend(job, now), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
 

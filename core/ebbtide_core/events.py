@@ -12,6 +12,8 @@ from ebbtide_core.booking_events import BookingMade as BookingMade
 from ebbtide_core.booking_events import BookingMoved as BookingMoved
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
+from ebbtide_core.idle_events import JobBusy as JobBusy
+from ebbtide_core.idle_events import JobIdle as JobIdle
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -469,6 +471,8 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | JobIdle
+    | JobBusy
 )
 """Events that are about one job."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import booking, costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import booking, costs, foreign, gang, idling, interference, limits, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -425,6 +425,8 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
+    e.JobIdle: idling.noted,
+    e.JobBusy: idling.cleared,
 }
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {

@@ -19,8 +19,9 @@ from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import WHOLE, Allocation, Checkpointed, GpuId, JobId, NodeId, StopCause
 from ebbtide_core.outcome import Ending, read_exit
 from ebbtide_core.queues import Queue, QueueKey, by_arrival
-from ebbtide_core.settings import DEFAULT_POOL
+from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.state import ClusterState
+from ebbtide_core.work import LINEAR
 
 _SAY_NOTHING: Final = (e.FirstStepMade, e.WorkResumed, e.RateMeasured, e.InterferenceFound, e.ProgressReported)
 KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
@@ -79,6 +80,7 @@ class _JobEntry:
     judged: int = 0
     unsaved: list[tuple[float, float]] = field(default_factory=list)
     unsaved_since: float = 0.0
+    idle_since: float | None = None
     accounts: dict[int, Account] = field(default_factory=dict)
 
 
@@ -103,7 +105,7 @@ class Ledger:
         self._periods = periods
         self._by = tuple(by)
         self._user = user
-        self._state = ClusterState(_Nowhere(by_arrival))
+        self._state = ClusterState(_Nowhere(by_arrival), LINEAR, Settings())
         self._jobs: dict[JobId, _JobEntry] = {}
         self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._foreign: dict[str, float] = {}
@@ -121,6 +123,7 @@ class Ledger:
     def close(self, now: float) -> Usage:
         """What all that comes to, with what goes on counted until Unix time ``now``. Nothing may follow."""
         for entry in self._jobs.values():
+            self._book_idle(entry, now)
             self._book_life(entry, now)
             self._book_stage(entry, now)
         accounts = {}
@@ -166,6 +169,10 @@ class Ledger:
         holding = entry.job.holding
         stage = None if holding is None else _stage(holding)
         held = None if holding is None else holding.allocation
+        idle_since = holding.idle_since if holding is not None and stage is _Stage.COMPUTING else None
+        if idle_since != entry.idle_since:
+            self._book_idle(entry, now)
+            entry.idle_since = idle_since
         if stage is not entry.stage or held is not entry.held:
             self._book_stage(entry, now)
             if entry.stage is _Stage.COMPUTING:
@@ -184,6 +191,15 @@ class Ledger:
         for start, end in () if _is_kept(entry.job, attempt) else entry.unsaved:
             self._book(entry, "lost", start, end, gpus)
         entry.judged, entry.unsaved = attempt.number, []
+
+    def _book_idle(self, entry: _JobEntry, now: float) -> None:
+        """Whoever was idle until ``now`` computed nothing meanwhile that could be lost."""
+        if entry.idle_since is None or entry.held is None:
+            return
+        self._book(entry, "idle", entry.idle_since, now, entry.held.share / WHOLE)
+        if entry.idle_since > entry.unsaved_since:
+            entry.unsaved.append((entry.unsaved_since, entry.idle_since))
+        entry.unsaved_since = now
 
     def _book_life(self, entry: _JobEntry, now: float) -> None:
         if entry.life is not None:

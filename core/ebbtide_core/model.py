@@ -115,6 +115,7 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    IDLE = "idle"
 
     @property
     def final(self) -> bool:

@@ -167,6 +167,11 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.JobIdle():
+            warning = "" if event.suspend_at is None else "; it is suspended unless it soon does"
+            return f"attempt {event.attempt} does not use its GPUs{warning}"
+        case e.JobBusy():
+            return f"attempt {event.attempt} uses its GPUs again"
         case _:
             return type(event).__name__
 

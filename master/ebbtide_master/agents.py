@@ -17,6 +17,7 @@ from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
+from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
@@ -24,6 +25,7 @@ from ebbtide_master.convert import (
     order_to_message,
     registration_from_hello,
 )
+from ebbtide_master.idleness import Idleness
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
@@ -71,7 +73,8 @@ class Session:
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """Turns what agents say into facts, and brings them the core's orders."""
 
-    def __init__(self, cluster_id: str, epoch: int) -> None:
+    def __init__(self, cluster_id: str, epoch: int, clock: Clock) -> None:
+        self._idleness = Idleness(clock)
         self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
@@ -286,6 +289,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                     yield e.GpuHealthChanged(node, gpu, True)
             for gpu, processes in foreign_on.items():
                 yield from _foreign(node, gpu, processes, cluster)
+            yield from self._idleness.facts(cluster, cluster.state.books.nodes[node], known)
 
         await self.loop.tell(facts, lambda _: None)
 
