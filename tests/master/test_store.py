@@ -323,6 +323,18 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_which_gpus_are_reserved_is_known_again_and_who_does_not_use_its_own(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-bookings", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        [booking] = cluster.state.bookings.by_id.values()
+        assert (booking.user, booking.since, booking.until, booking.note) == ("anna", 500.0, 9000.0, "demo")
+        assert [booked.gpu for booked in booking.gpus] == ["a0", "a3"]
+        assert cluster.state.books.booked is cluster.state.bookings
+        [attempt] = cluster.state.jobs["1"].attempts
+        assert (attempt.idle_since, attempt.idle_until) == (2010.0, None)
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -334,6 +346,7 @@ class TestGoldenJournal:
             "journal-1-foreign",
             "journal-1-memory",
             "journal-1-rates",
+            "journal-1-bookings",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
