@@ -180,4 +180,4 @@ def _node_is_up(home: Home, name: str) -> bool:
         node = find_node(home, name)
     except Unreachable:
         return False
-    return node is not None and node.state == "up"
+    return node is not None and node.state != "down"

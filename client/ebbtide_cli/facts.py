@@ -9,6 +9,9 @@ from typing import Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from ebbtide_cli.arrays import gate_facts
+from ebbtide_cli.kinds import drain_facts, needs_facts
+
 Facts = dict[str, Any]
 
 CLASSES = {
@@ -77,7 +80,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "proved": job.proved if job.preemptible else None,
         "save_s": _optional(job, "save_s"),
         "restart_cost_s": _optional(job, "restart_cost_s"),
-        "pool": "default",
+        "pool": job.pool or "default",
+        "moves_to": job.moves_to or None,
         **_spec_facts(job.spec),
         "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
         "gpu_mem_from": job.gpu_mem_from or None,
@@ -87,6 +91,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
             "allocated": _number(job.gpus_allocated),
         },
         "nodes": [node.node for node in job.allocation],
+        "excluded_nodes": dict(job.excluded_nodes),
         "gpu_uuids": _gpu_uuids(job.allocation),
         "allocation": [_allocation_facts(node) for node in job.allocation],
         "attempt": job.attempt,
@@ -108,6 +113,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "checkpoint": _checkpoint_facts(job.checkpoint) if job.HasField("checkpoint") else None,
         "suspensions": [_suspension_facts(suspension) for suspension in job.suspensions],
         "attempts": [_attempt_facts(attempt) for attempt in job.attempts],
+        **gate_facts(job),
     }
 
 
@@ -116,6 +122,8 @@ def node_facts(node: client_pb2.Node) -> Facts:
     return {
         "name": node.name,
         "hostname": node.hostname,
+        "pool": node.pool or "default",
+        "moves_to": node.moves_to or None,
         "state": node.state,
         "reason": node.reason,
         "gpu_backend": node.gpu_backend,
@@ -127,6 +135,9 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "last_seen": _time(node.last_seen),
         "version": node.version,
         "cgroup": _optional(node, "cgroup"),
+        "labels": dict(node.labels),
+        "taints": list(node.taints),
+        "drain": drain_facts(node),
         "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
@@ -176,6 +187,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "gpu_mem_bytes": spec.gpu_mem_bytes,
         "cpus": spec.cpus,
         "mem_bytes": spec.mem_bytes,
+        "needs": needs_facts(spec.needs),
         "grace_s": spec.grace_s,
         "time_limit_s": _optional(spec, "time_limit_s"),
         "time_auto": spec.time_auto,

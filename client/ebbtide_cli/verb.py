@@ -29,6 +29,7 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
+        "node": "Take nodes out of service, and put them back",
         "top": "Watch GPUs, memory, jobs and the queue",
         "reserve-gpus": "Keep GPUs for one user from one time to another",
         "reservations": "Show which GPUs are reserved for whom, and when",
@@ -56,7 +57,8 @@ VERBS: Final = {
         "resume": "Let suspended jobs go on",
         "drill": "Suspend and resume a job on purpose, to see whether it can be trusted to",
         "resize": "Give jobs another number of GPUs",
-        "set": "Give jobs another priority or weight",
+        "requeue": "Put jobs back into the queue, or run them once more",
+        "set": "Give jobs another priority or weight, and arrays other limits",
         "cancel": "End jobs for good",
         "hold": "Keep waiting jobs from starting",
         "release": "Let held jobs start",
@@ -101,7 +103,7 @@ def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], V
 
 def _parse_job_id(text: str) -> str:
     # An id that cannot be one is an unknown id to the user, and exits as such.
-    if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+    if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+(-[0-9]+)?)?", text):
         raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17")
     return text
 

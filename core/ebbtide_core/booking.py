@@ -12,6 +12,7 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import GpuId, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import need_text
+from ebbtide_core.pools import PoolState
 from ebbtide_core.queues import shape_of
 from ebbtide_core.reconcile import start, stop
 from ebbtide_core.state import ClusterState
@@ -37,22 +38,37 @@ class Wish:
     gpu_type: str = ""
 
 
+Taken = dict[tuple[NodeId, GpuId], str]
+"""GPUs that other bookings have, and which these are, in words."""
+
+
 def choose(state: ClusterState, wish: Wish, now: float, besides: BookingMade | None = None) -> tuple[BookedGpu, ...]:
     """The GPUs for ``wish``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
 
-    ``besides`` is the booking that they are for if it exists already: what it has and can keep, it keeps. Raises
-    `ImpossibleError`.
+    They are all of one pool. ``besides`` is the booking that they are for if it exists already: what it has and can
+    keep, it keeps. Raises `ImpossibleError`.
     """
-    nodes = state.books.nodes.values()
-    named = [node for node in nodes if wish.on_node in ("", node.id)]
-    if wish.on_node and not named:
+    if wish.on_node and wish.on_node not in state.nodes:
         raise ImpossibleError(f"--node: there is no node {wish.on_node!r}")
-    kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
-    able = {node.id: _able(state, node, wish, now) for node in named}
     taken = _taken(state, wish, besides)
+    best: ImpossibleError | None = None
+    for pool in sorted(state.pools.values(), key=lambda pool: pool.name != state.settings.gpu_pool):
+        try:
+            return _choose_in(state, pool, wish, now, taken, besides)
+        except ImpossibleError as error:
+            best = error if best is None or (error.clash and not best.clash) else best
+    raise best or ImpossibleError("--gpus: there is no pool")
+
+
+def _choose_in(
+    state: ClusterState, pool: PoolState, wish: Wish, now: float, taken: Taken, besides: BookingMade | None
+) -> tuple[BookedGpu, ...]:
+    nodes = [node for node in pool.books.nodes.values() if wish.on_node in ("", node.id)]
+    able = {node.id: _able(state, node, wish, now) for node in nodes}
     free = {id: {gpu: cost for gpu, cost in gpus.items() if (id, gpu) not in taken} for id, gpus in able.items()}
     if sum(map(len, free.values())) < wish.count:
         raise _too_few(wish, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
+    kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
     order = _order(free, wish.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
     chosen = [BookedGpu(id, gpu) for id in order for gpu in sorted(free[id], key=free[id].__getitem__)]
     chosen.sort(key=lambda booked: booked.gpu not in kept)
@@ -78,7 +94,7 @@ def _order(free: dict[NodeId, dict[GpuId, Cost]], count: int) -> list[NodeId]:
 def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
     """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
     costs: dict[GpuId, Cost] = {}
-    for facts in node.gpus.values() if not node.lost else ():
+    for facts in node.gpus.values() if not node.lost and node.drain is None else ():
         if facts.healthy and wish.gpu_type.lower() in facts.model.lower() and facts.parent is None:
             occupants = [job for job in state.jobs_on(node) if _has(job, facts.gpu) and job.user != wish.user]
             if all(_leaves_by(job, now, wish.since) for job in occupants):
@@ -99,7 +115,7 @@ def _leaves_by(job: Job, now: float, time: float) -> bool:
     return limit is not None and now + max(0.0, limit - job.running_s(now)) + lead_s(job) <= time
 
 
-def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> dict[tuple[str, GpuId], str]:
+def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> Taken:
     """The GPUs that other bookings have in the same window, and which."""
     others = [
         booking
@@ -141,21 +157,29 @@ def shut_out(state: ClusterState, now: float) -> None:
     if not state.bookings:
         _line_up(state, {}, now)
         return
-    empty, unbooked = Trial(state.books), Trial(state.books, as_if_unbooked=True)
-    for planned in [job.planned for job in state.planned.values() if job.planned is not None]:
+    out: dict[JobId, Job] = {}
+    before = [job for job in state.shut_out.values() if job.waiting and job.planned is None]
+    for pool in state.pools.values():
+        here = [job for job in before if job.pool == pool.name]
+        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min])
+    _line_up(state, out, now)
+
+
+def _shut_out_in(pool: PoolState, jobs: list[Job]) -> dict[JobId, Job]:
+    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings."""
+    empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
+    for planned in [job.planned for job in pool.planned.values() if job.planned is not None] if jobs else ():
         empty.give(planned)
         unbooked.give(planned)
     known: dict[Hashable, bool] = {}
     out: dict[JobId, Job] = {}
-    for job in [*state.queue, *state.shut_out.values()]:
-        if not job.gpus_min or not job.waiting or job.planned is not None:
-            continue
+    for job in jobs:
         like = shape_of(job), job.user, job.preemptible, job.spec.grace_s, job.spec.time_limit_s, job.ran_s
         if like not in known:
             known[like] = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
         if known[like]:
             out[job.id] = job
-    _line_up(state, out, now)
+    return out
 
 
 def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
@@ -167,14 +191,15 @@ def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
         job.reason = f"waiting for {need_text(job, job.gpus_min)}: {state.bookings.obstacle(job)}"
 
 
-def admit(state: ClusterState) -> Iterator[Event]:
+def admit(pool: PoolState) -> Iterator[Event]:
     """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
-    owners = {booking.user for booking in state.bookings.by_id.values() if booking.since <= state.bookings.now}
-    for job in [job for job in state.queue if job.user in owners and job.gpus_min and job.own_room is None]:
-        own = state.bookings.own(job)
-        room = Trial(state.books).find(job, job.gpus_min, sorted(own), free_now=True)
-        if room is not None and all(gpu.gpu in own[piece.node] for piece in room for gpu in piece.gpus):
-            yield start(state, job, room)
+    booked = pool.books.booked
+    owners = booked.owners() if booked is not None else frozenset()
+    for job in [job for job in pool.queue if job.user in owners and job.gpus_min and job.own_room is None]:
+        own = booked.own(job) if booked is not None else {}
+        room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
+        if room is not None and all(gpu.gpu in own.get(piece.node, ()) for piece in room for gpu in piece.gpus):
+            yield start(pool, job, room)
 
 
 def next_time(state: ClusterState, now: float) -> float | None:
@@ -190,7 +215,7 @@ def _in_the_way(state: ClusterState, booking: BookingMade) -> Iterator[tuple[Job
     """Others on GPUs of ``booking``, and when they have to be asked to leave."""
     gpus = {booked.gpu for booked in booking.gpus}
     for id in sorted({booked.node for booked in booking.gpus}):
-        node = state.books.nodes.get(id)
+        node = state.nodes.get(id)
         for job in state.jobs_on(node) if node is not None else ():
             holding = job.holding
             if holding is not None and job.user != booking.user and not gpus.isdisjoint(holding.allocation.gpu_ids):
@@ -219,7 +244,7 @@ def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
 
 
 def _is_there(state: ClusterState, booked: BookedGpu) -> bool:
-    node = state.books.nodes.get(booked.node)
+    node = state.nodes.get(booked.node)
     facts = node.gpus.get(booked.gpu) if node is not None and not node.lost else None
     return facts is not None and facts.healthy
 
@@ -245,4 +270,6 @@ def cancelled(state: ClusterState, event: BookingCancelled, now: float) -> None:
 
 def _keep_books(state: ClusterState) -> None:
     """Placing asks for bookings only if there are any."""
-    state.books.booked = state.bookings or None
+    for pool in state.pools.values():
+        pool.books.booked = state.bookings or None
+    state.look_again()

@@ -58,6 +58,10 @@ class Bookings:
         mine = [booking for booking in self.by_id.values() if booking.user == job.user]
         return _by_node([booking for booking in mine if booking.since <= self.now])
 
+    def owners(self) -> frozenset[str]:
+        """The users for whom GPUs are kept now."""
+        return frozenset(booking.user for booking in self.by_id.values() if booking.since <= self.now)
+
     def forbid(self, job: Job, allocation: Allocation) -> BookingMade | None:
         """The booking because of which ``job`` may not have ``allocation`` now; None: it may."""
         wanted = set(allocation.gpu_ids)

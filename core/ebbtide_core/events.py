@@ -5,8 +5,15 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.array_events import ArrayChanged as ArrayChanged
+from ebbtide_core.array_events import DependencyFailed as DependencyFailed
+from ebbtide_core.array_events import JobRequeued as JobRequeued
+from ebbtide_core.array_events import RequeueRequested as RequeueRequested
+from ebbtide_core.arrays import Task
 from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
 from ebbtide_core.booking_events import BookingMade as BookingMade
 from ebbtide_core.booking_events import BookingMoved as BookingMoved
@@ -31,6 +38,10 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
@@ -71,13 +82,15 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
 
     job: JobId
     spec: JobSpec
     user: str
     hold: bool = False
     operation_id: str = ""
+    task: Task | None = None
+    again_of: JobId | None = None
 
 
 @frozen
@@ -116,6 +129,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -128,6 +151,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -159,6 +183,7 @@ class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
     With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    ``labels`` and ``taints`` are what its administrator says of it (see `ebbtide_core.needs`).
     """
 
     node: NodeId
@@ -173,6 +198,9 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @frozen
@@ -330,7 +358,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -339,6 +368,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -350,6 +380,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -411,6 +442,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen
@@ -447,7 +479,12 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
+    | RequeueRequested
+    | JobRequeued
+    | DependencyFailed
+    | ArrayChanged
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
@@ -473,10 +510,13 @@ JobEvent = (
     | JobHeld
     | JobIdle
     | JobBusy
+    | NodeExcluded
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
+NodeEvent = (
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+)
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

@@ -105,7 +105,7 @@ class Ledger:
         self._periods = periods
         self._by = tuple(by)
         self._user = user
-        self._state = ClusterState(_Nowhere(by_arrival), LINEAR, Settings())
+        self._state = ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, LINEAR, Settings())
         self._jobs: dict[JobId, _JobEntry] = {}
         self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._foreign: dict[str, float] = {}
@@ -142,7 +142,7 @@ class Ledger:
             job = self._state.jobs.get(id)
             if job is None:
                 return
-            entry = self._jobs[id] = _JobEntry(job, _pool(job), now)
+            entry = self._jobs[id] = _JobEntry(job, job.pool, now)
         job = entry.job
         self._follow_life(entry, now)
         self._follow_attempt(entry, now)
@@ -156,7 +156,7 @@ class Ledger:
             self._state.jobs.pop(id, None)
 
     def _follow_life(self, entry: _JobEntry, now: float) -> None:
-        life, pool = _life(entry.job), _pool(entry.job)
+        life, pool = _life(entry.job), entry.job.pool
         if life is not entry.life or pool != entry.pool:
             self._book_life(entry, now)
             entry.life = life
@@ -245,7 +245,7 @@ class Ledger:
 
     def _look_at_node(self, id: NodeId, now: float) -> None:
         """Note which of its GPUs there are, and which are on offer."""
-        node = self._state.books.nodes.get(id)
+        node = self._state.nodes.get(id)
         if node is None:
             return
         known = self._gpus.setdefault(id, {})
@@ -269,10 +269,6 @@ class Ledger:
         setattr(account, rest, getattr(account, rest) + seconds - allocated)
         for user in entry.users if self._user is None else entry.users & {self._user}:
             self._foreign[user] = self._foreign.get(user, 0.0) + seconds / len(entry.users)
-
-
-def _pool(job: Job) -> str:
-    return DEFAULT_POOL
 
 
 def _life(job: Job) -> _Life | None:
@@ -314,6 +310,6 @@ def _rest(node: Node, gpu: GpuId) -> _Rest | None:
     facts = node.gpus.get(gpu)
     if facts is None:
         return None
-    if node.lost or not facts.healthy:
+    if node.lost or node.drain is not None or not facts.healthy:
         return _Rest.UNAVAILABLE
     return _Rest.FOREIGN if gpu in node.foreign else _Rest.IDLE

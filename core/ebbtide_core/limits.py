@@ -21,6 +21,15 @@ MAX_TIME_LIMIT_S: Final = 366 * 24 * 3600.0
 MAX_RETRIES: Final = 1000
 MAX_OPERATION_ID_LENGTH: Final = 64
 MAX_UNFINISHED_JOBS: Final = 200_000
+MAX_ARRAY_TASKS: Final = 10_000
+"""Of one array; they are accepted together, or not at all."""
+MAX_ARRAY_INDEX: Final = 999_999
+MAX_PARAMS: Final = 16
+"""Of one task of an array."""
+MAX_DEPENDENCIES: Final = 100
+"""Jobs and arrays that one job waits for."""
+MAX_BEGIN: Final = 1e11
+"""Unix seconds; as good as never."""
 
 MIN_PRIORITY: Final = 1
 MAX_PRIORITY: Final = 99
@@ -33,6 +42,8 @@ MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
 MAX_GPUS_PER_NODE: Final = 1024
+MAX_NEEDS: Final = 64
+"""Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""

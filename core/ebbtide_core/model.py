@@ -116,6 +116,9 @@ class StopCause(Enum):
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
     IDLE = "idle"
+    MOVED = "moved to another pool"
+    DRAINED = "node drained"
+    REQUEUED = "requeued"
 
     @property
     def final(self) -> bool:
@@ -145,6 +148,7 @@ class RefusalCause(Enum):
     BAD_JOB = "bad job"
     NO_CHECKPOINT = "no checkpoint"
     NOT_MOVED = "checkpoint not moved"
+    NO_PATH = "no such path"
 
 
 class Checkpointed(Enum):
@@ -232,7 +236,7 @@ class ForeignProcess:
 class GpuFacts:
     """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
 
-    With ``mps``, jobs that share it compute through an MPS server.
+    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
     """
 
     gpu: GpuId
@@ -245,6 +249,7 @@ class GpuFacts:
     parent: GpuId | None = None
     links: tuple[GpuLink, ...] = ()
     mps: bool = False
+    compute_capability: str = ""
 
 
 @frozen
@@ -256,6 +261,17 @@ class Sharing:
 
     way: str
     limited_by: str = ""
+
+
+@frozen
+class Drain:
+    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.node_events.NodeDrained` for the rest."""
+
+    since: float
+    user: str
+    reason: str
+    deadline: float | None
+    force: bool
 
 
 @frozen

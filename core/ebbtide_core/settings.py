@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core.frozen import frozen
+from ebbtide_core.quotas import Quotas
 
 DEFAULT_POLICY: Final = "fitgpp"
 DEFAULT_POOL: Final = "default"
@@ -51,3 +52,4 @@ class Settings:
     gpu_pool: str = DEFAULT_POOL
     cpu_pool: str = DEFAULT_POOL
     idle: IdleSettings = IdleSettings()
+    quotas: Quotas = field(default_factory=Quotas)

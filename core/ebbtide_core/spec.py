@@ -7,21 +7,16 @@ from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
+from ebbtide_core.spec_error import SpecError as SpecError
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-
-
-class SpecError(ValueError):
-    """A job that cannot be accepted: ``field`` is the option at fault, the message names the limit."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
 
 
 @frozen(kw_only=True)
@@ -38,7 +33,10 @@ class JobSpec:
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     With ``idle_ok`` nobody minds that it does not use its GPUs (see `ebbtide_core.idling`).
+    ``pool`` is where it goes, empty: where jobs go that name none.
+    It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
+    ``needs`` are of a node's kind, and of its GPUs'.
     """
 
     command: tuple[str, ...]
@@ -71,6 +69,10 @@ class JobSpec:
     spread: bool = False
     move_checkpoints: bool = False
     idle_ok: bool = False
+    pool: str = ""
+    needs: Needs = NO_NEEDS
+    after: tuple[Dependency, ...] = ()
+    begin_at: float = 0.0
 
     @property
     def elastic(self) -> bool:
@@ -110,12 +112,17 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    _check_number("--begin", spec.begin_at, 0, limits.MAX_BEGIN)
+    if len(spec.after) > limits.MAX_DEPENDENCIES:
+        raise SpecError("--after", f"{len(spec.after)} jobs are over the limit of {limits.MAX_DEPENDENCIES}")
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
+    if spec.needs is not NO_NEEDS:
+        check_needs(spec.needs, spec.gpus_max)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 

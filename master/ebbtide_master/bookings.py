@@ -152,7 +152,7 @@ def _message(booking: BookingMade, cluster: Cluster, now: float) -> booking_pb2.
     gpus = []
     for booked in booking.gpus:
         message = booking_pb2.ReservedGpu(node=booked.node, uuid=booked.gpu)
-        node = cluster.state.books.nodes.get(booked.node)
+        node = cluster.state.nodes.get(booked.node)
         if node is not None and booked.gpu in node.gpus:
             facts = node.gpus[booked.gpu]
             message.index, message.model = facts.index, facts.model

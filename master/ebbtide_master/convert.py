@@ -27,6 +27,8 @@ from ebbtide_core.model import (
     Sharing,
     StartFacts,
 )
+from ebbtide_core.needs import check_marks
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
 from ebbtide_core.use import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -42,6 +44,7 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
     agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
+    agent_pb2.REFUSAL_CAUSE_NO_PATH: RefusalCause.NO_PATH,
 }
 _LINKS = {
     agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
@@ -110,6 +113,7 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
     for field in ("hostname", "boot_id", "version", "address", "checkpoint_root_id", "gpu_backend"):
         if len(getattr(hello, field)) > MAX_FACT_LENGTH:
             raise SpecError(field, f"is over the limit of {MAX_FACT_LENGTH} characters")
+    check_marks(hello.labels, tuple(hello.taints))
     return e.NodeRegistered(
         node=NodeId(hello.node),
         hostname=hello.hostname,
@@ -123,6 +127,9 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         address=hello.address,
         known=tuple(AttemptRef(JobId(status.job_id), status.attempt) for status in hello.attempts),
         share_with_foreign=hello.share_with_foreign,
+        pool=hello.pool or DEFAULT_POOL,
+        labels=dict(hello.labels),
+        taints=tuple(hello.taints),
     )
 
 
@@ -139,6 +146,7 @@ def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
         parent=GpuId(message.parent) if message.parent else None,
         links=tuple(GpuLink(GpuId(peer.uuid), _LINKS[peer.link]) for peer in message.peers if peer.link in _LINKS),
         mps=message.mps,
+        compute_capability=message.compute_capability[:MAX_FACT_LENGTH],
     )
 
 

@@ -5,9 +5,12 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.dependency import AfterKind, Dependency
+from ebbtide_core.model import ExitZero, JobClass, JobId, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.needs import needs_from_message, needs_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -38,6 +41,17 @@ _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_AUTO: SignalTarget.AUTO,
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
     job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
+}
+_AFTER = {
+    job_pb2.AFTER_KIND_UNSPECIFIED: AfterKind.ANY,
+    job_pb2.AFTER_KIND_ANY: AfterKind.ANY,
+    job_pb2.AFTER_KIND_OK: AfterKind.OK,
+    job_pb2.AFTER_KIND_NOT_OK: AfterKind.NOT_OK,
+}
+_AFTER_MESSAGES = {
+    AfterKind.ANY: job_pb2.AFTER_KIND_ANY,
+    AfterKind.OK: job_pb2.AFTER_KIND_OK,
+    AfterKind.NOT_OK: job_pb2.AFTER_KIND_NOT_OK,
 }
 _CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
@@ -111,6 +125,10 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
         idle_ok=message.idle_ok,
+        pool=message.pool,
+        needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
+        after=tuple(Dependency(JobId(one.job_id), _known("--after", _AFTER, one.kind)) for one in message.after),
+        begin_at=message.begin_at,
     )
 
 
@@ -145,6 +163,10 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
         idle_ok=spec.idle_ok,
+        pool=spec.pool,
+        needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
+        after=[job_pb2.Dependency(job_id=one.job, kind=_AFTER_MESSAGES[one.kind]) for one in spec.after],
+        begin_at=spec.begin_at,
     )
 
 

@@ -68,7 +68,7 @@ def test_set_sends_what_is_named_and_nothing_else(ebb, master):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([], "--priority or --weight"),
+        ([], "--priority, --weight, --pool, --max-concurrent or --max-slots"),
         (["--priority", "0"], "1<=x<=99"),
         (["--priority", "soon"], "--priority"),
         (["--weight", "0"], "0.001<=x<=1000"),

@@ -262,10 +262,11 @@ def make_events() -> list[client_pb2.Event]:
 
 
 def test_a_story_tells_when_and_what(ebb, master):
-    master.add(make_job())
+    master.add(make_job(reason="waiting for 1 GPU"))
     master.events = make_events()
     lines = ebb("story", "17").out.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert lines[3] == "Now it is PENDING: waiting for 1 GPU"
     assert "+1.5s" in lines[1]
     assert lines[1].endswith("placed on ws1")
     story = ebb("story", "17", "--json").json

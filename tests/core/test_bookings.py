@@ -175,7 +175,7 @@ def test_a_booking_that_is_cancelled_keeps_nothing(lab: BookedLab) -> None:
     lab.book(2)
     job = lab.submit(2)
     assert job.id in launched(lab.tell(e.BookingCancelled("1", "bob")))
-    assert lab.cluster.state.books.booked is None
+    assert all(pool.books.booked is None for pool in lab.cluster.state.pools.values())
 
 
 def test_explain_says_what_is_booked_on_each_node(lab: BookedLab) -> None:

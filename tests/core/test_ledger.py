@@ -216,7 +216,7 @@ class CountedWorld(World):
             name = "held" if held else {"PENDING": "waiting", "SUSPENDED": "suspended"}.get(state.name, "placed")
             name = "suspended" if job.off_gpu else name
             self.counted[name] = self.counted.get(name, 0.0) + seconds
-        for node in self.cluster.state.books.nodes.values():
+        for node in self.cluster.state.nodes.values():
             for gpu in node.gpus:
                 key = node.id, gpu
                 self.allocated[key] = self.allocated.get(key, 0.0) + seconds * node.held.share(gpu) / WHOLE

@@ -40,10 +40,11 @@ class TestSubmit:
                 job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR, priority=7, grace_s=12.5, time_limit_s=3600.0, retries=3,
                 suspend=job_pb2.SUSPEND_MODE_NONE, launch=job_pb2.LAUNCH_MODE_DDP, signal="SIGINT",
                 signal_target=job_pb2.SIGNAL_TARGET_LEADER, exit_zero=job_pb2.EXIT_ZERO_COMPLETED, weight=2.5,
-                group="vision", nodes=1,
+                group="vision", nodes=1, pool="default",
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
+            spec.pool = "default"
             assert shown.spec == spec
             assert (shown.user, shown.held_by, shown.reason) == ("ann", "user", "held by user")
             assert shown.state == job_pb2.JOB_STATE_PENDING

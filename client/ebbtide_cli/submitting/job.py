@@ -5,13 +5,33 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import idleness, resources, running, standing, stepping_aside
+from ebbtide_cli.submitting import (
+    array,
+    idleness,
+    pools,
+    resources,
+    running,
+    standing,
+    stepping_aside,
+    waiting,
+    whereabouts,
+)
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside, idleness)
+TOPICS: Final[tuple[Topic, ...]] = (
+    running,
+    resources,
+    pools,
+    whereabouts,
+    standing,
+    stepping_aside,
+    waiting,
+    array,
+    idleness,
+)
 """In the order in which the help shows their options."""
 
 

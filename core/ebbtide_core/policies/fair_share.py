@@ -30,9 +30,9 @@ from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 SAME: Final = 9
 """Shares that are the same to this many digits are equal."""
@@ -64,7 +64,7 @@ class FairShare(Policy):
         """In order of arrival."""
         return ShapedQueue(by_arrival_and_size, _shape)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The jobs of each group."""
         return Groups(self.per, self.half_life_s)
 

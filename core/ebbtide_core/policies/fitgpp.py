@@ -24,9 +24,9 @@ from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class,
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 Choice = tuple[list[Job], list[NodeId] | None]
 """Who has to go, and where there is room then; on any nodes if None."""
@@ -59,7 +59,7 @@ class FitGpp(Policy):
         """Trial-and-error jobs first."""
         return Queue(by_class)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The best-effort jobs by Eq. 1."""
         return Scores(self.s, state.books)
 

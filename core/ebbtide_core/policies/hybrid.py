@@ -29,9 +29,9 @@ from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, QueueKey
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 PRODUCTION: Final = 3
 """Jobs of this priority or a more urgent one are production: HYBRID's classes 9 to 11, which become 12 - class."""
@@ -59,7 +59,7 @@ class Hybrid(Policy):
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who arrived first, and who started last."""
         return Slots()
 
@@ -83,7 +83,7 @@ class Pri(Policy):
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who started last."""
         return Slots()
 
@@ -113,7 +113,7 @@ class PriLimit(Policy):
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who started last."""
         return Slots()
 

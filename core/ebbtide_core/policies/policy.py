@@ -2,9 +2,9 @@
 
 from typing import ClassVar, Protocol
 
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 class Policy(Protocol):
@@ -29,6 +29,6 @@ class Policy(Protocol):
         """A new, empty queue in the order in which this policy wants to see waiting jobs."""
         return Queue(by_arrival)
 
-    def ranking(self, state: ClusterState) -> Ranking | None:
+    def ranking(self, state: PoolState) -> Ranking | None:
         """A new, empty index for its own use, if it needs one."""
         return None

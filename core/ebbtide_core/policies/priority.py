@@ -24,9 +24,9 @@ from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.hybrid import Slots
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.victims import may_be_preempted, preempt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Priority(Policy):
         """The most urgent first, then by submission."""
         return ShapedQueue(by_urgency, _shape_in_time if self.backfill == "easy" else _shape)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who runs, by priority and start; for EASY backfill, also by when they leave."""
         return _Running(Slots(), Leaving(state) if self.backfill == "easy" else None)
 

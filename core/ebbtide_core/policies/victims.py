@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from ebbtide_core.eligible import may_use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
@@ -14,6 +15,8 @@ def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId)
         return False
     if job.own_room is not None:
         return id in job.own_room.node_ids
+    if (job.choosy or draft.snapshot.books.picky) and not may_use(job, draft.snapshot.books, id):
+        return False
     use, spec = draft.trial.use(id), job.spec
     pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
     if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:

@@ -104,6 +104,8 @@ class _RefusalCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalC
     """had progress, and no checkpoint of it verifies"""
     REFUSAL_CAUSE_NOT_MOVED: _RefusalCause.ValueType  # 70
     """its checkpoint could not be copied to this node"""
+    REFUSAL_CAUSE_NO_PATH: _RefusalCause.ValueType  # 220
+    """a path that it requires does not exist here"""
 
 class RefusalCause(_RefusalCause, metaclass=_RefusalCauseEnumTypeWrapper): ...
 
@@ -115,6 +117,8 @@ REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.ValueType  # 2
 """had progress, and no checkpoint of it verifies"""
 REFUSAL_CAUSE_NOT_MOVED: RefusalCause.ValueType  # 70
 """its checkpoint could not be copied to this node"""
+REFUSAL_CAUSE_NO_PATH: RefusalCause.ValueType  # 220
+"""a path that it requires does not exist here"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
 
 @_typing.final
@@ -231,6 +235,26 @@ Global___MasterMessage: _TypeAlias = MasterMessage  # noqa: Y015
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NODE_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
@@ -246,6 +270,9 @@ class Hello(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -269,11 +296,21 @@ class Hello(_message.Message):
     """shares of GPUs may be given out beside processes of no job"""
     cgroup: _builtins.str
     """below which each attempt gets a control group; empty: none gets one"""
+    pool: _builtins.str
+    """that it belongs to; empty: "default" """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptStatus]:
         """every attempt on the node that was not forgotten"""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what its administrator says of it; jobs select by them"""
+
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """keep all jobs away that do not tolerate each of them"""
 
     def __init__(
         self,
@@ -293,10 +330,13 @@ class Hello(_message.Message):
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         share_with_foreign: _builtins.bool = ...,
         cgroup: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

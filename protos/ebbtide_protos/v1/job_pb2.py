@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x62\x62tide_protos/v1/job.proto\x12\nebbtide.v1\"/\n\x05Share\x12\x11\n\tnumerator\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65nominator\x18\x02 \x01(\r\"\x9b\x06\n\x07JobSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x03(\t\x12\x0f\n\x07workdir\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.ebbtide.v1.JobSpec.EnvEntry\x12#\n\x08gpus_min\x18\x05 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x06 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x15\n\rgpu_mem_bytes\x18\x07 \x01(\x04\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x01\x12\x11\n\tmem_bytes\x18\t \x01(\x04\x12\'\n\tjob_class\x18\n \x01(\x0e\x32\x14.ebbtide.v1.JobClass\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12\x14\n\x07grace_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12(\n\x07suspend\x18\x0e \x01(\x0e\x32\x17.ebbtide.v1.SuspendMode\x12&\n\x06launch\x18\x0f \x01(\x0e\x32\x16.ebbtide.v1.LaunchMode\x12\x0f\n\x07retries\x18\x10 \x01(\r\x12\'\n\texit_zero\x18\x11 \x01(\x0e\x32\x14.ebbtide.v1.ExitZero\x12\x0e\n\x06signal\x18\x12 \x01(\t\x12\x11\n\ttime_auto\x18\x13 \x01(\x08\x12\x13\n\x06weight\x18\x14 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05group\x18\x15 \x01(\t\x12\r\n\x05nodes\x18\x16 \x01(\r\x12/\n\rsignal_target\x18\x1e \x01(\x0e\x32\x18.ebbtide.v1.SignalTarget\x12\x13\n\x0bresume_args\x18\x32 \x03(\t\x12\x0c\n\x04\x63old\x18( \x01(\x08\x12\x18\n\x10move_checkpoints\x18G \x01(\x08\x12\x10\n\x07idle_ok\x18\xc0\x02 \x01(\x08\x12\x11\n\tmax_nodes\x18\x46 \x01(\r\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_grace_sB\x0f\n\r_time_limit_sB\t\n\x07_weight\"R\n\rGpuAllocation\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12 \n\x05share\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x11\n\tmem_bytes\x18\x03 \x01(\x04\"R\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\x05total\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_totalB\x07\n\x05_loss\"W\n\nCheckpoint\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x10\n\x08verified\x18\x04 \x01(\x08\x42\x07\n\x05_step*_\n\x08JobClass\x12\x19\n\x15JOB_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15JOB_CLASS_BEST_EFFORT\x10\x01\x12\x1d\n\x19JOB_CLASS_TRIAL_AND_ERROR\x10\x02*v\n\x0bSuspendMode\x12\x1c\n\x18SUSPEND_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SUSPEND_MODE_CHECKPOINT\x10\x01\x12\x15\n\x11SUSPEND_MODE_NONE\x10\x02\x12\x15\n\x11SUSPEND_MODE_SWAP\x10\x03*V\n\nLaunchMode\x12\x1b\n\x17LAUNCH_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12LAUNCH_MODE_SINGLE\x10\x01\x12\x13\n\x0fLAUNCH_MODE_DDP\x10\x02*W\n\x08\x45xitZero\x12\x19\n\x15\x45XIT_ZERO_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45XIT_ZERO_SUSPENDED\x10\x01\x12\x17\n\x13\x45XIT_ZERO_COMPLETED\x10\x02*v\n\x0cSignalTarget\x12\x1d\n\x19SIGNAL_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12SIGNAL_TARGET_AUTO\x10\x01\x12\x18\n\x14SIGNAL_TARGET_LEADER\x10\x02\x12\x15\n\x11SIGNAL_TARGET_ALL\x10\x03*\x99\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x16\n\x12JOB_STATE_STARTING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_SUSPENDING\x10\x04\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x05\x12\x16\n\x12JOB_STATE_STOPPING\x10\x06\x12\x19\n\x15JOB_STATE_UNREACHABLE\x10\x07\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x08\x12\x14\n\x10JOB_STATE_FAILED\x10\t\x12\x17\n\x13JOB_STATE_CANCELLED\x10\n*S\n\x0c\x43heckpointed\x12\x18\n\x14\x43HECKPOINTED_UNKNOWN\x10\x00\x12\x14\n\x10\x43HECKPOINTED_YES\x10\x01\x12\x13\n\x0f\x43HECKPOINTED_NO\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x62\x62tide_protos/v1/job.proto\x12\nebbtide.v1\"/\n\x05Share\x12\x11\n\tnumerator\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65nominator\x18\x02 \x01(\r\"\x88\x07\n\x07JobSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x03(\t\x12\x0f\n\x07workdir\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.ebbtide.v1.JobSpec.EnvEntry\x12#\n\x08gpus_min\x18\x05 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x06 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x15\n\rgpu_mem_bytes\x18\x07 \x01(\x04\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x01\x12\x11\n\tmem_bytes\x18\t \x01(\x04\x12\'\n\tjob_class\x18\n \x01(\x0e\x32\x14.ebbtide.v1.JobClass\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12\x14\n\x07grace_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12(\n\x07suspend\x18\x0e \x01(\x0e\x32\x17.ebbtide.v1.SuspendMode\x12&\n\x06launch\x18\x0f \x01(\x0e\x32\x16.ebbtide.v1.LaunchMode\x12\x0f\n\x07retries\x18\x10 \x01(\r\x12\'\n\texit_zero\x18\x11 \x01(\x0e\x32\x14.ebbtide.v1.ExitZero\x12\x0e\n\x06signal\x18\x12 \x01(\t\x12\x11\n\ttime_auto\x18\x13 \x01(\x08\x12\x13\n\x06weight\x18\x14 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05group\x18\x15 \x01(\t\x12\r\n\x05nodes\x18\x16 \x01(\r\x12/\n\rsignal_target\x18\x1e \x01(\x0e\x32\x18.ebbtide.v1.SignalTarget\x12\x13\n\x0bresume_args\x18\x32 \x03(\t\x12\x0c\n\x04\x63old\x18( \x01(\x08\x12\x18\n\x10move_checkpoints\x18G \x01(\x08\x12\x10\n\x07idle_ok\x18\xc0\x02 \x01(\x08\x12\x11\n\tmax_nodes\x18\x46 \x01(\r\x12\r\n\x04pool\x18\xc8\x01 \x01(\t\x12!\n\x05needs\x18\xdc\x01 \x01(\x0b\x32\x11.ebbtide.v1.Needs\x12&\n\x05\x61\x66ter\x18\xf0\x01 \x03(\x0b\x32\x16.ebbtide.v1.Dependency\x12\x11\n\x08\x62\x65gin_at\x18\xf1\x01 \x01(\x01\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_grace_sB\x0f\n\r_time_limit_sB\t\n\x07_weight\"A\n\nDependency\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x04kind\x18\x02 \x01(\x0e\x32\x15.ebbtide.v1.AfterKind\"R\n\rGpuAllocation\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12 \n\x05share\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x11\n\tmem_bytes\x18\x03 \x01(\x04\"R\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\x05total\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_totalB\x07\n\x05_loss\"W\n\nCheckpoint\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x10\n\x08verified\x18\x04 \x01(\x08\x42\x07\n\x05_step\"\xdc\x01\n\x05Needs\x12%\n\x06select\x18\xdc\x01 \x03(\x0b\x32\x14.ebbtide.v1.Selector\x12\x11\n\x08tolerate\x18\xdd\x01 \x03(\t\x12\x0b\n\x02on\x18\xde\x01 \x03(\t\x12\x10\n\x07\x65xclude\x18\xdf\x01 \x03(\t\x12\x12\n\tgpu_types\x18\xe0\x01 \x03(\t\x12\x1b\n\x12\x63ompute_capability\x18\xe1\x01 \x01(\t\x12\x1c\n\x13gpu_total_mem_bytes\x18\xe2\x01 \x01(\x04\x12\x13\n\nmixed_gpus\x18\xe3\x01 \x01(\x08\x12\x16\n\rrequire_paths\x18\xe4\x01 \x03(\t\")\n\x08Selector\x12\x0c\n\x03key\x18\xdc\x01 \x01(\t\x12\x0f\n\x06values\x18\xdd\x01 \x03(\t*_\n\x08JobClass\x12\x19\n\x15JOB_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15JOB_CLASS_BEST_EFFORT\x10\x01\x12\x1d\n\x19JOB_CLASS_TRIAL_AND_ERROR\x10\x02*v\n\x0bSuspendMode\x12\x1c\n\x18SUSPEND_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SUSPEND_MODE_CHECKPOINT\x10\x01\x12\x15\n\x11SUSPEND_MODE_NONE\x10\x02\x12\x15\n\x11SUSPEND_MODE_SWAP\x10\x03*V\n\nLaunchMode\x12\x1b\n\x17LAUNCH_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12LAUNCH_MODE_SINGLE\x10\x01\x12\x13\n\x0fLAUNCH_MODE_DDP\x10\x02*W\n\x08\x45xitZero\x12\x19\n\x15\x45XIT_ZERO_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45XIT_ZERO_SUSPENDED\x10\x01\x12\x17\n\x13\x45XIT_ZERO_COMPLETED\x10\x02*v\n\x0cSignalTarget\x12\x1d\n\x19SIGNAL_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12SIGNAL_TARGET_AUTO\x10\x01\x12\x18\n\x14SIGNAL_TARGET_LEADER\x10\x02\x12\x15\n\x11SIGNAL_TARGET_ALL\x10\x03*e\n\tAfterKind\x12\x1a\n\x16\x41\x46TER_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x41\x46TER_KIND_ANY\x10\x01\x12\x11\n\rAFTER_KIND_OK\x10\x02\x12\x15\n\x11\x41\x46TER_KIND_NOT_OK\x10\x03*\x99\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x16\n\x12JOB_STATE_STARTING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_SUSPENDING\x10\x04\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x05\x12\x16\n\x12JOB_STATE_STOPPING\x10\x06\x12\x19\n\x15JOB_STATE_UNREACHABLE\x10\x07\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x08\x12\x14\n\x10JOB_STATE_FAILED\x10\t\x12\x17\n\x13JOB_STATE_CANCELLED\x10\n*S\n\x0c\x43heckpointed\x12\x18\n\x14\x43HECKPOINTED_UNKNOWN\x10\x00\x12\x14\n\x10\x43HECKPOINTED_YES\x10\x01\x12\x13\n\x0f\x43HECKPOINTED_NO\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,30 +33,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOBSPEC_ENVENTRY']._loaded_options = None
   _globals['_JOBSPEC_ENVENTRY']._serialized_options = b'8\001'
-  _globals['_JOBCLASS']._serialized_start=1147
-  _globals['_JOBCLASS']._serialized_end=1242
-  _globals['_SUSPENDMODE']._serialized_start=1244
-  _globals['_SUSPENDMODE']._serialized_end=1362
-  _globals['_LAUNCHMODE']._serialized_start=1364
-  _globals['_LAUNCHMODE']._serialized_end=1450
-  _globals['_EXITZERO']._serialized_start=1452
-  _globals['_EXITZERO']._serialized_end=1539
-  _globals['_SIGNALTARGET']._serialized_start=1541
-  _globals['_SIGNALTARGET']._serialized_end=1659
-  _globals['_JOBSTATE']._serialized_start=1662
-  _globals['_JOBSTATE']._serialized_end=1943
-  _globals['_CHECKPOINTED']._serialized_start=1945
-  _globals['_CHECKPOINTED']._serialized_end=2028
+  _globals['_JOBCLASS']._serialized_start=1589
+  _globals['_JOBCLASS']._serialized_end=1684
+  _globals['_SUSPENDMODE']._serialized_start=1686
+  _globals['_SUSPENDMODE']._serialized_end=1804
+  _globals['_LAUNCHMODE']._serialized_start=1806
+  _globals['_LAUNCHMODE']._serialized_end=1892
+  _globals['_EXITZERO']._serialized_start=1894
+  _globals['_EXITZERO']._serialized_end=1981
+  _globals['_SIGNALTARGET']._serialized_start=1983
+  _globals['_SIGNALTARGET']._serialized_end=2101
+  _globals['_AFTERKIND']._serialized_start=2103
+  _globals['_AFTERKIND']._serialized_end=2204
+  _globals['_JOBSTATE']._serialized_start=2207
+  _globals['_JOBSTATE']._serialized_end=2488
+  _globals['_CHECKPOINTED']._serialized_start=2490
+  _globals['_CHECKPOINTED']._serialized_end=2573
   _globals['_SHARE']._serialized_start=43
   _globals['_SHARE']._serialized_end=90
   _globals['_JOBSPEC']._serialized_start=93
-  _globals['_JOBSPEC']._serialized_end=888
-  _globals['_JOBSPEC_ENVENTRY']._serialized_start=806
-  _globals['_JOBSPEC_ENVENTRY']._serialized_end=848
-  _globals['_GPUALLOCATION']._serialized_start=890
-  _globals['_GPUALLOCATION']._serialized_end=972
-  _globals['_PROGRESS']._serialized_start=974
-  _globals['_PROGRESS']._serialized_end=1056
-  _globals['_CHECKPOINT']._serialized_start=1058
-  _globals['_CHECKPOINT']._serialized_end=1145
+  _globals['_JOBSPEC']._serialized_end=997
+  _globals['_JOBSPEC_ENVENTRY']._serialized_start=915
+  _globals['_JOBSPEC_ENVENTRY']._serialized_end=957
+  _globals['_DEPENDENCY']._serialized_start=999
+  _globals['_DEPENDENCY']._serialized_end=1064
+  _globals['_GPUALLOCATION']._serialized_start=1066
+  _globals['_GPUALLOCATION']._serialized_end=1148
+  _globals['_PROGRESS']._serialized_start=1150
+  _globals['_PROGRESS']._serialized_end=1232
+  _globals['_CHECKPOINT']._serialized_start=1234
+  _globals['_CHECKPOINT']._serialized_end=1321
+  _globals['_NEEDS']._serialized_start=1324
+  _globals['_NEEDS']._serialized_end=1544
+  _globals['_SELECTOR']._serialized_start=1546
+  _globals['_SELECTOR']._serialized_end=1587
 # @@protoc_insertion_point(module_scope)

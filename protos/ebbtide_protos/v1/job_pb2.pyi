@@ -134,6 +134,33 @@ SIGNAL_TARGET_LEADER: SignalTarget.ValueType  # 2
 SIGNAL_TARGET_ALL: SignalTarget.ValueType  # 3
 Global___SignalTarget: _TypeAlias = SignalTarget  # noqa: Y015
 
+class _AfterKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AfterKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AfterKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AFTER_KIND_UNSPECIFIED: _AfterKind.ValueType  # 0
+    """any"""
+    AFTER_KIND_ANY: _AfterKind.ValueType  # 1
+    """however it ended"""
+    AFTER_KIND_OK: _AfterKind.ValueType  # 2
+    """it completed; of an array, every task did"""
+    AFTER_KIND_NOT_OK: _AfterKind.ValueType  # 3
+    """it failed or was cancelled; of an array, some task"""
+
+class AfterKind(_AfterKind, metaclass=_AfterKindEnumTypeWrapper): ...
+
+AFTER_KIND_UNSPECIFIED: AfterKind.ValueType  # 0
+"""any"""
+AFTER_KIND_ANY: AfterKind.ValueType  # 1
+"""however it ended"""
+AFTER_KIND_OK: AfterKind.ValueType  # 2
+"""it completed; of an array, every task did"""
+AFTER_KIND_NOT_OK: AfterKind.ValueType  # 3
+"""it failed or was cancelled; of an array, some task"""
+Global___AfterKind: _TypeAlias = AfterKind  # noqa: Y015
+
 class _JobState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -260,6 +287,10 @@ class JobSpec(_message.Message):
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     IDLE_OK_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEGIN_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -300,6 +331,10 @@ class JobSpec(_message.Message):
     """nobody is to mind that it does not use its GPUs"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
+    pool: _builtins.str
+    """where it goes; empty: where jobs go that name none"""
+    begin_at: _builtins.float
+    """Unix seconds before which it does not start; 0: at once"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -319,6 +354,14 @@ class JobSpec(_message.Message):
     @_builtins.property
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
+
+    @_builtins.property
+    def needs(self) -> Global___Needs:
+        """which nodes and GPUs it can use"""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
+        """it starts once all of these are met"""
 
     def __init__(
         self,
@@ -351,10 +394,14 @@ class JobSpec(_message.Message):
         move_checkpoints: _builtins.bool = ...,
         idle_ok: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        pool: _builtins.str = ...,
+        needs: Global___Needs | None = ...,
+        after: _abc.Iterable[Global___Dependency] | None = ...,
+        begin_at: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_ok", b"idle_ok", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_ok", b"idle_ok", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -370,6 +417,29 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Dependency(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """or an array's; "@": the last that this user submitted, "@~1" the one before"""
+    kind: Global___AfterKind.ValueType
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        kind: Global___AfterKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dependency: _TypeAlias = Dependency  # noqa: Y015
 
 @_typing.final
 class GpuAllocation(_message.Message):
@@ -461,3 +531,94 @@ class Checkpoint(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___Checkpoint: _TypeAlias = Checkpoint  # noqa: Y015
+
+@_typing.final
+class Needs(_message.Message):
+    """Which nodes and GPUs a job can use: all of it has to be met."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECT_FIELD_NUMBER: _builtins.int
+    TOLERATE_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    EXCLUDE_FIELD_NUMBER: _builtins.int
+    GPU_TYPES_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    GPU_TOTAL_MEM_BYTES_FIELD_NUMBER: _builtins.int
+    MIXED_GPUS_FIELD_NUMBER: _builtins.int
+    REQUIRE_PATHS_FIELD_NUMBER: _builtins.int
+    compute_capability: _builtins.str
+    """at least, such as "8.0" """
+    gpu_total_mem_bytes: _builtins.int
+    """of each GPU, at least, whatever the job gets of it"""
+    mixed_gpus: _builtins.bool
+    """its GPUs may be of several models"""
+    @_builtins.property
+    def select(self) -> _containers.RepeatedCompositeFieldContainer[Global___Selector]:
+        """labels of the node"""
+
+    @_builtins.property
+    def tolerate(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """taints that the node may have"""
+
+    @_builtins.property
+    def on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the node is one of these, if any are named"""
+
+    @_builtins.property
+    def exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """and none of these"""
+
+    @_builtins.property
+    def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """words of the GPU's model, any of them"""
+
+    @_builtins.property
+    def require_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """absolute; exist on the node"""
+
+    def __init__(
+        self,
+        *,
+        select: _abc.Iterable[Global___Selector] | None = ...,
+        tolerate: _abc.Iterable[_builtins.str] | None = ...,
+        on: _abc.Iterable[_builtins.str] | None = ...,
+        exclude: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        compute_capability: _builtins.str = ...,
+        gpu_total_mem_bytes: _builtins.int = ...,
+        mixed_gpus: _builtins.bool = ...,
+        require_paths: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_capability", b"compute_capability", "exclude", b"exclude", "gpu_total_mem_bytes", b"gpu_total_mem_bytes", "gpu_types", b"gpu_types", "mixed_gpus", b"mixed_gpus", "on", b"on", "require_paths", b"require_paths", "select", b"select", "tolerate", b"tolerate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Needs: _TypeAlias = Needs  # noqa: Y015
+
+@_typing.final
+class Selector(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """any of them"""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Selector: _TypeAlias = Selector  # noqa: Y015

@@ -4,6 +4,7 @@ import pytest
 from ebbtide_core.settings import Fitting, PoolSettings
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
+from ebbtide_master.main import MasterOptions, StartError, _settings
 
 
 @pytest.fixture
@@ -64,3 +65,14 @@ def test_a_mistake_is_named_with_its_file_and_key(read, text, message):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
         read_config(tmp_path / "missing.toml")
+
+
+def test_the_default_pool_is_scheduled_as_the_file_says_or_as_the_command_line_but_not_both(tmp_path):
+    (tmp_path / "ebbtide.toml").write_text("[pools.a100]")
+    pools = _settings(MasterOptions(tmp_path, policy="fifo")).pools
+    assert {name: pool.policy for name, pool in pools.items()} == {"default": "fifo", "a100": "fitgpp"}
+    (tmp_path / "ebbtide.toml").write_text("[pools.default]\npolicy = 'priority'")
+    assert _settings(MasterOptions(tmp_path)).pools["default"].policy == "priority"
+    with pytest.raises(StartError) as caught:
+        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}))
+    assert str(caught.value) == f"--policy-option: {tmp_path}/ebbtide.toml has [pools.default]: say it there"
