@@ -7,6 +7,7 @@ A job is idle once none of its GPUs was used, and it reported no step, for as lo
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ebbtide_core import edits
 from ebbtide_core.event import Event
 from ebbtide_core.events import JobHeld
 from ebbtide_core.idle_events import JobBusy, JobIdle
@@ -19,7 +20,6 @@ from ebbtide_core.state import ClusterState
 
 BUSY: Final = 0.02
 """Utilisation, from 0 to 1, from which on a GPU is used."""
-RUNNING: Final = "running"
 
 
 def facts(
@@ -78,7 +78,7 @@ def noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
 def cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
     attempt = job.attempts[-1]
     attempt.idle_since = attempt.idle_until = None
-    job.reason = RUNNING
+    job.reason = edits.running(attempt.edited)
 
 
 def may_be_noted(state: ClusterState, event: JobIdle) -> bool:

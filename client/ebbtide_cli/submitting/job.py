@@ -7,12 +7,15 @@ from ebbtide_core.spec import JobSpec
 
 from ebbtide_cli.submitting import (
     array,
+    environments,
+    halving,
     idleness,
     pools,
     resources,
     running,
     standing,
     stepping_aside,
+    templates,
     waiting,
     whereabouts,
 )
@@ -27,9 +30,12 @@ TOPICS: Final[tuple[Topic, ...]] = (
     pools,
     whereabouts,
     standing,
-    stepping_aside,
     waiting,
     array,
+    halving,
+    stepping_aside,
+    environments,
+    templates,
     idleness,
 )
 """In the order in which the help shows their options."""

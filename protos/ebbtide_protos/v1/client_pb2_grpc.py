@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking__pb2
+from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
 from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 
@@ -150,6 +151,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/WatchNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.Connect = channel.stream_stream(
+                '/ebbtide.v1.ClientService/Connect',
+                request_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
                 _registered_method=True)
         self.Usage = channel.unary_stream(
                 '/ebbtide.v1.ClientService/Usage',
@@ -327,6 +333,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Connect(self, request_iterator, context):
+        """A channel to something on a job's node; see channel.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Usage(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -469,6 +482,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.WatchNode,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'Connect': grpc.stream_stream_rpc_method_handler(
+                    servicer.Connect,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.SerializeToString,
             ),
             'Usage': grpc.unary_stream_rpc_method_handler(
                     servicer.Usage,
@@ -1112,6 +1130,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/WatchNode',
             ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Connect(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/Connect',
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
             options,
             channel_credentials,
             insecure,
