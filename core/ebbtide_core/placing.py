@@ -253,6 +253,16 @@ class Trial:
             return candidates
         return sorted(candidates, key=lambda id: id not in booked)
 
+    def idle_beside(self, job: Job, allocation: Allocation) -> int:
+        """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
+        domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        seen = [(self.nodes[id], self._open(self.nodes[id], self.use(id))) for id in allocation.node_ids]
+        if domain is None:
+            return sum(node.idle(use) for node, use in seen)
+        return sum(node.idle(use.without(domain.barred.get(node.id, ()))) for node, use in seen)
+
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
