@@ -66,6 +66,8 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         rates=_rate_messages(job),
         rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
         steps_per_s=speed_now(job),
+        idle_since=live.idle_since if live is not None else None,
+        idle_until=live.idle_until if live is not None else None,
         pool=job.pool,
         moves_to=job.moves_to,
         excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
