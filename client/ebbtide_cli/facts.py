@@ -9,6 +9,8 @@ from typing import Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from ebbtide_cli.printed import printed_facts
+
 Facts = dict[str, Any]
 
 CLASSES = {
@@ -184,6 +186,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "exit0": EXIT_ZEROS[spec.exit_zero],
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
+        **printed_facts(spec),
         "warm": not spec.cold,
     }
 

@@ -7,7 +7,11 @@ fact too, so that recovery never runs a policy again.
 
 from typing import ClassVar, Final
 
+from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
+from ebbtide_core.log_events import GpusExcluded as GpusExcluded
+from ebbtide_core.log_events import LogMatched as LogMatched
+from ebbtide_core.log_events import NodeExcluded as NodeExcluded
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -29,13 +33,6 @@ from ebbtide_core.spec import JobSpec
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
-
-
-@frozen
-class Event:
-    """Base of all events."""
-
-    durable: ClassVar[bool] = True
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------
@@ -472,6 +469,9 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | LogMatched
+    | NodeExcluded
+    | GpusExcluded
 )
 """Events that are about one job."""
 

@@ -84,6 +84,7 @@ def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
     obstacles = [
         ("not connected", not node.usable),
         ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
+        ("excluded for it", id in job.excluded or (bool(node.gpus) and node.gpus.keys() <= job.excluded_gpus)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
         ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang
+from ebbtide_core import foreign, gang, logged
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
@@ -111,5 +111,6 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
+    e.LogMatched: logged.is_news,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import costs, foreign, gang, interference, limits, logged, memory, nodes, rates, swaps
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -71,6 +71,7 @@ def _hold(state: ClusterState, job: Job, event: e.HoldRequested | e.SuspendReque
 def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
     if job.held_by is not None:  # else it may be in the queue, which groups by this
         job.move_failure = ""
+        job.excluded, job.excluded_gpus = frozenset(), frozenset()
     job.held_by = None
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
@@ -233,6 +234,8 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     outcome = read_exit(exit, job.spec, cause, why)
     if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
         outcome = memory.read_end(job, attempt, exit, outcome)
+    if attempt.matches:
+        outcome = logged.read_end(attempt.matches, outcome)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
@@ -276,7 +279,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
         case Ending.TIMED_OUT | Ending.EXPELLED:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED if job.failures >= job.spec.retries:
+        case Ending.FAILED if outcome.final or job.failures >= job.spec.retries:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
         case Ending.FAILED:
             job.failures += 1
@@ -425,6 +428,9 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
+    e.LogMatched: logged.matched,
+    e.NodeExcluded: logged.node_excluded,
+    e.GpusExcluded: logged.gpus_excluded,
 }
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide_core import limits
-from ebbtide_core.events import AttemptRefused, Event
+from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
     WHOLE,
@@ -67,7 +67,7 @@ class Attempt:
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
-    on, as far as this master has heard.
+    on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in.
     """
 
     number: int
@@ -99,6 +99,7 @@ class Attempt:
     overran: bool = False
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
+    matches: tuple[LogMatched, ...] = ()
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -156,6 +157,7 @@ class Job:
     most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    It is not placed again on nodes that are ``excluded``, nor on ``excluded_gpus``.
     """
 
     id: JobId
@@ -204,6 +206,8 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    excluded: frozenset[NodeId] = frozenset()
+    excluded_gpus: frozenset[GpuId] = frozenset()
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property

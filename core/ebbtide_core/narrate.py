@@ -146,6 +146,12 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.LogMatched():
+            return f"attempt {event.attempt} printed {event.match.line!r} ({event.match.action.value}){_on(event.node)}"
+        case e.NodeExcluded():
+            return f"not to run on node {event.node} again: {event.reason}"
+        case e.GpusExcluded():
+            return f"not to run on GPU {', '.join(event.gpus)} again{_on(event.node)}: {event.reason}"
         case _:
             return type(event).__name__
 

@@ -171,6 +171,8 @@ class Trial:
             use, own_gpus = self.use(piece.node), [gpu.gpu for gpu in piece.gpus]
             if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
                 return None
+            if job.excluded_gpus:
+                use = use.without(job.excluded_gpus & node.gpus.keys())
             more = min(left, node.idle_together(use))
             extra = _pick(job, more * WHOLE, node, use, own_gpus)
             if extra:
@@ -226,8 +228,11 @@ class Trial:
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
             or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
+            or (job.excluded and node.id in job.excluded)
         ):
             return None
+        if job.excluded_gpus:
+            use = use.without(job.excluded_gpus)
         if self._books.apart is not None and 0 < share < WHOLE:
             use = use.without(self._books.apart.gpus(job.id, node))
         slices = _pick(job, share, node, use, beside)

@@ -169,6 +169,8 @@ def shape_of(job: Job) -> Hashable:
         job.checkpoint_root_id,
         spec.move_checkpoints and not job.move_failure,
         job.own_room,
+        job.excluded,
+        job.excluded_gpus,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits, losses, memory, moving, rates
+from ebbtide_core import gang, interference, limits, logged, losses, memory, moving, rates
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -66,6 +66,8 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     told = rates.last_words(state, job) if attempt.meter is not None else ()
     if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
+    if job.excluded or job.excluded_gpus:
+        told = (*told, *logged.hold_if_nowhere(state, job))
     return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
@@ -126,6 +128,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.AttemptRefused: _after_end,
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
+    e.LogMatched: logged.decide,
 }
 """Facts that follow from an event, once it was applied."""
 

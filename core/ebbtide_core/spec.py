@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
+from ebbtide_core.log_rules import MAX_RULES, LogRule, checked
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
@@ -37,6 +38,7 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``log_rules`` are looked for in its output, before the administrator's (see `ebbtide_core.log_rules`).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -69,6 +71,7 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    log_rules: tuple[LogRule, ...] = ()
 
     @property
     def elastic(self) -> bool:
@@ -110,6 +113,8 @@ def validate(spec: JobSpec) -> None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
+    if spec.log_rules:
+        _check_log_rules(spec.log_rules)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
@@ -124,6 +129,16 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_log_rules(rules: tuple[LogRule, ...]) -> None:
+    if len(rules) > MAX_RULES:
+        raise SpecError("--on-log", f"{len(rules)} rules are over the limit of {MAX_RULES}")
+    for rule in rules:
+        try:
+            checked(rule)
+        except ValueError as error:
+            raise SpecError("--on-log", str(error)) from None
 
 
 def check_standing(priority: int, weight: float) -> None:

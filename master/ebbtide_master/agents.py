@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -12,9 +12,11 @@ from ebbtide_core import events as e
 from ebbtide_core import foreign
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
+from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
+from ebbtide_protos.printed import rule_to_message
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_master.convert import (
@@ -71,12 +73,13 @@ class Session:
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """Turns what agents say into facts, and brings them the core's orders."""
 
-    def __init__(self, cluster_id: str, epoch: int) -> None:
+    def __init__(self, cluster_id: str, epoch: int, log_rules: Sequence[LogRule] = DEFAULT_RULES) -> None:
         self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._requests = itertools.count(1)
         self._relay = Relay()
+        self._log_rules = [rule_to_message(rule) for rule in log_rules]
         self.loop: MasterLoop
 
     def perform(self, order: c.Command) -> None:
@@ -85,7 +88,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for node in order.nodes:
                 session = self._sessions.get(node)
                 if session is not None and session.registered:
-                    session.send(order_to_message(order, node))
+                    session.send(self._message(order, node))
+
+    def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+        message = order_to_message(order, node)
+        if isinstance(order, c.Launch):
+            message.launch.log_rules.extend(self._log_rules)
+        return message
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
         """What the node's GPUs said last; empty if it is not connected."""

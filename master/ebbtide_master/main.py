@@ -58,21 +58,22 @@ def run(options: MasterOptions) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        cluster, store = _open(options)
-        return asyncio.run(_serve(options, cluster, store))
+        cluster, store, config = _open(options)
+        return asyncio.run(_serve(options, cluster, store, config))
     except StartError as error:
         sys.stderr.write(f"ebb: {error}\n")
         return error.exit_code
 
 
-def _open(options: MasterOptions) -> tuple[Cluster, Store]:
+def _open(options: MasterOptions) -> tuple[Cluster, Store, Config]:
     """Everything that can be wrong before anything runs."""
     if options.host not in LOOPBACK_HOSTS:
         message = f"--host {options.host}: only loopback is served without TLS and identities"
         raise StartError(message, EXIT_USAGE)
-    _read_config(options)
+    config = _read_config(options)
     try:
-        return Cluster(create_policy(options.policy, options.policy_options)), Store(options.home / "journal.db")
+        cluster = Cluster(create_policy(options.policy, options.policy_options))
+        return cluster, Store(options.home / "journal.db"), config
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
     except (StoreInUseError, StoreError) as error:
@@ -89,11 +90,11 @@ def _read_config(options: MasterOptions) -> Config:
         raise StartError(str(error), EXIT_USAGE) from None
 
 
-async def _serve(options: MasterOptions, cluster: Cluster, store: Store) -> int:
+async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
     """Recover, serve until told to stop, and leave the journal closed."""
     try:
         _recover(cluster, store)
-        return await _run_server(options, cluster, store)
+        return await _run_server(options, cluster, store, config)
     except StoreError as error:
         log.critical("journal=failed %s", error)
         return EXIT_BROKEN
@@ -117,9 +118,9 @@ def _recover(cluster: Cluster, store: Store) -> None:
     log.info("journal=%s events=%d jobs=%d", store.cluster_id, count, len(cluster.state.jobs))
 
 
-async def _run_server(options: MasterOptions, cluster: Cluster, store: Store) -> int:
+async def _run_server(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
     try:
-        async with serving(cluster, store, options.host, options.port, options.policy) as service:
+        async with serving(cluster, store, options.host, options.port, options.policy, config) as service:
             stopped = _stop_signals()
             with published(options.home, options.host, service.port, store.cluster_id):
                 log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, options.policy, service.epoch)

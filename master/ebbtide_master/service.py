@@ -17,11 +17,13 @@ from ebbtide_master.agents import Agents
 from ebbtide_master.changes import Changes
 from ebbtide_master.clients import Clients, about
 from ebbtide_master.clock import Clock
+from ebbtide_master.config.file import Config
 from ebbtide_master.edge import Edge
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.store import Store
 
 STOP_GRACE_S: Final = 1.0
+_DEFAULTS: Final = Config()
 
 
 class PortError(Exception):
@@ -39,13 +41,15 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(cluster: Cluster, store: Store, host: str, port: int, policy: str) -> AsyncIterator[Service]:
+async def serving(
+    cluster: Cluster, store: Store, host: str, port: int, policy: str, config: Config = _DEFAULTS
+) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts. Port 0 is any free one.
 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    agents = Agents(store.cluster_id, epoch)
+    agents = Agents(store.cluster_id, epoch, config.log_rules)
     loop = MasterLoop(cluster, store, clock, changes, agents.perform)
     agents.loop = loop
     info = about(store, epoch, version("ebbtide"), policy)

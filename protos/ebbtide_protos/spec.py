@@ -8,6 +8,7 @@ from ebbtide_core import limits
 from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.printed import rule_from_message, rule_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -110,6 +111,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        log_rules=tuple([rule_from_message(rule) for rule in message.log_rules]),
     )
 
 
@@ -143,6 +145,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        log_rules=[rule_to_message(rule) for rule in spec.log_rules],
     )
 
 

@@ -29,6 +29,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class LogRule:
+    """A pattern that is looked for in what the attempt prints; the fields of the wire's LogRule."""
+
+    pattern: str
+    action: str  # such as LOG_ACTION_NOTIFY
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """One attempt of a job on this node."""
 
@@ -63,6 +71,7 @@ class Intent:
     sharing: str = ""  # how it shares its GPU with others; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
+    log_rules: tuple[LogRule, ...] = ()
 
     @property
     def processes(self) -> int:
@@ -95,5 +104,6 @@ class Intent:
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
         command = tuple(content["command"])
         resume_args = tuple(content.get("resume_args", ()))
-        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached}
+        rules = tuple(LogRule(**rule) for rule in content.get("log_rules", ()))
+        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "log_rules": rules}
         return cls(**{**content, **read, "resume_args": resume_args})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -108,6 +108,16 @@ class Start:
 
 
 @dataclass(slots=True)
+class LogMatch:
+    """The fields of the wire's LogMatch."""
+
+    pattern: str
+    action: str
+    line: str
+    gpus: list[str]
+
+
+@dataclass(slots=True)
 class Status:
     """The fields of the wire's AttemptStatus, and two more for the agent."""
 
@@ -131,6 +141,7 @@ class Status:
     master_port: int = 0
     start: Start | None = None
     told: bool = False  # what its script had imported by its first step
+    log_matches: list[LogMatch] = field(default_factory=list)
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

@@ -22,6 +22,7 @@ from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.processes import Reaction, Targets
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
@@ -48,7 +49,9 @@ class Watch:
         status: Status,
         listener: socket.socket,
         group: Group | None,
+        output: Output,
     ) -> None:
+        self._output = output
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
@@ -82,10 +85,12 @@ class Watch:
         self._selector.register(self._reports.socket, selectors.EVENT_READ, self._hear)
         self.control.publish(self._status.to_json())
         self.control.adopt(channel, received)
+        self._output.begin(time.monotonic())
         while self._reap() or self._others_live():
             self._act()
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
+            self._look_at_output()
             self._tell_progress()
 
     def _reap(self) -> bool:
@@ -274,6 +279,11 @@ class Watch:
         if asked and self.checkpoint_at is None and self._reports.checkpoints > self._checkpoints_at_stop:
             self.checkpoint_at = time.monotonic()
 
+    def _look_at_output(self) -> None:
+        if self._output.look(time.monotonic()):
+            self._status.log_matches = list(self._output.matches)
+            self.control.publish(self._status.to_json())
+
     def _tell_progress(self) -> None:
         now = time.monotonic()
         if not self._untold or now < self._told_at + PROGRESS_S:
@@ -286,7 +296,7 @@ class Watch:
     def _timeout_s(self) -> float | None:
         if self._sweeping:
             return _SWEEP_S
-        moments = [self.ending.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
+        moments = [self.ending.kill_at, self._output.next_at, self._told_at + PROGRESS_S if self._untold else math.inf]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())

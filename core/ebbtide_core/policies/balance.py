@@ -52,6 +52,8 @@ class Seat:
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
+        if self.node.id in job.excluded or self.gpu.gpu in job.excluded_gpus:
+            return False
         if self.apart is not None and self.gpu.gpu in self.apart.gpus(job.id, self.node):
             return False
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory

@@ -142,6 +142,8 @@ class Draft:
             users = on_gpu(node, own.gpu_ids[0])
             used = f", used by {users_text(users)}" if users else ""
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
+        if job.excluded or job.excluded_gpus:
+            return f", not on {', '.join(sorted(job.excluded | job.excluded_gpus))}, where its log told of a fault"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.settings import DEFAULT_POOL, Settings
 
+from ebbtide_master.config.log_rules import read_log_rules
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.table import ConfigError, Table
 
@@ -16,6 +18,7 @@ class Config:
     """What the file says. ``settings`` is for the core; the rest is for the master itself."""
 
     settings: Settings = field(default_factory=Settings)
+    log_rules: tuple[LogRule, ...] = DEFAULT_RULES
 
 
 def read_config(path: Path) -> Config:
@@ -38,5 +41,6 @@ def _read(values: Mapping[str, object]) -> Config:
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
     settings = Settings(pools=pools, **defaults)
+    log_rules = read_log_rules(file)
     file.finish()
-    return Config(settings=settings)
+    return Config(settings=settings, log_rules=log_rules)

@@ -134,6 +134,40 @@ SIGNAL_TARGET_LEADER: SignalTarget.ValueType  # 2
 SIGNAL_TARGET_ALL: SignalTarget.ValueType  # 3
 Global___SignalTarget: _TypeAlias = SignalTarget  # noqa: Y015
 
+class _LogAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_ACTION_UNSPECIFIED: _LogAction.ValueType  # 0
+    """nothing"""
+    LOG_ACTION_IGNORE: _LogAction.ValueType  # 1
+    """nor from any other rule"""
+    LOG_ACTION_NOTIFY: _LogAction.ValueType  # 2
+    LOG_ACTION_NO_RETRY: _LogAction.ValueType  # 3
+    """if the attempt fails with it near its end, so does the job"""
+    LOG_ACTION_EXCLUDE_GPU: _LogAction.ValueType  # 4
+    """the job gets other GPUs from its next attempt on"""
+    LOG_ACTION_EXCLUDE_NODE: _LogAction.ValueType  # 5
+    """the job gets another node"""
+
+class LogAction(_LogAction, metaclass=_LogActionEnumTypeWrapper):
+    """What follows from a line of a job's output."""
+
+LOG_ACTION_UNSPECIFIED: LogAction.ValueType  # 0
+"""nothing"""
+LOG_ACTION_IGNORE: LogAction.ValueType  # 1
+"""nor from any other rule"""
+LOG_ACTION_NOTIFY: LogAction.ValueType  # 2
+LOG_ACTION_NO_RETRY: LogAction.ValueType  # 3
+"""if the attempt fails with it near its end, so does the job"""
+LOG_ACTION_EXCLUDE_GPU: LogAction.ValueType  # 4
+"""the job gets other GPUs from its next attempt on"""
+LOG_ACTION_EXCLUDE_NODE: LogAction.ValueType  # 5
+"""the job gets another node"""
+Global___LogAction: _TypeAlias = LogAction  # noqa: Y015
+
 class _JobState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -259,6 +293,9 @@ class JobSpec(_message.Message):
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    LOG_RULES_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    PREFIX_RANKS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -297,6 +334,10 @@ class JobSpec(_message.Message):
     """copied to nodes that cannot read them before an attempt starts there"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
+    output: _builtins.str
+    """file that its output is appended to as well; empty: none"""
+    prefix_ranks: _builtins.bool
+    """each line of its output begins with the rank that printed it"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -317,6 +358,8 @@ class JobSpec(_message.Message):
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
 
+    @_builtins.property
+    def log_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogRule]: ...
     def __init__(
         self,
         *,
@@ -347,10 +390,13 @@ class JobSpec(_message.Message):
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        log_rules: _abc.Iterable[Global___LogRule] | None = ...,
+        output: _builtins.str = ...,
+        prefix_ranks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "output", b"output", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -366,6 +412,60 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class LogRule(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    """a regular expression that is looked for in each line"""
+    action: Global___LogAction.ValueType
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        action: Global___LogAction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogRule: _TypeAlias = LogRule  # noqa: Y015
+
+@_typing.final
+class LogMatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    action: Global___LogAction.ValueType
+    line: _builtins.str
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of those of whoever printed it"""
+
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        action: Global___LogAction.ValueType = ...,
+        line: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "gpus", b"gpus", "line", b"line", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogMatch: _TypeAlias = LogMatch  # noqa: Y015
 
 @_typing.final
 class GpuAllocation(_message.Message):

@@ -1,0 +1,26 @@
+"""What is done with what a job prints, as ``--json`` and ``ebb show`` have it."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ebbtide_protos.v1 import job_pb2
+
+LOG_ACTIONS: Final = {
+    job_pb2.LOG_ACTION_IGNORE: "ignore",
+    job_pb2.LOG_ACTION_NOTIFY: "notify",
+    job_pb2.LOG_ACTION_NO_RETRY: "no-retry",
+    job_pb2.LOG_ACTION_EXCLUDE_GPU: "exclude-gpu",
+    job_pb2.LOG_ACTION_EXCLUDE_NODE: "exclude-node",
+}
+
+
+def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
+    """The facts of a job's request that are about its output."""
+    rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
+    return {"log_rules": rules}
+
+
+def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
+    """The same in words, each with its title."""
+    for rule in spec.log_rules:
+        yield "on log", f"{rule.pattern}: {LOG_ACTIONS.get(rule.action, '')}"

@@ -1,0 +1,26 @@
+"""What is done with what a job prints."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core.log_rules import parse_rule
+
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.verb import argument_type
+
+LOG_RULE: Final = argument_type("regex=action", parse_rule)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--on-log",
+        metavar="REGEX=ACTION",
+        type=LOG_RULE,
+        multiple=True,
+        help="What follows from a line that it prints: notify, no-retry, exclude-gpu, exclude-node, or ignore.",
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    return {"log_rules": given["on_log"]}
