@@ -218,18 +218,21 @@ class Attempts:
         return () if known is None else allocation_of(known.intent)
 
     async def read_log(
-        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
+        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData:
-        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come."""
+        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come.
+
+        With `rank`, only of what that one printed.
+        """
         known = self._attempts.get((job_id, attempt))
         place = AttemptDir.of(self._node_dir, job_id, attempt)
         if not is_job_id(job_id) or (known is None and not place.path.exists()):
             return agent_pb2.LogData(error=f"attempt {attempt} of job {job_id} was never on this node")
         if known is not None and known.status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
             return agent_pb2.LogData(end=True)
-        return await log_window.read(
-            place.output, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over
-        )
+        own_files = place.has_rank_outputs() if known is None else known.intent.rank_files
+        path = place.rank_output(rank) if rank is not None and own_files else place.output
+        return await log_window.read(path, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over)
 
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
         """Answer another node's question about a job's checkpoints. Raises OSError."""

@@ -68,6 +68,8 @@ def intent_of(
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
         log_rules=_log_rules([*spec.log_rules, *order.log_rules]),
+        output=str(Path(spec.workdir, spec.output)) if spec.output else "",
+        prefix_ranks=spec.prefix_ranks,
     )
 
 

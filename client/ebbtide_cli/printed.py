@@ -17,10 +17,11 @@ LOG_ACTIONS: Final = {
 def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
     """The facts of a job's request that are about its output."""
     rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
-    return {"log_rules": rules}
+    return {"output": spec.output or None, "prefix_ranks": spec.prefix_ranks, "log_rules": rules}
 
 
 def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
     """The same in words, each with its title."""
+    yield "output", spec.output
     for rule in spec.log_rules:
         yield "on log", f"{rule.pattern}: {LOG_ACTIONS.get(rule.action, '')}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from fractions import Fraction
 
-from ebbtide_core import limits
+from ebbtide_core import limits, output_name
 from ebbtide_core.frozen import frozen
 from ebbtide_core.log_rules import MAX_RULES, LogRule, checked
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
@@ -39,6 +39,8 @@ class JobSpec:
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``log_rules`` are looked for in its output, before the administrator's (see `ebbtide_core.log_rules`).
+    What it prints is appended to the file ``output`` as well (see `ebbtide_core.output_name`), each line with the rank
+    that printed it if it is to ``prefix_ranks``.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -72,6 +74,8 @@ class JobSpec:
     spread: bool = False
     move_checkpoints: bool = False
     log_rules: tuple[LogRule, ...] = ()
+    output: str = ""
+    prefix_ranks: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -113,8 +117,8 @@ def validate(spec: JobSpec) -> None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
-    if spec.log_rules:
-        _check_log_rules(spec.log_rules)
+    if spec.log_rules or spec.output:
+        _check_printing(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
@@ -131,10 +135,15 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
 
 
-def _check_log_rules(rules: tuple[LogRule, ...]) -> None:
-    if len(rules) > MAX_RULES:
-        raise SpecError("--on-log", f"{len(rules)} rules are over the limit of {MAX_RULES}")
-    for rule in rules:
+def _check_printing(spec: JobSpec) -> None:
+    _check_text("--output", spec.output, limits.MAX_PATH_BYTES)
+    try:
+        output_name.check(spec.output)
+    except ValueError as error:
+        raise SpecError("--output", str(error)) from None
+    if len(spec.log_rules) > MAX_RULES:
+        raise SpecError("--on-log", f"{len(spec.log_rules)} rules are over the limit of {MAX_RULES}")
+    for rule in spec.log_rules:
         try:
             checked(rule)
         except ValueError as error:

@@ -15,6 +15,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.moving import source_of_launch
+from ebbtide_core.output_name import expand
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.printed import rule_to_message
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
@@ -94,6 +95,9 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         message = order_to_message(order, node)
         if isinstance(order, c.Launch):
             message.launch.log_rules.extend(self._log_rules)
+            message.launch.spec.output = expand(
+                order.spec.output, order.job, order.spec.name, node, order.allocation.node_ids[0]
+            )
         return message
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
@@ -123,7 +127,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             task.cancel()
 
     async def read_log(
-        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool
+        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool, rank: int | None = None
     ) -> agent_pb2.LogData:
         """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked."""
         session = self._sessions.get(node)
@@ -133,7 +137,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
         session.reads[request] = future
         order = agent_pb2.ReadLog(
-            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait
+            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait, rank=rank
         )
         session.send(agent_pb2.MasterMessage(read_log=order))
         try:

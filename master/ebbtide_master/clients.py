@@ -20,6 +20,7 @@ from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store import Store
 from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
@@ -212,13 +213,12 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
     async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
         """The logs of one attempt, or of all in order; with ``follow``, until the job is finished.
 
-        Of an attempt on several nodes it is what its part on one of them printed.
+        Of an attempt on several nodes it is what its part on one of them printed; with ``rank``, only that one.
         """
         number = request.attempt or 1
         with self._changes.watch() as watcher:
             while True:
-                attempt, finished = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
-                node = _log_node(request, attempt) if attempt is not None else None
+                attempt, node, finished = await self._loop.ask(lambda c: _attempt(c, request, number))  # noqa: B023
                 if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
                     if node is not None:
                         async for data in self._attempt_log(request, attempt, node):
@@ -237,10 +237,10 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
     async def _attempt_log(
         self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId
     ) -> AsyncIterator[bytes]:
-        offset = 0
+        offset, rank = 0, request.rank if request.HasField("rank") else None
         while True:
             window = await self._agents.read_log(
-                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow
+                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow, rank
             )
             if window.error:
                 if not has_started(attempt, node):  # it never ran, and so wrote nothing
@@ -310,17 +310,6 @@ def _check_user(user: str) -> None:
         raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
 
 
-def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId | None:
-    """The node whose part of the log is asked for; None if the attempt had none there. An error if it was named."""
-    nodes = attempt.allocation.node_ids
-    if not request.node or request.node in nodes:
-        return NodeId(request.node) if request.node else nodes[0]
-    if not request.attempt:
-        return None
-    where = f"was on node {', '.join(nodes)}, not on {request.node!r}"
-    raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
-
-
 def _found(cluster: Cluster, id: str) -> Job:
     job = cluster.job(JobId(id))
     if job is None:
@@ -328,10 +317,13 @@ def _found(cluster: Cluster, id: str) -> Job:
     return job
 
 
-def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
-    """The job's attempt of that number if there is one, and whether the job is finished."""
-    job = _found(cluster, id)
-    return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
+def _attempt(
+    cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
+) -> tuple[Attempt | None, NodeId | None, bool]:
+    """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
+    job = _found(cluster, request.job_id)
+    attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
+    return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
 
 
 def _try_out(cluster: Cluster, spec: JobSpec, user: str) -> client_pb2.SubmitReply:

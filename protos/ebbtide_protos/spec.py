@@ -112,6 +112,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
         log_rules=tuple([rule_from_message(rule) for rule in message.log_rules]),
+        output=message.output,
+        prefix_ranks=message.prefix_ranks,
     )
 
 
@@ -146,6 +148,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
         log_rules=[rule_to_message(rule) for rule in spec.log_rules],
+        output=spec.output,
+        prefix_ranks=spec.prefix_ranks,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules go to the nodes, and what they find comes back."""
+"""What is to be done with a job's output goes to the nodes, and what they find comes back."""
 
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -43,3 +43,10 @@ async def test_a_job_leaves_the_gpu_that_its_log_complains_of(tmp_path):
         await agent.report(job, 1, FREED, exit=failed, log_matches=found)
         launch = await agent.receive("launch")
         assert [gpu.uuid for gpu in launch.gpus] == ["n1-1"]
+
+
+async def test_a_node_is_told_which_file_it_appends_to(tmp_path):
+    async with a_master(tmp_path) as master:
+        agent = await master.agent()
+        job = await master.submit(output="%x-%j-%N.out", name="train")
+        assert (await agent.receive("launch")).spec.output == f"train-{job}-n1.out"

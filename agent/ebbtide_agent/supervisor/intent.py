@@ -72,11 +72,18 @@ class Intent:
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
     log_rules: tuple[LogRule, ...] = ()
+    output: str = ""  # file that what it prints is appended to; empty: none
+    prefix_ranks: bool = False  # each line of it begins with the rank that printed it
 
     @property
     def processes(self) -> int:
         """How many processes are launched on this node."""
         return max(1, len(self.gpus)) if self.ddp else 1
+
+    @property
+    def rank_files(self) -> bool:
+        """Whether each process prints into a file of its own."""
+        return self.ddp and (self.processes > 1 or self.prefix_ranks)
 
     @property
     def first_rank(self) -> int:

@@ -83,7 +83,8 @@ def _supervise(
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
             started_at = time.time()
-            output = Output(intent, place)
+            with refusing("cannot start the attempt"):
+                output = Output(intent, place)
             ranks = _start(intent, place, prepared, held, fence, group, standbys)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))

@@ -12,6 +12,14 @@ LOG_RULE: Final = argument_type("regex=action", parse_rule)
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
+        "--output",
+        metavar="FILE",
+        default="",
+        help="Append what it prints to this file on its node, too; %j stands for its id, %x for its name, %N for the "
+        "node, %A and %a for the array and the index in it. slurm: the name that Slurm gives it.",
+    ),
+    click.option("--prefix-ranks", is_flag=True, help="Begin each line of the output with its rank (--launch ddp)."),
+    click.option(
         "--on-log",
         metavar="REGEX=ACTION",
         type=LOG_RULE,
@@ -23,4 +31,4 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    return {"log_rules": given["on_log"]}
+    return {"output": given["output"], "prefix_ranks": given["prefix_ranks"], "log_rules": given["on_log"]}
