@@ -1,6 +1,7 @@
 """Between the wire's messages and what supervisors read and write."""
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,12 @@ def intent_of(
         output=str(Path(spec.workdir, spec.output)) if spec.output else "",
         prefix_ranks=spec.prefix_ranks,
     )
+
+
+def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path) -> Intent:
+    """The same attempt in this directory; its output goes to where it was submitted, if that is on this node, too."""
+    output = spec.output and (intent.output if Path(spec.workdir).is_dir() else str(workdir / spec.output))
+    return replace(intent, workdir=str(workdir), output=output)
 
 
 def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:

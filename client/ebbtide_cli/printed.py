@@ -1,9 +1,11 @@
-"""What is done with what a job prints, as ``--json`` and ``ebb show`` have it."""
+"""Where a job begins and what is done with what it prints, as ``--json`` and ``ebb show`` have it."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 from ebbtide_protos.v1 import job_pb2
+
+from ebbtide_cli.values import format_size
 
 LOG_ACTIONS: Final = {
     job_pb2.LOG_ACTION_IGNORE: "ignore",
@@ -17,11 +19,14 @@ LOG_ACTIONS: Final = {
 def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
     """The facts of a job's request that are about its output."""
     rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
-    return {"output": spec.output or None, "prefix_ranks": spec.prefix_ranks, "log_rules": rules}
+    held = {"digest": spec.snapshot.digest, "bytes": spec.snapshot.bytes} if spec.HasField("snapshot") else None
+    return {"snapshot": held, "output": spec.output or None, "prefix_ranks": spec.prefix_ranks, "log_rules": rules}
 
 
 def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
     """The same in words, each with its title."""
+    if spec.HasField("snapshot"):
+        yield "snapshot", f"{spec.snapshot.digest[:12]}, {format_size(spec.snapshot.bytes)} as it was at submit"
     yield "output", spec.output
     for rule in spec.log_rules:
         yield "on log", f"{rule.pattern}: {LOG_ACTIONS.get(rule.action, '')}"

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from fractions import Fraction
 
-from ebbtide_core import limits, output_name
+from ebbtide_core import limits, output_name, snapshots
 from ebbtide_core.frozen import frozen
 from ebbtide_core.log_rules import MAX_RULES, LogRule, checked
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.snapshots import SnapshotRef
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
@@ -40,7 +41,7 @@ class JobSpec:
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
     ``log_rules`` are looked for in its output, before the administrator's (see `ebbtide_core.log_rules`).
     What it prints is appended to the file ``output`` as well (see `ebbtide_core.output_name`), each line with the rank
-    that printed it if it is to ``prefix_ranks``.
+    that printed it if it is to ``prefix_ranks``. With a ``snapshot`` that is its working directory, on every node.
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     """
 
@@ -76,6 +77,7 @@ class JobSpec:
     log_rules: tuple[LogRule, ...] = ()
     output: str = ""
     prefix_ranks: bool = False
+    snapshot: SnapshotRef | None = None
 
     @property
     def elastic(self) -> bool:
@@ -119,6 +121,8 @@ def validate(spec: JobSpec) -> None:
         _check_swap(spec)
     if spec.log_rules or spec.output:
         _check_printing(spec)
+    if spec.snapshot is not None:
+        _check_snapshot(spec.snapshot)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
@@ -133,6 +137,13 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_snapshot(snapshot: SnapshotRef) -> None:
+    try:
+        snapshots.check(snapshot)
+    except ValueError as error:
+        raise SpecError("--snapshot", str(error)) from None
 
 
 def _check_printing(spec: JobSpec) -> None:

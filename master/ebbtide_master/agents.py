@@ -30,6 +30,8 @@ from ebbtide_master.convert import (
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
+from ebbtide_master.snapshot_windows import read_snapshot
+from ebbtide_master.snapshots import Snapshots
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
@@ -74,7 +76,10 @@ class Session:
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """Turns what agents say into facts, and brings them the core's orders."""
 
-    def __init__(self, cluster_id: str, epoch: int, log_rules: Sequence[LogRule] = DEFAULT_RULES) -> None:
+    def __init__(
+        self, cluster_id: str, epoch: int, snapshots: Snapshots, log_rules: Sequence[LogRule] = DEFAULT_RULES
+    ) -> None:
+        self._snapshots = snapshots
         self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
@@ -260,6 +265,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
         """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
+        if request.snapshot:
+            answer = await read_snapshot(self.loop, self._snapshots, request, NodeId(session.hello.node))
+            session.send(agent_pb2.MasterMessage(checkpoint_data=answer))
+            return
         key = (JobId(request.job_id), request.attempt)
         node = NodeId(session.hello.node)
         if key not in session.sources:

@@ -22,6 +22,8 @@ from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.snapshot_methods import SnapshotMethods
+from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
 from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
 
@@ -30,7 +32,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(client_pb2_grpc.ClientServiceServicer):
+class Clients(SnapshotMethods, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -41,7 +43,9 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         clock: Clock,
         changes: Changes,
         about: client_pb2.ClusterInfo,
+        snapshots: Snapshots,
     ) -> None:
+        self._snapshots = snapshots
         self._loop = loop
         self._agents = agents
         self._store = store
@@ -59,6 +63,7 @@ class Clients(client_pb2_grpc.ClientServiceServicer):
         _check_user(request.user)
         if not self._store.has_room():
             raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
+        self._check_snapshot(spec)
         chosen: list[JobId] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:

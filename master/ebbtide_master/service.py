@@ -20,6 +20,7 @@ from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
 from ebbtide_master.edge import Edge
 from ebbtide_master.loop import MasterLoop, StoppedError
+from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
 
 STOP_GRACE_S: Final = 1.0
@@ -49,13 +50,15 @@ async def serving(
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    agents = Agents(store.cluster_id, epoch, config.log_rules)
+    snapshots = Snapshots(store.folder / "snapshots")
+    agents = Agents(store.cluster_id, epoch, snapshots, config.log_rules)
     loop = MasterLoop(cluster, store, clock, changes, agents.perform)
     agents.loop = loop
     info = about(store, epoch, version("ebbtide"), policy)
     server = grpc.aio.server(interceptors=[Edge()], options=_SERVER_OPTIONS)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    client_pb2_grpc.add_ClientServiceServicer_to_server(Clients(loop, agents, store, clock, changes, info), server)
+    clients = Clients(loop, agents, store, clock, changes, info, snapshots)
+    client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     bound = _listen(server, host, port)
     consumer = asyncio.create_task(loop.run())
     try:

@@ -73,6 +73,11 @@ class Store:
             os.close(self._lock)
             raise
 
+    @property
+    def folder(self) -> Path:
+        """Where the journal lies, and whatever else the master keeps."""
+        return self._path.parent
+
     def close(self) -> None:
         """Finish writing and let another master open it."""
         self._writer.submit(self._db.close).result()

@@ -9,6 +9,7 @@ from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, Sus
 from ebbtide_core.spec import JobSpec, SpecError
 
 from ebbtide_protos.printed import rule_from_message, rule_to_message
+from ebbtide_protos.snapshots import snapshot_from_message, snapshot_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -114,6 +115,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         log_rules=tuple([rule_from_message(rule) for rule in message.log_rules]),
         output=message.output,
         prefix_ranks=message.prefix_ranks,
+        snapshot=snapshot_from_message(message.snapshot) if message.HasField("snapshot") else None,
     )
 
 
@@ -150,6 +152,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         log_rules=[rule_to_message(rule) for rule in spec.log_rules],
         output=spec.output,
         prefix_ranks=spec.prefix_ranks,
+        snapshot=None if spec.snapshot is None else snapshot_to_message(spec.snapshot),
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -40,6 +41,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
         "ebb submit --output logs/%x-%j.out --gpus 2 --launch ddp --prefix-ranks -- python train.py",
         "ebb submit --on-log 'NCCL WARN.*unhandled=exclude-node' --retries 2 -- python train.py",
+        "ebb submit --snapshot -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
@@ -53,6 +55,10 @@ RESUBMIT_S: Final = 10.0
 def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | None, **given: Any) -> int:
     """Queue a job; print its id. Options stand before the command."""
     spec = job_spec(given)
+    if spec.snapshot is not None and not dry_run:
+        from ebbtide_cli.snapshot.sending import send_snapshot
+
+        send_snapshot(master, Path(spec.workdir), spec.snapshot)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )

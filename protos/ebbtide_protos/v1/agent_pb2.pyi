@@ -1088,6 +1088,7 @@ class ReadCheckpoint(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
@@ -1098,6 +1099,8 @@ class ReadCheckpoint(_message.Message):
     """below the job's directory; empty: which is the newest that verifies?"""
     file: _builtins.str
     """below the checkpoint"""
+    snapshot: _builtins.str
+    """digest of the job's, which the master has itself; instead of checkpoint and file"""
     offset: _builtins.int
     max_bytes: _builtins.int
     def __init__(
@@ -1108,12 +1111,13 @@ class ReadCheckpoint(_message.Message):
         attempt: _builtins.int = ...,
         checkpoint: _builtins.str = ...,
         file: _builtins.str = ...,
+        snapshot: _builtins.str = ...,
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

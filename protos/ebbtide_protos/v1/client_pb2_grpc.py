@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
+from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -113,6 +114,16 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Release',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
+        self.FindSnapshot = channel.unary_unary(
+                '/ebbtide.v1.ClientService/FindSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+                _registered_method=True)
+        self.UploadSnapshot = channel.stream_stream(
+                '/ebbtide.v1.ClientService/UploadSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
                 _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
@@ -236,6 +247,20 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindSnapshot(self, request, context):
+        """Whether the master has it; if so, it keeps it long enough for a submit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadSnapshot(self, request_iterator, context):
+        """The first message says which it is, the following bring it; replies once it is verified and on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -338,6 +363,16 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'FindSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'UploadSnapshot': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -787,6 +822,60 @@ class ClientService:
             '/ebbtide.v1.ClientService/Release',
             ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/FindSnapshot',
+            ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadSnapshot(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/UploadSnapshot',
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
             options,
             channel_credentials,
             insecure,

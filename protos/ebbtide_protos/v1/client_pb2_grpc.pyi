@@ -9,6 +9,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 
 from collections import abc as _abc
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
+from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -57,6 +58,10 @@ class ClientServiceStub:
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
     Hold: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    FindSnapshot: _grpc.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]
+    """Whether the master has it; if so, it keeps it long enough for a submit."""
+    UploadSnapshot: _grpc.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]
+    """The first message says which it is, the following bring it; replies once it is verified and on disk."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
@@ -89,6 +94,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
     Hold: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    FindSnapshot: _aio.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]  # type: ignore[assignment]
+    """Whether the master has it; if so, it keeps it long enough for a submit."""
+    UploadSnapshot: _aio.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]  # type: ignore[assignment]
+    """The first message says which it is, the following bring it; replies once it is verified and on disk."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
@@ -214,6 +223,22 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.JobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def FindSnapshot(
+        self,
+        request: _job_pb2.Snapshot,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.SnapshotState, _abc.Awaitable[_client_pb2.SnapshotState]]:
+        """Whether the master has it; if so, it keeps it long enough for a submit."""
+
+    @_abc_1.abstractmethod
+    def UploadSnapshot(
+        self,
+        request_iterator: _MaybeAsyncIterator[_client_pb2.SnapshotUpload],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.SnapshotState], _abc.AsyncIterator[_client_pb2.SnapshotState]]:
+        """The first message says which it is, the following bring it; replies once it is verified and on disk."""
 
     @_abc_1.abstractmethod
     def ListNodes(

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x62\x62tide_protos/v1/job.proto\x12\nebbtide.v1\"/\n\x05Share\x12\x11\n\tnumerator\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65nominator\x18\x02 \x01(\r\"\xda\x06\n\x07JobSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x03(\t\x12\x0f\n\x07workdir\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.ebbtide.v1.JobSpec.EnvEntry\x12#\n\x08gpus_min\x18\x05 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x06 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x15\n\rgpu_mem_bytes\x18\x07 \x01(\x04\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x01\x12\x11\n\tmem_bytes\x18\t \x01(\x04\x12\'\n\tjob_class\x18\n \x01(\x0e\x32\x14.ebbtide.v1.JobClass\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12\x14\n\x07grace_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12(\n\x07suspend\x18\x0e \x01(\x0e\x32\x17.ebbtide.v1.SuspendMode\x12&\n\x06launch\x18\x0f \x01(\x0e\x32\x16.ebbtide.v1.LaunchMode\x12\x0f\n\x07retries\x18\x10 \x01(\r\x12\'\n\texit_zero\x18\x11 \x01(\x0e\x32\x14.ebbtide.v1.ExitZero\x12\x0e\n\x06signal\x18\x12 \x01(\t\x12\x11\n\ttime_auto\x18\x13 \x01(\x08\x12\x13\n\x06weight\x18\x14 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05group\x18\x15 \x01(\t\x12\r\n\x05nodes\x18\x16 \x01(\r\x12/\n\rsignal_target\x18\x1e \x01(\x0e\x32\x18.ebbtide.v1.SignalTarget\x12\x13\n\x0bresume_args\x18\x32 \x03(\t\x12\x0c\n\x04\x63old\x18( \x01(\x08\x12\x18\n\x10move_checkpoints\x18G \x01(\x08\x12\x11\n\tmax_nodes\x18\x46 \x01(\r\x12\'\n\tlog_rules\x18\xde\x02 \x03(\x0b\x32\x13.ebbtide.v1.LogRule\x12\x0f\n\x06output\x18\xdf\x02 \x01(\t\x12\x15\n\x0cprefix_ranks\x18\xe0\x02 \x01(\x08\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_grace_sB\x0f\n\r_time_limit_sB\t\n\x07_weight\"A\n\x07LogRule\x12\x0f\n\x07pattern\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.ebbtide.v1.LogAction\"^\n\x08LogMatch\x12\x0f\n\x07pattern\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.ebbtide.v1.LogAction\x12\x0c\n\x04line\x18\x03 \x01(\t\x12\x0c\n\x04gpus\x18\x04 \x03(\t\"R\n\rGpuAllocation\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12 \n\x05share\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x11\n\tmem_bytes\x18\x03 \x01(\x04\"R\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\x05total\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_totalB\x07\n\x05_loss\"W\n\nCheckpoint\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x10\n\x08verified\x18\x04 \x01(\x08\x42\x07\n\x05_step*_\n\x08JobClass\x12\x19\n\x15JOB_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15JOB_CLASS_BEST_EFFORT\x10\x01\x12\x1d\n\x19JOB_CLASS_TRIAL_AND_ERROR\x10\x02*v\n\x0bSuspendMode\x12\x1c\n\x18SUSPEND_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SUSPEND_MODE_CHECKPOINT\x10\x01\x12\x15\n\x11SUSPEND_MODE_NONE\x10\x02\x12\x15\n\x11SUSPEND_MODE_SWAP\x10\x03*V\n\nLaunchMode\x12\x1b\n\x17LAUNCH_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12LAUNCH_MODE_SINGLE\x10\x01\x12\x13\n\x0fLAUNCH_MODE_DDP\x10\x02*W\n\x08\x45xitZero\x12\x19\n\x15\x45XIT_ZERO_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45XIT_ZERO_SUSPENDED\x10\x01\x12\x17\n\x13\x45XIT_ZERO_COMPLETED\x10\x02*v\n\x0cSignalTarget\x12\x1d\n\x19SIGNAL_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12SIGNAL_TARGET_AUTO\x10\x01\x12\x18\n\x14SIGNAL_TARGET_LEADER\x10\x02\x12\x15\n\x11SIGNAL_TARGET_ALL\x10\x03*\xa7\x01\n\tLogAction\x12\x1a\n\x16LOG_ACTION_UNSPECIFIED\x10\x00\x12\x15\n\x11LOG_ACTION_IGNORE\x10\x01\x12\x15\n\x11LOG_ACTION_NOTIFY\x10\x02\x12\x17\n\x13LOG_ACTION_NO_RETRY\x10\x03\x12\x1a\n\x16LOG_ACTION_EXCLUDE_GPU\x10\x04\x12\x1b\n\x17LOG_ACTION_EXCLUDE_NODE\x10\x05*\x99\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x16\n\x12JOB_STATE_STARTING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_SUSPENDING\x10\x04\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x05\x12\x16\n\x12JOB_STATE_STOPPING\x10\x06\x12\x19\n\x15JOB_STATE_UNREACHABLE\x10\x07\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x08\x12\x14\n\x10JOB_STATE_FAILED\x10\t\x12\x17\n\x13JOB_STATE_CANCELLED\x10\n*S\n\x0c\x43heckpointed\x12\x18\n\x14\x43HECKPOINTED_UNKNOWN\x10\x00\x12\x14\n\x10\x43HECKPOINTED_YES\x10\x01\x12\x13\n\x0f\x43HECKPOINTED_NO\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x62\x62tide_protos/v1/job.proto\x12\nebbtide.v1\"/\n\x05Share\x12\x11\n\tnumerator\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65nominator\x18\x02 \x01(\r\"\x83\x07\n\x07JobSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x03(\t\x12\x0f\n\x07workdir\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.ebbtide.v1.JobSpec.EnvEntry\x12#\n\x08gpus_min\x18\x05 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12#\n\x08gpus_max\x18\x06 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x15\n\rgpu_mem_bytes\x18\x07 \x01(\x04\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x01\x12\x11\n\tmem_bytes\x18\t \x01(\x04\x12\'\n\tjob_class\x18\n \x01(\x0e\x32\x14.ebbtide.v1.JobClass\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12\x14\n\x07grace_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12(\n\x07suspend\x18\x0e \x01(\x0e\x32\x17.ebbtide.v1.SuspendMode\x12&\n\x06launch\x18\x0f \x01(\x0e\x32\x16.ebbtide.v1.LaunchMode\x12\x0f\n\x07retries\x18\x10 \x01(\r\x12\'\n\texit_zero\x18\x11 \x01(\x0e\x32\x14.ebbtide.v1.ExitZero\x12\x0e\n\x06signal\x18\x12 \x01(\t\x12\x11\n\ttime_auto\x18\x13 \x01(\x08\x12\x13\n\x06weight\x18\x14 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05group\x18\x15 \x01(\t\x12\r\n\x05nodes\x18\x16 \x01(\r\x12/\n\rsignal_target\x18\x1e \x01(\x0e\x32\x18.ebbtide.v1.SignalTarget\x12\x13\n\x0bresume_args\x18\x32 \x03(\t\x12\x0c\n\x04\x63old\x18( \x01(\x08\x12\x18\n\x10move_checkpoints\x18G \x01(\x08\x12\x11\n\tmax_nodes\x18\x46 \x01(\r\x12\'\n\tlog_rules\x18\xde\x02 \x03(\x0b\x32\x13.ebbtide.v1.LogRule\x12\x0f\n\x06output\x18\xdf\x02 \x01(\t\x12\x15\n\x0cprefix_ranks\x18\xe0\x02 \x01(\x08\x12\'\n\x08snapshot\x18\xe1\x02 \x01(\x0b\x32\x14.ebbtide.v1.Snapshot\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_grace_sB\x0f\n\r_time_limit_sB\t\n\x07_weight\")\n\x08Snapshot\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"A\n\x07LogRule\x12\x0f\n\x07pattern\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.ebbtide.v1.LogAction\"^\n\x08LogMatch\x12\x0f\n\x07pattern\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.ebbtide.v1.LogAction\x12\x0c\n\x04line\x18\x03 \x01(\t\x12\x0c\n\x04gpus\x18\x04 \x03(\t\"R\n\rGpuAllocation\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12 \n\x05share\x18\x02 \x01(\x0b\x32\x11.ebbtide.v1.Share\x12\x11\n\tmem_bytes\x18\x03 \x01(\x04\"R\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\x05total\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_totalB\x07\n\x05_loss\"W\n\nCheckpoint\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x10\n\x08verified\x18\x04 \x01(\x08\x42\x07\n\x05_step*_\n\x08JobClass\x12\x19\n\x15JOB_CLASS_UNSPECIFIED\x10\x00\x12\x19\n\x15JOB_CLASS_BEST_EFFORT\x10\x01\x12\x1d\n\x19JOB_CLASS_TRIAL_AND_ERROR\x10\x02*v\n\x0bSuspendMode\x12\x1c\n\x18SUSPEND_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SUSPEND_MODE_CHECKPOINT\x10\x01\x12\x15\n\x11SUSPEND_MODE_NONE\x10\x02\x12\x15\n\x11SUSPEND_MODE_SWAP\x10\x03*V\n\nLaunchMode\x12\x1b\n\x17LAUNCH_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12LAUNCH_MODE_SINGLE\x10\x01\x12\x13\n\x0fLAUNCH_MODE_DDP\x10\x02*W\n\x08\x45xitZero\x12\x19\n\x15\x45XIT_ZERO_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45XIT_ZERO_SUSPENDED\x10\x01\x12\x17\n\x13\x45XIT_ZERO_COMPLETED\x10\x02*v\n\x0cSignalTarget\x12\x1d\n\x19SIGNAL_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12SIGNAL_TARGET_AUTO\x10\x01\x12\x18\n\x14SIGNAL_TARGET_LEADER\x10\x02\x12\x15\n\x11SIGNAL_TARGET_ALL\x10\x03*\xa7\x01\n\tLogAction\x12\x1a\n\x16LOG_ACTION_UNSPECIFIED\x10\x00\x12\x15\n\x11LOG_ACTION_IGNORE\x10\x01\x12\x15\n\x11LOG_ACTION_NOTIFY\x10\x02\x12\x17\n\x13LOG_ACTION_NO_RETRY\x10\x03\x12\x1a\n\x16LOG_ACTION_EXCLUDE_GPU\x10\x04\x12\x1b\n\x17LOG_ACTION_EXCLUDE_NODE\x10\x05*\x99\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x16\n\x12JOB_STATE_STARTING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_SUSPENDING\x10\x04\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x05\x12\x16\n\x12JOB_STATE_STOPPING\x10\x06\x12\x19\n\x15JOB_STATE_UNREACHABLE\x10\x07\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x08\x12\x14\n\x10JOB_STATE_FAILED\x10\t\x12\x17\n\x13JOB_STATE_CANCELLED\x10\n*S\n\x0c\x43heckpointed\x12\x18\n\x14\x43HECKPOINTED_UNKNOWN\x10\x00\x12\x14\n\x10\x43HECKPOINTED_YES\x10\x01\x12\x13\n\x0f\x43HECKPOINTED_NO\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,36 +33,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOBSPEC_ENVENTRY']._loaded_options = None
   _globals['_JOBSPEC_ENVENTRY']._serialized_options = b'8\001'
-  _globals['_JOBCLASS']._serialized_start=1373
-  _globals['_JOBCLASS']._serialized_end=1468
-  _globals['_SUSPENDMODE']._serialized_start=1470
-  _globals['_SUSPENDMODE']._serialized_end=1588
-  _globals['_LAUNCHMODE']._serialized_start=1590
-  _globals['_LAUNCHMODE']._serialized_end=1676
-  _globals['_EXITZERO']._serialized_start=1678
-  _globals['_EXITZERO']._serialized_end=1765
-  _globals['_SIGNALTARGET']._serialized_start=1767
-  _globals['_SIGNALTARGET']._serialized_end=1885
-  _globals['_LOGACTION']._serialized_start=1888
-  _globals['_LOGACTION']._serialized_end=2055
-  _globals['_JOBSTATE']._serialized_start=2058
-  _globals['_JOBSTATE']._serialized_end=2339
-  _globals['_CHECKPOINTED']._serialized_start=2341
-  _globals['_CHECKPOINTED']._serialized_end=2424
+  _globals['_JOBCLASS']._serialized_start=1457
+  _globals['_JOBCLASS']._serialized_end=1552
+  _globals['_SUSPENDMODE']._serialized_start=1554
+  _globals['_SUSPENDMODE']._serialized_end=1672
+  _globals['_LAUNCHMODE']._serialized_start=1674
+  _globals['_LAUNCHMODE']._serialized_end=1760
+  _globals['_EXITZERO']._serialized_start=1762
+  _globals['_EXITZERO']._serialized_end=1849
+  _globals['_SIGNALTARGET']._serialized_start=1851
+  _globals['_SIGNALTARGET']._serialized_end=1969
+  _globals['_LOGACTION']._serialized_start=1972
+  _globals['_LOGACTION']._serialized_end=2139
+  _globals['_JOBSTATE']._serialized_start=2142
+  _globals['_JOBSTATE']._serialized_end=2423
+  _globals['_CHECKPOINTED']._serialized_start=2425
+  _globals['_CHECKPOINTED']._serialized_end=2508
   _globals['_SHARE']._serialized_start=43
   _globals['_SHARE']._serialized_end=90
   _globals['_JOBSPEC']._serialized_start=93
-  _globals['_JOBSPEC']._serialized_end=951
-  _globals['_JOBSPEC_ENVENTRY']._serialized_start=869
-  _globals['_JOBSPEC_ENVENTRY']._serialized_end=911
-  _globals['_LOGRULE']._serialized_start=953
-  _globals['_LOGRULE']._serialized_end=1018
-  _globals['_LOGMATCH']._serialized_start=1020
-  _globals['_LOGMATCH']._serialized_end=1114
-  _globals['_GPUALLOCATION']._serialized_start=1116
-  _globals['_GPUALLOCATION']._serialized_end=1198
-  _globals['_PROGRESS']._serialized_start=1200
-  _globals['_PROGRESS']._serialized_end=1282
-  _globals['_CHECKPOINT']._serialized_start=1284
-  _globals['_CHECKPOINT']._serialized_end=1371
+  _globals['_JOBSPEC']._serialized_end=992
+  _globals['_JOBSPEC_ENVENTRY']._serialized_start=910
+  _globals['_JOBSPEC_ENVENTRY']._serialized_end=952
+  _globals['_SNAPSHOT']._serialized_start=994
+  _globals['_SNAPSHOT']._serialized_end=1035
+  _globals['_LOGRULE']._serialized_start=1037
+  _globals['_LOGRULE']._serialized_end=1102
+  _globals['_LOGMATCH']._serialized_start=1104
+  _globals['_LOGMATCH']._serialized_end=1198
+  _globals['_GPUALLOCATION']._serialized_start=1200
+  _globals['_GPUALLOCATION']._serialized_end=1282
+  _globals['_PROGRESS']._serialized_start=1284
+  _globals['_PROGRESS']._serialized_end=1366
+  _globals['_CHECKPOINT']._serialized_start=1368
+  _globals['_CHECKPOINT']._serialized_end=1455
 # @@protoc_insertion_point(module_scope)

@@ -296,6 +296,7 @@ class JobSpec(_message.Message):
     LOG_RULES_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     PREFIX_RANKS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -360,6 +361,10 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def log_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogRule]: ...
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """its working directory on the node, instead of `workdir`; unset: none"""
+
     def __init__(
         self,
         *,
@@ -393,10 +398,11 @@ class JobSpec(_message.Message):
         log_rules: _abc.Iterable[Global___LogRule] | None = ...,
         output: _builtins.str = ...,
         prefix_ranks: _builtins.bool = ...,
+        snapshot: Global___Snapshot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "snapshot", b"snapshot", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "output", b"output", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "output", b"output", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "snapshot", b"snapshot", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -412,6 +418,32 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Snapshot(_message.Message):
+    """A packed working directory: a tar archive, which travels and lies as gzip."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of the archive, in hexadecimal"""
+    bytes: _builtins.int
+    """of the archive"""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
 class LogRule(_message.Message):
