@@ -19,8 +19,15 @@ LOG_ACTIONS: Final = {
 def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
     """The facts of a job's request that are about its output."""
     rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
+    notify = [{"events": list(rule.moments), "target": rule.target} for rule in spec.notify]
     held = {"digest": spec.snapshot.digest, "bytes": spec.snapshot.bytes} if spec.HasField("snapshot") else None
-    return {"snapshot": held, "output": spec.output or None, "prefix_ranks": spec.prefix_ranks, "log_rules": rules}
+    return {
+        "snapshot": held,
+        "output": spec.output or None,
+        "prefix_ranks": spec.prefix_ranks,
+        "log_rules": rules,
+        "notify": notify,
+    }
 
 
 def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
@@ -30,3 +37,5 @@ def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
     yield "output", spec.output
     for rule in spec.log_rules:
         yield "on log", f"{rule.pattern}: {LOG_ACTIONS.get(rule.action, '')}"
+    for notice in spec.notify:
+        yield "notify", f"{notice.target} when {', '.join(notice.moments)}"

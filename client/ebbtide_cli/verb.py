@@ -41,6 +41,7 @@ VERBS: Final = {
         "story": "Show every event that one job went through",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
+        "notify": "Try where words about jobs go",
     },
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from fractions import Fraction
 
-from ebbtide_core import limits, output_name, snapshots
+from ebbtide_core import limits, notice_rules, output_name, snapshots
 from ebbtide_core.frozen import frozen
 from ebbtide_core.log_rules import MAX_RULES, LogRule, checked
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.notice_rules import NoticeRule
 from ebbtide_core.snapshots import SnapshotRef
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
@@ -78,6 +79,7 @@ class JobSpec:
     output: str = ""
     prefix_ranks: bool = False
     snapshot: SnapshotRef | None = None
+    notify: tuple[NoticeRule, ...] = ()
 
     @property
     def elastic(self) -> bool:
@@ -123,6 +125,8 @@ def validate(spec: JobSpec) -> None:
         _check_printing(spec)
     if spec.snapshot is not None:
         _check_snapshot(spec.snapshot)
+    if spec.notify:
+        _check_notify(spec.notify)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
@@ -137,6 +141,16 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_notify(rules: tuple[NoticeRule, ...]) -> None:
+    if len(rules) > notice_rules.MAX_RULES:
+        raise SpecError("--notify", f"{len(rules)} rules are over the limit of {notice_rules.MAX_RULES}")
+    for rule in rules:
+        try:
+            notice_rules.check_target(rule.target)
+        except ValueError as error:
+            raise SpecError("--notify", str(error)) from None
 
 
 def _check_snapshot(snapshot: SnapshotRef) -> None:

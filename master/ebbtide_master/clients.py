@@ -22,6 +22,8 @@ from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.notice_methods import NoticeMethods
+from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.snapshot_methods import SnapshotMethods
 from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
@@ -32,7 +34,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(SnapshotMethods, client_pb2_grpc.ClientServiceServicer):
+class Clients(SnapshotMethods, NoticeMethods, client_pb2_grpc.ClientServiceServicer):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -44,8 +46,10 @@ class Clients(SnapshotMethods, client_pb2_grpc.ClientServiceServicer):
         changes: Changes,
         about: client_pb2.ClusterInfo,
         snapshots: Snapshots,
+        notifier: Notifier,
     ) -> None:
         self._snapshots = snapshots
+        self._notifier = notifier
         self._loop = loop
         self._agents = agents
         self._store = store
@@ -64,6 +68,7 @@ class Clients(SnapshotMethods, client_pb2_grpc.ClientServiceServicer):
         if not self._store.has_room():
             raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
         self._check_snapshot(spec)
+        self._check_notify(spec)
         chosen: list[JobId] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:

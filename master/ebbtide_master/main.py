@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,12 +13,14 @@ from typing import Final
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from ebbtide_core.cluster import Cluster, InvariantError
+from ebbtide_core.events import Event
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.policies.registry import DEFAULT_POLICY, PolicyError, create_policy
 
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.endpoint import published
+from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import PortError, serving
 from ebbtide_master.store import Store, StoreError, StoreInUseError
 
@@ -93,8 +95,9 @@ def _read_config(options: MasterOptions) -> Config:
 async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
     """Recover, serve until told to stop, and leave the journal closed."""
     try:
-        _recover(cluster, store)
-        return await _run_server(options, cluster, store, config)
+        notifier = Notifier(cluster, store, config.notify)
+        _recover(cluster, store, notifier.replayed)
+        return await _run_server(options, cluster, store, config, notifier)
     except StoreError as error:
         log.critical("journal=failed %s", error)
         return EXIT_BROKEN
@@ -105,8 +108,11 @@ async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config:
         store.close()
 
 
-def _recover(cluster: Cluster, store: Store) -> None:
-    """Fold the journal into the cluster. No policy runs, and nothing is asked of the world."""
+def _recover(cluster: Cluster, store: Store, seen: Callable[[int, float, Event], None] | None = None) -> None:
+    """Fold the journal into the cluster. No policy runs, and nothing is asked of the world.
+
+    ``seen`` is told of each line once it was applied: its number, its time, and the event.
+    """
     count = 0
     for line in store.events():
         try:
@@ -114,13 +120,17 @@ def _recover(cluster: Cluster, store: Store) -> None:
         except (InvalidTransitionError, LookupError) as error:
             what = f"line {line.sequence} of the journal, {type(line.event).__name__}"
             raise StoreError(f"{what}, does not follow from those before it: {error}") from error
+        if seen is not None:
+            seen(line.sequence, line.time, line.event)
         count += 1
     log.info("journal=%s events=%d jobs=%d", store.cluster_id, count, len(cluster.state.jobs))
 
 
-async def _run_server(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
+async def _run_server(
+    options: MasterOptions, cluster: Cluster, store: Store, config: Config, notifier: Notifier
+) -> int:
     try:
-        async with serving(cluster, store, options.host, options.port, options.policy, config) as service:
+        async with serving(cluster, store, options.host, options.port, options.policy, config, notifier) as service:
             stopped = _stop_signals()
             with published(options.home, options.host, service.port, store.cluster_id):
                 log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, options.policy, service.epoch)

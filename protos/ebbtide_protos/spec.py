@@ -8,6 +8,7 @@ from ebbtide_core import limits
 from ebbtide_core.model import ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.notices import notice_rule_from_message, notice_rule_to_message
 from ebbtide_protos.printed import rule_from_message, rule_to_message
 from ebbtide_protos.snapshots import snapshot_from_message, snapshot_to_message
 from ebbtide_protos.v1 import job_pb2
@@ -116,6 +117,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         output=message.output,
         prefix_ranks=message.prefix_ranks,
         snapshot=snapshot_from_message(message.snapshot) if message.HasField("snapshot") else None,
+        notify=tuple([notice_rule_from_message(rule) for rule in message.notify]),
     )
 
 
@@ -153,6 +155,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         output=spec.output,
         prefix_ranks=spec.prefix_ranks,
         snapshot=None if spec.snapshot is None else snapshot_to_message(spec.snapshot),
+        notify=[notice_rule_to_message(rule) for rule in spec.notify],
     )
 
 

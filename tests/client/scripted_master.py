@@ -53,6 +53,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.events: list[client_pb2.Event] = []
         self.explanation = client_pb2.Explanation()
         self.logs: list[tuple[int, bytes]] = []
+        self.notice_reply = client_pb2.NoticeTestReply()
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
@@ -161,6 +162,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
                 self._cut(context)
         if request.follow:
             self._wait(context)
+
+    def TestNotice(self, request: client_pb2.NoticeTest, context: grpc.ServicerContext) -> client_pb2.NoticeTestReply:
+        self._note("TestNotice", request, context)
+        return self.notice_reply
 
     def ReadLogs(
         self, request: client_pb2.ReadLogsRequest, context: grpc.ServicerContext

@@ -5,13 +5,13 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import printing, resources, running, snapshots, standing, stepping_aside
+from ebbtide_cli.submitting import notices, printing, resources, running, snapshots, standing, stepping_aside
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside, printing, snapshots)
+TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside, printing, snapshots, notices)
 """In the order in which the help shows their options."""
 
 

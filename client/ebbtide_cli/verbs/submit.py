@@ -42,6 +42,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --output logs/%x-%j.out --gpus 2 --launch ddp --prefix-ranks -- python train.py",
         "ebb submit --on-log 'NCCL WARN.*unhandled=exclude-node' --retries 2 -- python train.py",
         "ebb submit --snapshot -- python train.py",
+        "ebb submit --notify failed,held=team --notify ended=mailto:ada@example.org -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )

@@ -9,6 +9,7 @@ from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.settings import DEFAULT_POOL, Settings
 
 from ebbtide_master.config.log_rules import read_log_rules
+from ebbtide_master.config.notify import NotifySettings, read_notify
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.table import ConfigError, Table
 
@@ -19,6 +20,7 @@ class Config:
 
     settings: Settings = field(default_factory=Settings)
     log_rules: tuple[LogRule, ...] = DEFAULT_RULES
+    notify: NotifySettings = field(default_factory=NotifySettings)
 
 
 def read_config(path: Path) -> Config:
@@ -41,6 +43,6 @@ def _read(values: Mapping[str, object]) -> Config:
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
     settings = Settings(pools=pools, **defaults)
-    log_rules = read_log_rules(file)
+    log_rules, notify = read_log_rules(file), read_notify(file)
     file.finish()
-    return Config(settings=settings, log_rules=log_rules)
+    return Config(settings=settings, log_rules=log_rules, notify=notify)

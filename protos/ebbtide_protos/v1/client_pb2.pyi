@@ -1207,3 +1207,49 @@ class SnapshotState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SnapshotState: _TypeAlias = SnapshotState  # noqa: Y015
+
+@_typing.final
+class NoticeTest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """as in NoticeRule"""
+    user: _builtins.str
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTest: _TypeAlias = NoticeTest  # noqa: Y015
+
+@_typing.final
+class NoticeTestReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELIVERED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    delivered: _builtins.bool
+    detail: _builtins.str
+    """how it was answered, or why it was not delivered"""
+    def __init__(
+        self,
+        *,
+        delivered: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivered", b"delivered", "detail", b"detail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTestReply: _TypeAlias = NoticeTestReply  # noqa: Y015

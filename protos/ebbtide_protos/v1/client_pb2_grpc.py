@@ -125,6 +125,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
                 _registered_method=True)
+        self.TestNotice = channel.unary_unary(
+                '/ebbtide.v1.ClientService/TestNotice',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.SerializeToString,
@@ -261,6 +266,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TestNotice(self, request, context):
+        """Sends a word there, once, and tells whether it was taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -373,6 +385,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.UploadSnapshot,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'TestNotice': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestNotice,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -876,6 +893,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/UploadSnapshot',
             ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestNotice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/TestNotice',
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
             options,
             channel_credentials,
             insecure,

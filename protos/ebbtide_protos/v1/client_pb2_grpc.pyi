@@ -62,6 +62,8 @@ class ClientServiceStub:
     """Whether the master has it; if so, it keeps it long enough for a submit."""
     UploadSnapshot: _grpc.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]
     """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+    TestNotice: _grpc.UnaryUnaryMultiCallable[_client_pb2.NoticeTest, _client_pb2.NoticeTestReply]
+    """Sends a word there, once, and tells whether it was taken."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
@@ -98,6 +100,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Whether the master has it; if so, it keeps it long enough for a submit."""
     UploadSnapshot: _aio.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]  # type: ignore[assignment]
     """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+    TestNotice: _aio.UnaryUnaryMultiCallable[_client_pb2.NoticeTest, _client_pb2.NoticeTestReply]  # type: ignore[assignment]
+    """Sends a word there, once, and tells whether it was taken."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
@@ -239,6 +243,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.SnapshotState], _abc.AsyncIterator[_client_pb2.SnapshotState]]:
         """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+
+    @_abc_1.abstractmethod
+    def TestNotice(
+        self,
+        request: _client_pb2.NoticeTest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NoticeTestReply, _abc.Awaitable[_client_pb2.NoticeTestReply]]:
+        """Sends a word there, once, and tells whether it was taken."""
 
     @_abc_1.abstractmethod
     def ListNodes(

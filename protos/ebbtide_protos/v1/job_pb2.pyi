@@ -297,6 +297,7 @@ class JobSpec(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     PREFIX_RANKS_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -365,6 +366,8 @@ class JobSpec(_message.Message):
     def snapshot(self) -> Global___Snapshot:
         """its working directory on the node, instead of `workdir`; unset: none"""
 
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedCompositeFieldContainer[Global___NoticeRule]: ...
     def __init__(
         self,
         *,
@@ -399,10 +402,11 @@ class JobSpec(_message.Message):
         output: _builtins.str = ...,
         prefix_ranks: _builtins.bool = ...,
         snapshot: Global___Snapshot | None = ...,
+        notify: _abc.Iterable[Global___NoticeRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "snapshot", b"snapshot", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "output", b"output", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "snapshot", b"snapshot", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "notify", b"notify", "output", b"output", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "snapshot", b"snapshot", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -418,6 +422,34 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class NoticeRule(_message.Message):
+    """Who hears of it when something happens to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOMENTS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """mailto:ADDRESS, a web hook, or a name of the master's configuration"""
+    @_builtins.property
+    def moments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """such as "failed" """
+
+    def __init__(
+        self,
+        *,
+        moments: _abc.Iterable[_builtins.str] | None = ...,
+        target: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moments", b"moments", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeRule: _TypeAlias = NoticeRule  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):
