@@ -63,8 +63,8 @@ class MasterLoop:
         self._queue: asyncio.Queue[_Work] = asyncio.Queue(MAX_QUEUE)
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self.recorded: Callable[[int, float, list[Event]], None] = lambda first, time, events: None
-        """Is told of what was recorded, once it is durable: the number of the first event, and when it was."""
+        self.recorded: Callable[[float, list[Event]], None] = lambda time, events: None
+        """Is told of what was recorded, and when, once it is durable and is the end of the journal."""
 
     async def tell(self, facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]) -> Answer:
         """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
@@ -118,7 +118,7 @@ class MasterLoop:
         if records:
             stamped = [(now, event) for event in records]
             await asyncio.wrap_future(self._store.append(stamped))
-            self.recorded(self._store.last_sequence - len(records) + 1, now, records)
+            self.recorded(now, records)
         for command in commands:
             self._carry_out(command)
         for reply in replies:

@@ -33,7 +33,6 @@ class Snapshots:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._uploads = 0
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in folder.glob("*.part"):
             part.unlink()
 
@@ -50,6 +49,7 @@ class Snapshots:
         if self._uploads >= MOST_UPLOADS:
             raise RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: more than {MOST_UPLOADS} are sent at once"))
         self._uploads += 1
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self._folder / f"{snapshot.digest}.{secrets.token_hex(4)}.part"
         try:
             with part.open("xb") as file:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,9 +67,9 @@ class Notifier:
             self._consider(sequence, time, event)
             self._seen = max(self._seen, sequence)
 
-    def recorded(self, first: int, time: float, events: Iterable[Event]) -> None:
-        """Take in new lines, which are applied and durable; ``first`` is the number of the first."""
-        for sequence, event in enumerate(events, start=first):
+    def recorded(self, time: float, events: Sequence[Event]) -> None:
+        """Take in the last lines of the journal, which are new, and applied."""
+        for sequence, event in enumerate(events, start=self._store.last_sequence - len(events) + 1):
             self._consider(sequence, time, event)
             self._seen = sequence
         self._start()
