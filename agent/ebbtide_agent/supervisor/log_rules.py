@@ -59,14 +59,16 @@ class LogRules:
 
     def __init__(self, rules: Sequence[LogRule], files: Sequence[tuple[Path, tuple[str, ...]]]) -> None:
         """Each of `files` with the UUIDs of the GPUs of those who print into it."""
-        compiled = [_Rule(regex, rule) for rule in rules if (regex := _compiled(rule.pattern)) is not None]
-        self._rules = [rule for rule in compiled if rule.rule.action != _IGNORE]
-        self._ignored = [rule for rule in compiled if rule.rule.action == _IGNORE]
+        self._given = rules
+        self._rules: list[_Rule] = []
+        self._ignored: list[_Rule] = []
         self._files = [_File(path, gpus) for path, gpus in files]
         self.matches: list[LogMatch] = []
 
     def look(self, *, final: bool = False) -> bool:
         """Look through what was printed since; whether there was anything. In the end, all of the last bytes."""
+        if self._given:
+            self._compile()
         if not self._rules:
             return False
         grown = [self._look_at(file, final) for file in self._files]
@@ -74,6 +76,13 @@ class LogRules:
             found = (rule.last for rule in self._rules if rule.last is not None)
             self.matches += [match for file, offset, match in found if file.size - offset <= END_BYTES]
         return any(grown)
+
+    def _compile(self) -> None:
+        """At the first look: the job's start does not wait for it."""
+        given, self._given = self._given, ()
+        compiled = [_Rule(regex, rule) for rule in given if (regex := _compiled(rule.pattern)) is not None]
+        self._rules = [rule for rule in compiled if rule.rule.action != _IGNORE]
+        self._ignored = [rule for rule in compiled if rule.rule.action == _IGNORE]
 
     def _look_at(self, file: _File, final: bool) -> bool:
         before = file.offset

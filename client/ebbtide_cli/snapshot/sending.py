@@ -1,5 +1,6 @@
 """Brings a packed working directory to the master, if it has not got it."""
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Final
 from ebbtide_core.snapshots import SnapshotRef
 from ebbtide_protos.snapshots import snapshot_to_message
 from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.connection import RETRY_S, ask, connected
+from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.output import StatusLine
 from ebbtide_cli.snapshot.files import list_files
 from ebbtide_cli.snapshot.packing import Progress, check_size, compressed, take
@@ -17,6 +20,8 @@ from ebbtide_cli.values import format_size
 
 SHOWN_AFTER_S: Final = 2.0
 UPLOAD_S: Final = 3600.0
+RESENT_S: Final = 30.0
+"""For how long it is tried again if the master goes away."""
 
 
 def take_snapshot(root: Path, limit: int) -> SnapshotRef:
@@ -28,11 +33,24 @@ def take_snapshot(root: Path, limit: int) -> SnapshotRef:
 
 
 def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None:
-    """See to it that the master has it. `Failure` if files changed meanwhile."""
+    """See to it that the master has it, and begin again if it is restarted meanwhile. `Failure` if files changed."""
+    found, give_up = False, math.inf
+    while True:
+        try:
+            with connected(master) as stub:
+                found = True
+                _send(stub, root, snapshot)
+                return
+        except Unreachable:
+            if not found or time.monotonic() > give_up:
+                raise
+            give_up = min(give_up, time.monotonic() + RESENT_S)
+        time.sleep(RETRY_S)
+
+
+def _send(stub: ClientServiceStub, root: Path, snapshot: SnapshotRef) -> None:
     message = snapshot_to_message(snapshot)
-    with connected(master) as stub:
-        if ask(stub.FindSnapshot, message).present:
-            return
+    if not ask(stub.FindSnapshot, message).present:
         with StatusLine() as line:
             windows = compressed(root, list_files(root), _shown(line, "sending"))
             for _ in stub.UploadSnapshot(
