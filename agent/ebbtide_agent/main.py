@@ -20,6 +20,7 @@ from ebbtide_agent import gpu, logs, membership, mps, standbys
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
+from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
 from ebbtide_agent.foreign import Notifier, parse_command
 from ebbtide_agent.freeing import Freeing
@@ -61,6 +62,9 @@ class AgentOptions:
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
     share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
+    pool: str = "default"  # of nodes that the node belongs to
+    labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
+    taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
     on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
@@ -152,7 +156,8 @@ async def _serve_for_ever(
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
     address = address_of(network.interface) if network.interface else ""
     node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
-    node = replace(node, share_with_foreign=options.share_with_foreign)
+    node = replace(node, share_with_foreign=options.share_with_foreign, pool=options.pool)
+    node = replace(node, labels=dict(options.labels), taints=options.taints)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)
@@ -190,7 +195,8 @@ async def _serve_for_ever(
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         await telemetry.inventory()  # what is idle now is known before anything starts
-        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
+        channels = Channels(attempts, name)
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():

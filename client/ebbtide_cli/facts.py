@@ -9,6 +9,8 @@ from typing import Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from ebbtide_cli.arrays import gate_facts
+from ebbtide_cli.kinds import drain_facts, needs_facts
 from ebbtide_cli.printed import printed_facts
 
 Facts = dict[str, Any]
@@ -28,6 +30,14 @@ LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_UNSPECIFIED: "single",
     job_pb2.LAUNCH_MODE_SINGLE: "single",
     job_pb2.LAUNCH_MODE_DDP: "ddp",
+}
+KINDS = {
+    job_pb2.JOB_KIND_UNSPECIFIED: "batch",
+    job_pb2.JOB_KIND_BATCH: "batch",
+    job_pb2.JOB_KIND_COMMAND: "command",
+    job_pb2.JOB_KIND_SHELL: "shell",
+    job_pb2.JOB_KIND_NOTEBOOK: "notebook",
+    job_pb2.JOB_KIND_TENSORBOARD: "tensorboard",
 }
 # Of a suspension, in their order; the core, whose words they are, is not loaded for them.
 PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
@@ -79,7 +89,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "proved": job.proved if job.preemptible else None,
         "save_s": _optional(job, "save_s"),
         "restart_cost_s": _optional(job, "restart_cost_s"),
-        "pool": "default",
+        "pool": job.pool or "default",
+        "moves_to": job.moves_to or None,
         **_spec_facts(job.spec),
         "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
         "gpu_mem_from": job.gpu_mem_from or None,
@@ -89,6 +100,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
             "allocated": _number(job.gpus_allocated),
         },
         "nodes": [node.node for node in job.allocation],
+        "excluded_nodes": dict(job.excluded_nodes),
         "gpu_uuids": _gpu_uuids(job.allocation),
         "allocation": [_allocation_facts(node) for node in job.allocation],
         "attempt": job.attempt,
@@ -108,6 +120,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "checkpoint": _checkpoint_facts(job.checkpoint) if job.HasField("checkpoint") else None,
         "suspensions": [_suspension_facts(suspension) for suspension in job.suspensions],
         "attempts": [_attempt_facts(attempt) for attempt in job.attempts],
+        **gate_facts(job),
     }
 
 
@@ -116,6 +129,8 @@ def node_facts(node: client_pb2.Node) -> Facts:
     return {
         "name": node.name,
         "hostname": node.hostname,
+        "pool": node.pool or "default",
+        "moves_to": node.moves_to or None,
         "state": node.state,
         "reason": node.reason,
         "gpu_backend": node.gpu_backend,
@@ -127,6 +142,9 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "last_seen": _time(node.last_seen),
         "version": node.version,
         "cgroup": _optional(node, "cgroup"),
+        "labels": dict(node.labels),
+        "taints": list(node.taints),
+        "drain": drain_facts(node),
         "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
@@ -176,6 +194,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "gpu_mem_bytes": spec.gpu_mem_bytes,
         "cpus": spec.cpus,
         "mem_bytes": spec.mem_bytes,
+        "needs": needs_facts(spec.needs),
         "grace_s": spec.grace_s,
         "time_limit_s": _optional(spec, "time_limit_s"),
         "time_auto": spec.time_auto,
@@ -188,7 +207,19 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         **printed_facts(spec),
         "warm": not spec.cold,
+        "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
+        "python_env": spec.python_env or None,
+        "slurm": spec.slurm,
+        "kind": KINDS[spec.kind],
+        "idle_limit_s": _optional(spec, "idle_limit_s"),
     }
+
+
+def asha_facts(asha: job_pb2.Asha) -> Facts:
+    """How tasks are compared, by the names that ``ebb submit --asha`` has for it."""
+    mode = "max" if asha.maximise else "min"
+    steps = {"min-steps": asha.min_steps, "max-steps": asha.max_steps}
+    return {"metric": asha.metric, "mode": mode, "eta": asha.eta, **steps}
 
 
 def _progress_facts(job: client_pb2.Job) -> Facts:
@@ -197,6 +228,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+        "metrics": dict(job.progress.metrics) | dict.fromkeys(job.progress.diverged),
     }
 
 
@@ -256,6 +288,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
+        "edited": list(attempt.edited),
     }
 
 

@@ -1,4 +1,4 @@
-"""What all events have in common."""
+"""What all events are; see `ebbtide_core.events`."""
 
 from typing import ClassVar
 

@@ -5,13 +5,19 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.array_events import ArrayChanged as ArrayChanged
+from ebbtide_core.array_events import DependencyFailed as DependencyFailed
+from ebbtide_core.array_events import JobRequeued as JobRequeued
+from ebbtide_core.array_events import RequeueRequested as RequeueRequested
+from ebbtide_core.arrays import Task
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.log_events import GpusExcluded as GpusExcluded
 from ebbtide_core.log_events import LogMatched as LogMatched
-from ebbtide_core.log_events import NodeExcluded as NodeExcluded
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -29,7 +35,14 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+from ebbtide_core.sweep_events import RungReached as RungReached
+from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
+from ebbtide_core.sweep_events import TaskStopped as TaskStopped
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
@@ -69,13 +82,15 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
 
     job: JobId
     spec: JobSpec
     user: str
     hold: bool = False
     operation_id: str = ""
+    task: Task | None = None
+    again_of: JobId | None = None
 
 
 @frozen
@@ -114,6 +129,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -126,6 +151,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -157,6 +183,7 @@ class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
     With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    ``labels`` and ``taints`` are what its administrator says of it (see `ebbtide_core.needs`).
     """
 
     node: NodeId
@@ -171,6 +198,9 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
+    pool: str = DEFAULT_POOL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @frozen
@@ -215,7 +245,8 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
+    changed since the job was submitted.
     """
 
     job: JobId
@@ -226,6 +257,7 @@ class AttemptStarted(Event):
     node: NodeId = EVERY_NODE
     port: int = 0
     sharing: Sharing | None = None
+    edited: tuple[str, ...] = ()
 
 
 @frozen
@@ -328,7 +360,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -337,6 +370,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -348,6 +382,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -409,6 +444,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen
@@ -445,7 +481,15 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
+    | RequeueRequested
+    | JobRequeued
+    | DependencyFailed
+    | ArrayChanged
+    | RungReached
+    | TaskPromoted
+    | TaskStopped
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
@@ -469,13 +513,15 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
-    | LogMatched
     | NodeExcluded
+    | LogMatched
     | GpusExcluded
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
+NodeEvent = (
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+)
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

@@ -17,15 +17,6 @@ class LogMatched(Event):
 
 
 @frozen
-class NodeExcluded(Event):
-    """The job is not to be started on ``node`` again."""
-
-    job: JobId
-    node: NodeId
-    reason: str
-
-
-@frozen
 class GpusExcluded(Event):
     """The job is not to get these ``gpus`` of ``node`` again."""
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
+from ebbtide_core.eligible import why_not_here
 from ebbtide_core.events import Event, GpusExcluded, JobHeld, LogMatched, NodeExcluded
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.log_rules import LogAction
@@ -50,38 +51,33 @@ def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
     return tuple([gpu.gpu for piece in attempt.allocation if piece.node == event.node for gpu in piece.gpus])
 
 
-def node_excluded(state: ClusterState, job: Job, event: NodeExcluded, now: float) -> None:
-    """Fold: not there again."""
-    _take_out_of_queue(state, job)
-    job.excluded |= {event.node}
-
-
 def gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
     """Fold: not on those again."""
-    _take_out_of_queue(state, job)
-    job.excluded_gpus |= set(event.gpus)
-
-
-def _take_out_of_queue(state: ClusterState, job: Job) -> None:
-    """The queue groups by what is needed; `ClusterState.refresh` puts it back."""
     if job.claiming:
         state.unplan(job)
-    if job.queued is not None:
-        state.queue.remove(job.queued, job)
-        job.queued = None
+    state.leave_queue(job)
+    job.excluded_gpus |= set(event.gpus)
+    job.choosy = True
 
 
 def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
     """Nobody is to wait behind a job that has no GPU left to run on; whoever releases it lets it have all again."""
-    if job.ending is not None or job.held_by is not None or _has_other(state, job):
+    if (
+        not (job.excluded or job.excluded_gpus)
+        or job.ending is not None
+        or job.held_by is not None
+        or _has_other(state, job)
+    ):
         return
     named = ", ".join(sorted([*job.excluded, *job.excluded_gpus]))
     yield JobHeld(job.id, HeldBy.SYSTEM, f"held: nowhere to go on but {named}, of which its log told a fault")
 
 
 def _has_other(state: ClusterState, job: Job) -> bool:
-    books = state.books
-    nodes = [node for id, node in books.nodes.items() if id not in job.excluded and reads_checkpoint(job, node, books)]
+    books = state.pools[job.pool].books
+    nodes = [
+        node for node in books.nodes.values() if not why_not_here(job, node) and reads_checkpoint(job, node, books)
+    ]
     left = [len(node.gpus.keys() - job.excluded_gpus) for node in nodes]
     most = sum(left) if job.spec.most_nodes > 1 else max(left, default=0)
     return bool(nodes) and most * WHOLE >= job.gpus_min

@@ -1,6 +1,6 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from fractions import Fraction
@@ -35,6 +35,21 @@ class JobClass(Enum):
 
     TRIAL_AND_ERROR = "te"
     BEST_EFFORT = "be"
+
+
+class JobKind(Enum):
+    """What a job is for its user. Nobody waits for a batch job; the others are used while they run."""
+
+    BATCH = "batch"
+    COMMAND = "command"
+    SHELL = "shell"
+    NOTEBOOK = "notebook"
+    TENSORBOARD = "tensorboard"
+
+    @property
+    def is_session(self) -> bool:
+        """Whether somebody works in it: what they have in memory is in no checkpoint."""
+        return self in (JobKind.SHELL, JobKind.NOTEBOOK, JobKind.TENSORBOARD)
 
 
 class SuspendMode(Enum):
@@ -115,6 +130,9 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    MOVED = "moved to another pool"
+    DRAINED = "node drained"
+    REQUEUED = "requeued"
 
     @property
     def final(self) -> bool:
@@ -144,6 +162,7 @@ class RefusalCause(Enum):
     BAD_JOB = "bad job"
     NO_CHECKPOINT = "no checkpoint"
     NOT_MOVED = "checkpoint not moved"
+    NO_PATH = "no such path"
 
 
 class Checkpointed(Enum):
@@ -231,7 +250,7 @@ class ForeignProcess:
 class GpuFacts:
     """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
 
-    With ``mps``, jobs that share it compute through an MPS server.
+    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
     """
 
     gpu: GpuId
@@ -244,6 +263,7 @@ class GpuFacts:
     parent: GpuId | None = None
     links: tuple[GpuLink, ...] = ()
     mps: bool = False
+    compute_capability: str = ""
 
 
 @frozen
@@ -258,6 +278,17 @@ class Sharing:
 
 
 @frozen
+class Drain:
+    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.node_events.NodeDrained` for the rest."""
+
+    since: float
+    user: str
+    reason: str
+    deadline: float | None
+    force: bool
+
+
+@frozen
 class AttemptRef:
     """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 
@@ -267,11 +298,17 @@ class AttemptRef:
 
 @frozen
 class Progress:
-    """How far a job has come, in its own steps."""
+    """How far a job has come, in its own steps.
+
+    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
+    which may name the loss.
+    """
 
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
 
 
 @frozen

@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core.frozen import frozen
-from ebbtide_core.policies.registry import DEFAULT_POLICY
+from ebbtide_core.quotas import Quotas
 
+DEFAULT_POLICY: Final = "fitgpp"
 DEFAULT_POOL: Final = "default"
 
 
@@ -34,3 +35,4 @@ class Settings:
     pools: Mapping[str, PoolSettings] = field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     gpu_pool: str = DEFAULT_POOL
     cpu_pool: str = DEFAULT_POOL
+    quotas: Quotas = field(default_factory=Quotas)

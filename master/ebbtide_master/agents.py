@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
+from ebbtide_core import belonging, foreign
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core import foreign
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
@@ -18,8 +18,9 @@ from ebbtide_core.moving import source_of_launch
 from ebbtide_core.output_name import expand
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.printed import rule_to_message
-from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
+from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, channel_pb2
 
+from ebbtide_master.channels import Channels
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
@@ -28,6 +29,7 @@ from ebbtide_master.convert import (
     registration_from_hello,
 )
 from ebbtide_master.loop import MasterLoop
+from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
 from ebbtide_master.snapshot_windows import read_snapshot
@@ -55,7 +57,8 @@ class Session:
     def __init__(self, hello: agent_pb2.Hello) -> None:
         self.hello = hello
         self.registered = False
-        self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
+        self.registration: e.NodeRegistered | None = None
+        self.outbox = Outbox()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
@@ -64,6 +67,10 @@ class Session:
     def send(self, message: agent_pb2.MasterMessage) -> None:
         """Send ``message`` in its turn."""
         self.outbox.put_nowait(message)
+
+    def send_frame(self, frame: channel_pb2.ChannelInput) -> None:
+        """Send a channel's frame when there is nothing more urgent."""
+        self.outbox.put_frame(frame)
 
     def close(self) -> None:
         """End the stream, and let nobody wait for an answer on it."""
@@ -86,6 +93,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._requests = itertools.count(1)
         self._relay = Relay()
         self._log_rules = [rule_to_message(rule) for rule in log_rules]
+        self.channels = Channels()
         self.loop: MasterLoop
 
     def perform(self, order: c.Command) -> None:
@@ -114,6 +122,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         """What the node said of itself when it attached; None if it is not connected."""
         session = self._sessions.get(node)
         return session.hello if session is not None else None
+
+    def session(self, node: NodeId) -> Session | None:
+        """The node's stream, once it has registered."""
+        session = self._sessions.get(node)
+        return session if session is not None and session.registered else None
 
     def connected(self, node: NodeId) -> bool:
         """Whether the node's stream is open."""
@@ -169,6 +182,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
+        if refusal := await self.loop.ask(lambda cluster: belonging.refuse_node(cluster.state, registration)):
+            log.warning("node=%s rejected: %s", hello.node, refusal)
+            yield _rejection(refusal)
+            return
         session = self._open(registration.node, hello)
         reader = asyncio.create_task(self._read(session, registration, request_iterator))
         try:
@@ -205,6 +222,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         if old := self._sessions.pop(node, None):
             old.close()
             self._relay.closed(old)
+            self.channels.closed(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
         session = self._sessions[node] = Session(hello)
@@ -214,6 +232,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def _closed(self, node: NodeId, session: Session) -> None:
         session.close()
         self._relay.closed(session)
+        self.channels.closed(session)
         if self._sessions.get(node) is not session:  # replaced by a newer one
             return
         del self._sessions[node]
@@ -249,7 +268,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self.loop.tell(lambda cluster: facts_of_status(status, node, cluster), lambda _: None)
+                await self.loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
             case "log":
@@ -260,6 +279,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 await self._pass_on(session, message.read_checkpoint)
             case "checkpoint_data":
                 self._relay.answer(session, message.checkpoint_data)
+            case "channel":
+                self.channels.take(session, message.channel)
             case other:
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
@@ -297,7 +318,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         session.health |= health
 
         def facts(cluster: Cluster) -> Iterator[Event]:
-            set_aside = set(cluster.state.books.nodes[node].quarantine)
+            set_aside = set(cluster.state.nodes[node].quarantine)
             for gpu in changed:
                 reading = known[gpu]
                 if gpu not in set_aside or not reading.healthy:
@@ -320,18 +341,26 @@ def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None)
 
 def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
-    session.registered = True
-    yield registration
+    session.registered, session.registration = True, registration
+    yield belonging.registration(cluster.state, registration)
     for gpu in session.hello.gpus:
         if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells
             yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
         yield from facts_of_status(status, registration.node, cluster)
+    yield from belonging.change_of_node(cluster.state, registration)
+
+
+def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: Session, cluster: Cluster) -> Iterator[Event]:
+    """What a status implies; once nothing runs there any more, the node gets into the pool that it named."""
+    yield from facts_of_status(status, node, cluster)
+    if session.registration is not None:
+        yield from belonging.change_of_node(cluster.state, session.registration)
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
     """That other processes of no job are on a GPU now, or the same with other memory; most readings say nothing new."""
-    known, found = foreign.on_gpu(cluster.state.books.nodes[node], gpu), foreign_from_messages(processes)
+    known, found = foreign.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
     if foreign.is_change(known, found):
         yield e.ForeignUseChanged(node, gpu, found)
 

@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_a_gpu_says_which_it_does_not_want():
     found(lab, job, LogAction.EXCLUDE_GPU, "uncorrectable ECC error")
     lab.end(job, FAILED)
     [id] = broken
-    assert job.reason == f"waiting for 1 GPU, not on {id}, where its log told of a fault"
+    assert job.reason == f"waiting for 1 GPU, not of GPU {id} (its log told of a fault)"
     lab.tell(e.NodeLost(NodeId("a"), 1.0))
     assert explain(lab.cluster.state, job, lab.now).nodes[0].obstacle == "not connected"
 

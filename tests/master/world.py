@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.settings import Settings
 from ebbtide_master.config.file import Config
 from ebbtide_master.main import _recover
 from ebbtide_master.notify.notifier import Notifier
@@ -17,6 +18,7 @@ from ebbtide_master.store import Store
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
 DEADLINE_S = 10.0
+ONE_POOL = Settings()
 GIB = 2**30
 RUNNING = agent_pb2.ATTEMPT_PHASE_RUNNING
 EXITED = agent_pb2.ATTEMPT_PHASE_EXITED
@@ -182,13 +184,17 @@ class Master:
 
 @asynccontextmanager
 async def a_master(
-    home: Path, policy: str = "fitgpp", store: Store | None = None, config: Config | None = None
+    home: Path,
+    policy: str = "fitgpp",
+    store: Store | None = None,
+    settings: Settings = ONE_POOL,
+    config: Config | None = None,
 ) -> AsyncIterator[Master]:
     """A master on the journal in ``home``, which it recovers first, as the process does."""
     async with AsyncExitStack() as stack:
         store = store or Store(home / "journal.db")
         stack.callback(store.close)
-        cluster = Cluster(create_policy(policy, {}))
+        cluster = Cluster(create_policy(policy, {}), settings=settings)
         config = config or Config()
         notifier = Notifier(cluster, store, config.notify)
         _recover(cluster, store, notifier.replayed)

@@ -74,6 +74,11 @@ class Intent:
     log_rules: tuple[LogRule, ...] = ()
     output: str = ""  # file that what it prints is appended to; empty: none
     prefix_ranks: bool = False  # each line of it begins with the rank that printed it
+    script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
+    python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
+    slurm: bool = False  # it finds what a script for Slurm expects
+    scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
+    node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
 
     @property
     def processes(self) -> int:
@@ -112,5 +117,7 @@ class Intent:
         command = tuple(content["command"])
         resume_args = tuple(content.get("resume_args", ()))
         rules = tuple(LogRule(**rule) for rule in content.get("log_rules", ()))
-        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "log_rules": rules}
+        names = tuple(content.get("node_names", ()))
+        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "node_names": names}
+        read["log_rules"] = rules
         return cls(**{**content, **read, "resume_args": resume_args})

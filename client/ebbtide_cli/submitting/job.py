@@ -5,13 +5,43 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import notices, printing, resources, running, snapshots, standing, stepping_aside
+from ebbtide_cli.submitting import (
+    array,
+    environments,
+    halving,
+    notices,
+    pools,
+    printing,
+    resources,
+    running,
+    snapshots,
+    standing,
+    stepping_aside,
+    templates,
+    waiting,
+    whereabouts,
+)
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside, printing, snapshots, notices)
+TOPICS: Final[tuple[Topic, ...]] = (
+    running,
+    resources,
+    pools,
+    whereabouts,
+    standing,
+    waiting,
+    array,
+    halving,
+    stepping_aside,
+    environments,
+    snapshots,
+    printing,
+    notices,
+    templates,
+)
 """In the order in which the help shows their options."""
 
 

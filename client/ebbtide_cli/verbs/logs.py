@@ -21,7 +21,7 @@ from ebbtide_cli.watching import detaching
         "ebb logs --attempt 2 17 | grep loss",
         "ebb logs --node right 17",
         "ebb logs --rank 1 17",
-        "ebb logs --tidy 17 > train.log",
+        "ebb logs --tidy 17 | tee train.log",
     )
 )
 @id_argument
@@ -38,7 +38,7 @@ def command(
     request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node, rank=rank)
     current, line = 0, Tidy()
     with detaching([job_id]):
-        for number, data in _output(master, request):
+        for number, data in output(master, request):
             if current not in (0, number):
                 _print(line.end())
                 print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
@@ -52,7 +52,7 @@ def _print(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
+def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
     printed: Counter[int] = Counter()
 

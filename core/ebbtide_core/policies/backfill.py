@@ -19,7 +19,8 @@ from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.placing import Trial, memory_of
+from ebbtide_core.picking import memory_of
+from ebbtide_core.placing import Trial
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow

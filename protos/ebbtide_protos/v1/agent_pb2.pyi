@@ -9,6 +9,7 @@ lost and none needs an acknowledgement of its own.
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -104,6 +105,8 @@ class _RefusalCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalC
     """had progress, and no checkpoint of it verifies"""
     REFUSAL_CAUSE_NOT_MOVED: _RefusalCause.ValueType  # 70
     """its checkpoint could not be copied to this node"""
+    REFUSAL_CAUSE_NO_PATH: _RefusalCause.ValueType  # 220
+    """a path that it requires does not exist here"""
 
 class RefusalCause(_RefusalCause, metaclass=_RefusalCauseEnumTypeWrapper): ...
 
@@ -115,6 +118,8 @@ REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.ValueType  # 2
 """had progress, and no checkpoint of it verifies"""
 REFUSAL_CAUSE_NOT_MOVED: RefusalCause.ValueType  # 70
 """its checkpoint could not be copied to this node"""
+REFUSAL_CAUSE_NO_PATH: RefusalCause.ValueType  # 220
+"""a path that it requires does not exist here"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
 
 @_typing.final
@@ -127,6 +132,7 @@ class AgentMessage(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """always the first"""
@@ -145,6 +151,8 @@ class AgentMessage(_message.Message):
     def checkpoint_data(self) -> Global___CheckpointData:
         """answers ReadCheckpoint"""
 
+    @_builtins.property
+    def channel(self) -> _channel_pb2.ChannelOutput: ...
     def __init__(
         self,
         *,
@@ -154,12 +162,13 @@ class AgentMessage(_message.Message):
         log: Global___LogData | None = ...,
         read_checkpoint: Global___ReadCheckpoint | None = ...,
         checkpoint_data: Global___CheckpointData | None = ...,
+        channel: _channel_pb2.ChannelOutput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log", "read_checkpoint", "checkpoint_data", "channel"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -178,6 +187,7 @@ class MasterMessage(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -204,6 +214,8 @@ class MasterMessage(_message.Message):
     def checkpoint_data(self) -> Global___CheckpointData:
         """answers ReadCheckpoint"""
 
+    @_builtins.property
+    def channel(self) -> _channel_pb2.ChannelInput: ...
     def __init__(
         self,
         *,
@@ -216,12 +228,13 @@ class MasterMessage(_message.Message):
         resume: Global___Resume | None = ...,
         read_checkpoint: Global___ReadCheckpoint | None = ...,
         checkpoint_data: Global___CheckpointData | None = ...,
+        channel: _channel_pb2.ChannelInput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -230,6 +243,26 @@ Global___MasterMessage: _TypeAlias = MasterMessage  # noqa: Y015
 @_typing.final
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NODE_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
@@ -246,6 +279,9 @@ class Hello(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -269,11 +305,21 @@ class Hello(_message.Message):
     """shares of GPUs may be given out beside processes of no job"""
     cgroup: _builtins.str
     """below which each attempt gets a control group; empty: none gets one"""
+    pool: _builtins.str
+    """that it belongs to; empty: "default" """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptStatus]:
         """every attempt on the node that was not forgotten"""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what its administrator says of it; jobs select by them"""
+
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """keep all jobs away that do not tolerate each of them"""
 
     def __init__(
         self,
@@ -293,10 +339,13 @@ class Hello(_message.Message):
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         share_with_foreign: _builtins.bool = ...,
         cgroup: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -604,6 +653,7 @@ class Launch(_message.Message):
     MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
     LOG_RULES_FIELD_NUMBER: _builtins.int
+    NODE_NAMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -628,6 +678,10 @@ class Launch(_message.Message):
     def log_rules(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.LogRule]:
         """the administrator's, besides the job's own"""
 
+    @_builtins.property
+    def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of several nodes, by rank, for a script that expects Slurm"""
+
     def __init__(
         self,
         *,
@@ -644,10 +698,11 @@ class Launch(_message.Message):
         move_checkpoint: _builtins.bool = ...,
         first_rank: _builtins.int = ...,
         log_rules: _abc.Iterable[_job_pb2.LogRule] | None = ...,
+        node_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "log_rules", b"log_rules", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "log_rules", b"log_rules", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -775,6 +830,7 @@ class AttemptStatus(_message.Message):
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     DIRTY_REASONS_FIELD_NUMBER: _builtins.int
     LOG_MATCHES_FIELD_NUMBER: _builtins.int
+    EDITED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -834,6 +890,10 @@ class AttemptStatus(_message.Message):
     def log_matches(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.LogMatch]:
         """each rule's first, but of NO_RETRY the last, once it has failed"""
 
+    @_builtins.property
+    def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """scripts of the job that had changed since submit when it started"""
+
     def __init__(
         self,
         *,
@@ -864,10 +924,11 @@ class AttemptStatus(_message.Message):
         gpu_mem_peak_bytes: _builtins.int | None = ...,
         dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
         log_matches: _abc.Iterable[_job_pb2.LogMatch] | None = ...,
+        edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
 from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
 
@@ -57,7 +58,7 @@ class ClientServiceStub:
                 _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Explain',
-                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
                 _registered_method=True)
         self.WatchJobs = channel.unary_stream(
@@ -115,6 +116,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Requeue = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Requeue',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
         self.FindSnapshot = channel.unary_unary(
                 '/ebbtide.v1.ClientService/FindSnapshot',
                 request_serializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
@@ -144,6 +150,26 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Quiesce',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/DrainNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.ResumeNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ResumeNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.WatchNode = channel.unary_stream(
+                '/ebbtide.v1.ClientService/WatchNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.Connect = channel.stream_stream(
+                '/ebbtide.v1.ClientService/Connect',
+                request_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
                 _registered_method=True)
 
 
@@ -176,7 +202,8 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """With changes, also what would follow from them; nothing is changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -252,6 +279,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Requeue(self, request, context):
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindSnapshot(self, request, context):
         """Whether the master has it; if so, it keeps it long enough for a submit.
         """
@@ -293,6 +327,34 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Take a node out of service; nothing new starts there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeNode(self, request, context):
+        """Put it into service again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchNode(self, request, context):
+        """A node now, and whenever who is there changes; ends when nobody is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Connect(self, request_iterator, context):
+        """A channel to something on a job's node; see channel.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -318,7 +380,7 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
@@ -376,6 +438,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'Requeue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Requeue,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
             'FindSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.FindSnapshot,
                     request_deserializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.FromString,
@@ -405,6 +472,26 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Quiesce,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'ResumeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'WatchNode': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'Connect': grpc.stream_stream_rpc_method_handler(
+                    servicer.Connect,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -540,7 +627,7 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/Explain',
-            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
             options,
             channel_credentials,
@@ -850,6 +937,33 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def Requeue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Requeue',
+            ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def FindSnapshot(request,
             target,
             options=(),
@@ -1001,6 +1115,114 @@ class ClientService:
             '/ebbtide.v1.ClientService/Quiesce',
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/DrainNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ResumeNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/WatchNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Connect(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/Connect',
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,11 +3,15 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+it, at once, and the job that is replied stands for them (see Job.tasks).
+
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
 does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is stopping.
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from grpc import aio as _aio
@@ -41,7 +45,8 @@ class ClientServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
-    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]
+    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
@@ -58,6 +63,8 @@ class ClientServiceStub:
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
     Hold: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    Requeue: _grpc.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     FindSnapshot: _grpc.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]
     """Whether the master has it; if so, it keeps it long enough for a submit."""
     UploadSnapshot: _grpc.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]
@@ -70,6 +77,14 @@ class ClientServiceStub:
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """Put it into service again."""
+    WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """A node now, and whenever who is there changes; ends when nobody is."""
+    Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
+    """A channel to something on a job's node; see channel.proto."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -79,7 +94,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
-    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
@@ -96,6 +112,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
     Hold: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    Requeue: _aio.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]  # type: ignore[assignment]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     FindSnapshot: _aio.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]  # type: ignore[assignment]
     """Whether the master has it; if so, it keeps it long enough for a submit."""
     UploadSnapshot: _aio.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]  # type: ignore[assignment]
@@ -108,6 +126,14 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Put it into service again."""
+    WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """A node now, and whenever who is there changes; ends when nobody is."""
+    Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
+    """A channel to something on a job's node; see channel.proto."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -142,9 +168,10 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Explain(
         self,
-        request: _client_pb2.JobRequest,
+        request: _client_pb2.ExplainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]: ...
+    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]:
+        """With changes, also what would follow from them; nothing is changed."""
 
     @_abc_1.abstractmethod
     def WatchJobs(
@@ -229,6 +256,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
 
     @_abc_1.abstractmethod
+    def Requeue(
+        self,
+        request: _client_pb2.RequeueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]:
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
+
+    @_abc_1.abstractmethod
     def FindSnapshot(
         self,
         request: _job_pb2.Snapshot,
@@ -275,5 +310,37 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _client_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Take a node out of service; nothing new starts there."""
+
+    @_abc_1.abstractmethod
+    def ResumeNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Put it into service again."""
+
+    @_abc_1.abstractmethod
+    def WatchNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.NodeReply], _abc.AsyncIterator[_client_pb2.NodeReply]]:
+        """A node now, and whenever who is there changes; ends when nobody is."""
+
+    @_abc_1.abstractmethod
+    def Connect(
+        self,
+        request_iterator: _MaybeAsyncIterator[_channel_pb2.ChannelInput],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_channel_pb2.ChannelOutput], _abc.AsyncIterator[_channel_pb2.ChannelOutput]]:
+        """A channel to something on a job's node; see channel.proto."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
