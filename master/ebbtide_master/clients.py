@@ -81,7 +81,7 @@ class Clients(SnapshotMethods, NoticeMethods, Connecting, Explaining, Requeues, 
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         check_submission(request, self._store)
         self._check_snapshot(spec)
-        self._check_notify(spec)
+        spec, warnings = self._with_notices(spec)
         jobs, chosen = members(request, spec), list[JobId]()
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -92,8 +92,11 @@ class Clients(SnapshotMethods, NoticeMethods, Connecting, Explaining, Requeues, 
             yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, request.operation_id)
 
         if request.dry_run:
-            return await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
-        return await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+            reply = await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
+        else:
+            reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+        reply.warnings.extend(warnings)
+        return reply
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""

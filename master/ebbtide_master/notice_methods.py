@@ -1,9 +1,10 @@
 """Where words about jobs may go, as clients ask for it."""
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
-from ebbtide_core.notice_rules import check_target
+from ebbtide_core.notice_rules import NoticeRule, check_target
 from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_protos.v1 import client_pb2
 
@@ -30,10 +31,21 @@ class NoticeMethods:
             return client_pb2.NoticeTestReply(detail=str(error))
         return client_pb2.NoticeTestReply(delivered=True, detail=detail)
 
-    def _check_notify(self, spec: JobSpec) -> None:
-        """Refuse a job whose words may not go where they are to."""
+    def _with_notices(self, spec: JobSpec) -> tuple[JobSpec, list[str]]:
+        """The job as it is accepted, and warnings. One whose words may not go where they are to is refused.
+
+        But a script for Slurm says ``--mail-user`` wherever it is: where that cannot be, it goes without.
+        """
+        allowed, warnings = list[NoticeRule](), list[str]()
         for rule in spec.notify:
-            self._check_target(rule.target)
+            try:
+                self._check_target(rule.target)
+                allowed.append(rule)
+            except SpecError as error:
+                if not spec.slurm:
+                    raise
+                warnings.append(f"{error}: nobody is told")
+        return replace(spec, notify=tuple(allowed)) if warnings else spec, warnings
 
     def _check_target(self, target: str) -> None:
         try:

@@ -13,7 +13,7 @@ from ebbtide_master.notify import notifier
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.notify.servers import a_hook, a_mail_server
-from tests.master.world import FREED, a_master, refused
+from tests.master.world import FREED, a_master, make_spec, refused
 
 FAILED = agent_pb2.ExitRecord(exit_code=1, ended_at=1001.0)
 
@@ -201,3 +201,12 @@ async def test_too_many_words_do_not_pile_up(tmp_path, hook, monkeypatch, caplog
             hook.answers = []
             await until(lambda: any("job 4" in text for text in hook.texts()))
     assert not any("job 1 " in text for text in hook.texts()[1:])
+
+
+async def test_a_script_for_slurm_that_wants_mail_where_there_is_none_runs_without(tmp_path):
+    async with a_master(tmp_path) as master:
+        spec = make_spec(notify=[rule("mailto:ada@example.org", "ended")], slurm=True)
+        reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
+        words = "--notify: the master's configuration names no mail server ([notify.smtp]): nobody is told"
+        assert list(reply.warnings) == [words]
+        assert not (await master.show(reply.job_id)).spec.notify
