@@ -21,6 +21,8 @@ from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.idle_events import JobBusy as JobBusy
 from ebbtide_core.idle_events import JobIdle as JobIdle
+from ebbtide_core.log_events import GpusExcluded as GpusExcluded
+from ebbtide_core.log_events import LogMatched as LogMatched
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -486,6 +488,8 @@ JobEvent = (
     | JobIdle
     | JobBusy
     | NodeExcluded
+    | LogMatched
+    | GpusExcluded
 )
 """Events that are about one job."""
 

@@ -243,6 +243,10 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} does not use its GPUs{warning}"
         case e.JobBusy():
             return f"attempt {event.attempt} uses its GPUs again"
+        case e.LogMatched():
+            return f"attempt {event.attempt} printed {event.match.line!r} ({event.match.action.value}){_on(event.node)}"
+        case e.GpusExcluded():
+            return f"not to run on GPU {', '.join(event.gpus)} again{_on(event.node)}: {event.reason}"
         case e.NodeExcluded():
             return f"not to run on node {event.node} any more: {event.reason}"
         case _:
