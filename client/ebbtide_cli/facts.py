@@ -30,6 +30,14 @@ LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_SINGLE: "single",
     job_pb2.LAUNCH_MODE_DDP: "ddp",
 }
+KINDS = {
+    job_pb2.JOB_KIND_UNSPECIFIED: "batch",
+    job_pb2.JOB_KIND_BATCH: "batch",
+    job_pb2.JOB_KIND_COMMAND: "command",
+    job_pb2.JOB_KIND_SHELL: "shell",
+    job_pb2.JOB_KIND_NOTEBOOK: "notebook",
+    job_pb2.JOB_KIND_TENSORBOARD: "tensorboard",
+}
 # Of a suspension, in their order; the core, whose words they are, is not loaded for them.
 PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
 SIGNAL_TARGETS = {
@@ -197,7 +205,19 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
+        "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
+        "python_env": spec.python_env or None,
+        "slurm": spec.slurm,
+        "kind": KINDS[spec.kind],
+        "idle_limit_s": _optional(spec, "idle_limit_s"),
     }
+
+
+def asha_facts(asha: job_pb2.Asha) -> Facts:
+    """How tasks are compared, by the names that ``ebb submit --asha`` has for it."""
+    mode = "max" if asha.maximise else "min"
+    steps = {"min-steps": asha.min_steps, "max-steps": asha.max_steps}
+    return {"metric": asha.metric, "mode": mode, "eta": asha.eta, **steps}
 
 
 def _progress_facts(job: client_pb2.Job) -> Facts:
@@ -206,6 +226,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+        "metrics": dict(job.progress.metrics) | dict.fromkeys(job.progress.diverged),
     }
 
 
@@ -265,6 +286,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
+        "edited": list(attempt.edited),
     }
 
 

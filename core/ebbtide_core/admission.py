@@ -26,6 +26,8 @@ def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
     count = 1 if task is None else task.size
     if len(state.unfinished) + count > limits.MAX_UNFINISHED_JOBS:
         raise FullError(f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
+    if spec.asha is not None and task is None and event.again_of is None:
+        raise SpecError("--asha", "compares the tasks of an array: submit one with --array or --param")
     for dependency in spec.after:
         if dependency.job not in state.jobs and dependency.job not in gates.arrays:
             raise SpecError("--after", f"job {dependency.job[:40]} does not exist")

@@ -30,6 +30,7 @@ from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.sweeping import review
 from ebbtide_core.unmet import unmet
 from ebbtide_core.work import LINEAR, Speedup
 
@@ -182,6 +183,8 @@ class Cluster:
             self._end_times(now, out)
         if state.quiesced or state.awaited:
             return
+        if state.sweeps_changed:
+            self._decide(review(state), now, out)
         if state.aside:
             interference.review(state, now)
         alone = len(state.pools) == 1

@@ -41,6 +41,9 @@ from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+from ebbtide_core.sweep_events import RungReached as RungReached
+from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
+from ebbtide_core.sweep_events import TaskStopped as TaskStopped
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
@@ -207,7 +210,8 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
+    changed since the job was submitted.
     """
 
     job: JobId
@@ -218,6 +222,7 @@ class AttemptStarted(Event):
     node: NodeId = EVERY_NODE
     port: int = 0
     sharing: Sharing | None = None
+    edited: tuple[str, ...] = ()
 
 
 @frozen
@@ -447,6 +452,9 @@ JobEvent = (
     | JobRequeued
     | DependencyFailed
     | ArrayChanged
+    | RungReached
+    | TaskPromoted
+    | TaskStopped
     | CancelRequested
     | HoldRequested
     | ReleaseRequested

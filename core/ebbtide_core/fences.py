@@ -9,6 +9,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
 from ebbtide_core.state import ClusterState
+from ebbtide_core.sweeping import sweep_of
 
 
 def _current(state: ClusterState, event: Any) -> Attempt | None:
@@ -110,6 +111,18 @@ def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
     return job is not None and job.ending is None
 
 
+def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None else sweep_of(state, job)
+    return sweep is not None and sweep.next_rung(event.job) == event.steps
+
+
+def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
+    return sweep is not None and sweep.tasks[event.job].waits
+
+
 def _is_another_limit(state: ClusterState, event: e.ArrayChanged) -> bool:
     array = state.gates.arrays.get(event.job)
     limits = (event.max_concurrent, event.max_slots)
@@ -138,5 +151,8 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.JobMoved: belonging.is_move,
     e.DependencyFailed: _may_be_given_up,
     e.ArrayChanged: _is_another_limit,
+    e.RungReached: _is_next_rung,
+    e.TaskPromoted: _waits_at_rung,
+    e.TaskStopped: _waits_at_rung,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

@@ -11,6 +11,7 @@ from ebbtide_core import (
     belonging,
     costs,
     draining,
+    edits,
     foreign,
     gang,
     interference,
@@ -20,6 +21,7 @@ from ebbtide_core import (
     rates,
     requeuing,
     swaps,
+    sweeping,
 )
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
@@ -75,6 +77,8 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
         state.enter_gates(job, task)
     if event.again_of is not None:
         job.again_of = event.again_of
+    if spec.asha is not None:
+        sweeping.entered(state, job)
     if event.operation_id:
         state.operations[event.operation_id] = job.id if task is None else task.array
     state.refresh(job, now)
@@ -134,6 +138,11 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 def _dependency_failed(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
     if job.live is None:
         _end_job(state, job, JobState.CANCELLED, event.reason, now)
+
+
+def _task_stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
+    job.exit_code = 0
+    _end_job(state, job, JobState.COMPLETED, event.reason, now)
 
 
 # --- decisions ---
@@ -201,6 +210,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
+    attempt.edited = event.edited or attempt.edited
     job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
@@ -210,7 +220,7 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         return
     attempt.started = now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
-    job.reason = "running" if attempt.stop is None else job.reason
+    job.reason = edits.running(attempt.edited) if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         costs.resumed(job, attempt, placed, now)
         state.pools[job.pool].came_back[job.id] = job
@@ -255,6 +265,8 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
     job.own_room = None
+    if job.spec.asha is not None:
+        sweeping.left(state, job)
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
     order = attempt.stop
@@ -342,6 +354,8 @@ def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: 
         came_back.pop(job.id, None)
     if job.gpu_mem_peak_bytes:
         memory.remember(state, job, ending)
+    if job.spec.asha is not None:
+        sweeping.ended(state, job)
     state.unplan(job)
 
 
@@ -388,6 +402,8 @@ def _end_refused(
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, job.own_room = now, None
+    if job.spec.asha is not None:
+        sweeping.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
@@ -446,6 +462,9 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.RequeueRequested: _drill,
     e.JobRequeued: requeuing.requeued,
     e.DependencyFailed: _dependency_failed,
+    e.RungReached: sweeping.rung_reached,
+    e.TaskPromoted: sweeping.promoted,
+    e.TaskStopped: _task_stopped,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,

@@ -11,6 +11,10 @@ MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
 MAX_COMMAND_BYTES: Final = 1 * MIB
 """Of all arguments together."""
 MAX_ENV_BYTES: Final = 256 * KIB
+MAX_SCRIPTS: Final = 16
+"""Whose digests a job has, to tell whether they were edited."""
+MAX_SCRIPT_BYTES: Final = 128 * KIB
+"""Of a script that is submitted as a file: its copy is part of the job."""
 MAX_PATH_BYTES: Final = 4095
 MAX_GPUS: Final = 4096
 """That one job may ask for."""
@@ -41,10 +45,25 @@ MAX_NODES: Final = 4096
 MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
+MIN_IDLE_S: Final = 1.0
+CHANNEL_FRAME_BYTES: Final = 64 * KIB
+"""Of one frame of a channel."""
+CHANNEL_WINDOW_BYTES: Final = 256 * KIB
+"""Of a channel that are on their way in one direction, sent and not acknowledged."""
+MAX_CHANNELS_PER_JOB: Final = 32
+MAX_CHANNELS_PER_NODE: Final = 128
+"""At once; with the window this bounds what a node's channels have on their way to 32 MiB in each direction."""
+MAX_TREE_PATHS: Final = 256
+"""Files and directories that one copy names."""
+
 MAX_GPUS_PER_NODE: Final = 1024
 MAX_NEEDS: Final = 64
 """Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
+MAX_METRICS: Final = 32
+"""That a job may report beside its loss."""
+MAX_METRIC_NAME: Final = 64
+"""Characters of the name of one."""
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""
 MAX_FOREIGN_TEXT: Final = 64

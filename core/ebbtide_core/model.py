@@ -1,6 +1,6 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from fractions import Fraction
@@ -35,6 +35,21 @@ class JobClass(Enum):
 
     TRIAL_AND_ERROR = "te"
     BEST_EFFORT = "be"
+
+
+class JobKind(Enum):
+    """What a job is for its user. Nobody waits for a batch job; the others are used while they run."""
+
+    BATCH = "batch"
+    COMMAND = "command"
+    SHELL = "shell"
+    NOTEBOOK = "notebook"
+    TENSORBOARD = "tensorboard"
+
+    @property
+    def is_session(self) -> bool:
+        """Whether somebody works in it: what they have in memory is in no checkpoint."""
+        return self in (JobKind.SHELL, JobKind.NOTEBOOK, JobKind.TENSORBOARD)
 
 
 class SuspendMode(Enum):
@@ -283,11 +298,17 @@ class AttemptRef:
 
 @frozen
 class Progress:
-    """How far a job has come, in its own steps."""
+    """How far a job has come, in its own steps.
+
+    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
+    which may name the loss.
+    """
 
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
 
 
 @frozen

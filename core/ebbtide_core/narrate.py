@@ -1,12 +1,14 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core.edits import changed
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
 from ebbtide_core.model import WHOLE, NodeId, gpus
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -31,7 +33,8 @@ def _about_cluster(event: Event) -> str:
 def _about_node(event: Event) -> str:
     match event:
         case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
+            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
         case e.NodeDrained():
             return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
         case e.NodeResumed():
@@ -66,7 +69,10 @@ def _about_job(event: e.JobEvent) -> str:
             return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
             return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
-        case e.JobHeld() | e.DependencyFailed():
+        case e.RungReached():
+            value = "no number" if event.value is None else f"{event.value:.6g}"
+            return f"reached the rung at {event.steps} steps with {value}"
+        case e.JobHeld() | e.DependencyFailed() | e.TaskPromoted() | e.TaskStopped():
             return event.reason
         case e.HoldRequested() | e.ReleaseRequested() | e.RequeueRequested() | e.JobRequeued() | e.ArrayChanged():
             return _about_queue(event)
@@ -145,7 +151,8 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
-            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
+            edited = f"; {changed(event.edited)}" if event.edited else ""
+            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}{edited}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():

@@ -4,7 +4,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import belonging, gang, interference, limits, losses, memory, moving, nodes, rates, requeuing
+from ebbtide_core import (
+    belonging,
+    gang,
+    interference,
+    limits,
+    losses,
+    memory,
+    moving,
+    nodes,
+    rates,
+    requeuing,
+    sweeping,
+)
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
@@ -33,6 +45,8 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
 def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     job = state.jobs[event.job]
     yield from _work_resumed(job, event)
+    if job.spec.asha is not None:
+        yield from sweeping.at_rung(state, event)
     if (meter := job.attempts[-1].meter) is not None and meter.fresh:
         yield from rates.news(state, job)
         yield from interference.taken_apart(state, job)
@@ -126,6 +140,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.JobMoved: belonging.step_aside,
     e.RequeueRequested: requeuing.step_aside,
     e.ProgressReported: _progressed,
+    e.RungReached: sweeping.pause_or_go_on,
     e.MemoryOverran: _overran,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,

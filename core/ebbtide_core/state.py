@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from ebbtide_core.arrays import Task
+from ebbtide_core.asha import Sweep
 from ebbtide_core.books import Node
 from ebbtide_core.gates import Gates, Ticket
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
@@ -44,6 +45,9 @@ class ClusterState:
         self.rates = common.rates
         self.apart = common.apart
         self.curve = common.curve
+        self.sweeps: dict[JobId, Sweep] = {}
+        """The arrays under successive halving that are not over (see `ebbtide_core.sweeping`)."""
+        self.sweeps_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""

@@ -8,6 +8,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.effect import missing_effects
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
@@ -32,6 +33,7 @@ from ebbtide_master.arrays import (
 )
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.connecting import Connecting
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
@@ -45,7 +47,7 @@ EVENTS_AT_ONCE: Final = 500
 MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Explaining, Requeues, Limits, Maintenance):
+class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -118,18 +120,27 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
         _check_user(request.user)
         if request.HasField("max_concurrent") or request.HasField("max_slots"):
             return await self.change_limits(request)
+        changes: list[e.JobChanged] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            def changed(id: JobId) -> Event:
+            def changed(id: JobId) -> e.JobChanged:
                 return _changed(cluster.job(id), id, request)
 
             # All of it, or nothing: what is refused comes first.
             jobs = named(cluster, request.job_id)
             if request.HasField("pool") and all(cluster.refusal(changed(job.id)) is None for job in jobs):
                 yield from wishes(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))
-            yield from wishes(cluster, request.job_id, changed)
+            for change in wishes(cluster, request.job_id, changed):
+                assert isinstance(change, e.JobChanged)
+                changes.append(change)
+                yield change
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
+        def shown(cluster: Cluster) -> client_pb2.Job:
+            message = self._show(cluster, request.job_id)
+            message.effect = missing_effects(cluster.policy, cluster.state.jobs, changes)
+            return message
+
+        return await self._loop.tell(facts, shown)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""
@@ -355,6 +366,7 @@ def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.Subm
     if refusal is not None:
         raise RefusedError(refusal)
     job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job.pool = spec.pool
     needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason

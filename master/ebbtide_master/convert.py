@@ -83,6 +83,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
+                node_names=allocation.node_ids if order.spec.slurm and len(allocation.nodes) > 1 else (),
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
@@ -196,7 +197,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         swaps = max(0, status.swaps - is_swapped)
         sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
         pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
-        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared)
+        edited = tuple(name[:MAX_FACT_LENGTH] for name in status.edited[: limits.MAX_SCRIPTS])
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared, edited)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
@@ -260,7 +262,11 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
     """A job's progress."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
-    return Progress(message.step, total, loss if loss is None or abs(loss) < float("inf") else None)
+    known = list(message.metrics.items())[: limits.MAX_METRICS]
+    metrics = {name[: limits.MAX_METRIC_NAME]: value for name, value in known if abs(value) < float("inf")}
+    diverged = tuple(name[: limits.MAX_METRIC_NAME] for name in message.diverged[: limits.MAX_METRICS])
+    loss = loss if loss is None or abs(loss) < float("inf") else None
+    return Progress(message.step, total, loss, metrics, diverged)
 
 
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:

@@ -31,7 +31,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     asked = job.gpus_max if job.ticket is None else job.ticket.asked
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight)
+    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight, script="")
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,
@@ -110,7 +110,14 @@ def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
 def _progress_message(job: Job) -> job_pb2.Progress | None:
     if job.progress is None:
         return None
-    return job_pb2.Progress(step=job.progress.step, total=job.progress.total, loss=job.progress.loss)
+    progress = job.progress
+    return job_pb2.Progress(
+        step=progress.step,
+        total=progress.total,
+        loss=progress.loss,
+        metrics=progress.metrics,
+        diverged=progress.diverged,
+    )
 
 
 def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
@@ -153,6 +160,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         sharing=attempt.sharing.way if attempt.sharing is not None else "",
         limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
+        edited=attempt.edited,
         gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
     )
 

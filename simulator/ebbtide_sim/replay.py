@@ -124,7 +124,9 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
     changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
     needy = sum(job.choosy for job in ran)
-    notes = tuple(
+    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
+    notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
+    notes += tuple(
         f"{count} jobs {what}"
         for count, what in (
             (unfinished, "were not completed: they count with what they computed"),

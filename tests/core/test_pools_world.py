@@ -55,5 +55,5 @@ class WorldOfPools(test_world.WatchedWorld):
 
 TestWorldOfPools = WorldOfPools.TestCase
 TestWorldOfPools.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )

@@ -4,7 +4,17 @@ import grpc
 from ebbtide_core.settings import Fitting, PoolSettings, Settings
 from ebbtide_protos.v1 import client_pb2
 
-from tests.master.world import EXITED, FREED, RUNNING, STEPPED_ASIDE, a_master, make_hello, make_status, refused
+from tests.master.world import (
+    EXITED,
+    FREED,
+    RUNNING,
+    STEPPED_ASIDE,
+    a_master,
+    make_hello,
+    make_spec,
+    make_status,
+    refused,
+)
 
 BIG = PoolSettings(policy="priority", options={"preemption": "off"}, fitting=Fitting.WORST)
 TWO = Settings(pools={"default": PoolSettings(), "big": BIG}, gpu_pool="big")
@@ -43,11 +53,13 @@ async def test_jobs_that_name_no_pool_go_where_their_like_goes(tmp_path):
 
 async def test_a_pool_that_there_is_not_is_refused_at_submit_and_in_a_dry_run(tmp_path):
     async with a_master(tmp_path, settings=TWO) as master:
-        code, words = await refused(master.submit(1, pool="small"))
-        assert (code, words) == (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "--pool: there is no pool 'small': there are default, big",
-        )
+        for dry_run in (False, True):
+            request = client_pb2.SubmitRequest(spec=make_spec(pool="small"), user="ann", dry_run=dry_run)
+            assert await refused(master.ask.Submit(request)) == (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "--pool: there is no pool 'small': there are default, big",
+            )
+        assert (await master.ask.Submit(client_pb2.SubmitRequest(spec=make_spec(), dry_run=True))).job_id == ""
 
 
 async def test_a_running_job_is_moved_and_is_launched_on_the_other_pool_s_node(tmp_path):

@@ -324,6 +324,16 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-scripts", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        first, second = cluster.state.jobs.values()
+        assert first.spec.script.endswith("SLURM_JOB_ID\n")
+        assert (first.spec.python_env, first.spec.slurm) == ("/venv", True)
+        assert second.reason == "running; train.py was edited since submit"
+
     @pytest.mark.parametrize("configured", [True, False])
     def test_who_was_moved_is_in_its_pool_again_configured_or_not(self, tmp_path: Path, configured: bool) -> None:
         big = {"big": PoolSettings(policy="priority")} if configured else {}
@@ -376,6 +386,22 @@ class TestGoldenJournal:
             True,
         ]
 
+    def test_who_paused_at_a_rung_went_on_or_was_given_up_there(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-sweeps", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        sweep = cluster.state.sweeps[JobId("1")]
+        results = {id: (task.results, task.passed, task.over) for id, task in sweep.tasks.items()}
+        assert results == {
+            "1.0": ([4.0, 4.0], 1, True),
+            "1.1": ([None], 0, True),
+            "1.2": ([1.0, 1.0], 2, False),
+            "1.3": ([2.0], 1, False),
+        }
+        reason = "stopped early at 100 steps: loss no number is number 3 of 3"
+        assert (cluster.state.jobs[JobId("1.1")].reason, sweep.promotable(), sweep.hopeless()) == (reason, [], [])
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -390,6 +416,7 @@ class TestGoldenJournal:
             "journal-1-pools",
             "journal-1-drains",
             "journal-1-arrays",
+            "journal-1-sweeps",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

@@ -9,6 +9,8 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.facts import Facts, job_facts
+from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
@@ -37,7 +39,8 @@ from ebbtide_cli.wishes import grant
 def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wanted: Any) -> int:
     """Give jobs another priority, weight or pool, and arrays other limits, whether they wait or run.
 
-    It counts from the next decision on.
+    It counts from the next decision on. If it does nothing as things are, one line on stderr says why (with --json:
+    "effect").
     """
     if all(value is None for value in wanted.values()):
         raise Failure(
@@ -45,7 +48,15 @@ def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wante
         )
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
-        return ask(stub.Change, client_pb2.ChangeRequest(job_id=job_id, user=user_name(), **wanted))
+        job = ask(stub.Change, client_pb2.ChangeRequest(job_id=job_id, user=user_name(), **wanted))
+        if job.effect:
+            complain(job.effect)
+        return job
 
     # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
-    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json)
+    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json, facts=_facts)
+
+
+def _facts(job: client_pb2.Job) -> Facts:
+    """The job, and why the change does nothing; null if it counts."""
+    return job_facts(job) | {"effect": job.effect or None}

@@ -14,6 +14,7 @@ from ebbtide_cli.facts import (
     PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
+    asha_facts,
     job_facts,
     share_of,
     state_of,
@@ -107,6 +108,7 @@ def _state(job: client_pb2.Job) -> Fields:
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "edited since", ", ".join(job.attempts[-1].edited) if job.attempts else ""
     for name, why in sorted(job.excluded_nodes.items()):
         yield "not on node", f"{name}: {why}"
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
@@ -131,6 +133,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
+    yield "python", spec.python_env
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
@@ -148,6 +151,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
+    yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
 

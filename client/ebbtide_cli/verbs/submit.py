@@ -2,37 +2,38 @@
 
 import os
 import sys
-import time
-from typing import Any, Final
+from typing import Any
 
 import click
 from ebbtide_core.model import JobClass, SuspendMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import RETRY_S, ask, connected
-from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.completing import files
+from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.submitting.array import add_tasks
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
+from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
-RESUBMIT_S: Final = 10.0
-"""How long the same submit is repeated when the master goes away before it answered."""
-
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS] --",
+    options_metavar="[OPTIONS] [--]",
     epilog=examples(
         "ebb submit -- python train.py",
+        "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
+        "ebb submit --venv .venv -- python train.py",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
         "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
@@ -47,7 +48,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
-@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 @job_options
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
@@ -55,7 +56,10 @@ RESUBMIT_S: Final = 10.0
 @json_option
 @master_option
 def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | None, **given: Any) -> int:
-    """Queue a job; print its id. Options stand before the command."""
+    """Queue a job; print its id. Options stand before the command.
+
+    A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
+    """
     spec = job_spec(given)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
@@ -79,7 +83,7 @@ def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool,
 
 def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:
     """Queue it and print its id."""
-    reply = _send(master, request)
+    reply = send(master, request)
     for warning in reply.warnings:
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
@@ -101,27 +105,13 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     return reply.job_id
 
 
-def _send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
-    """Send it, and send it again if the master goes away before it answers: one operation id is one job."""
-    give_up, sent = time.monotonic() + RESUBMIT_S, False
-    while True:
-        try:
-            with connected(master) as stub:
-                sent = True
-                return ask(stub.Submit, request)
-        except Unreachable as error:
-            if not sent:
-                raise
-            if time.monotonic() > give_up:
-                raise Unreachable(f"{error.message}; see 'ebb ls' whether the job was queued") from None
-        time.sleep(RETRY_S)
-
-
 def _wait(master: str | None, job_id: str, as_json: bool) -> int:
     """Follow the job to its end; return its exit code."""
     job = wait_for(master, [job_id], finished, drawn=not as_json)[0]
     if as_json:
         print_json(job_facts(job))
+    for name in dict.fromkeys(name for attempt in job.attempts for name in attempt.edited):
+        complain(f"warning: {name} was edited after the submit, before a start")
     status = exit_status(job, OURS)
     if status:
         complain(summary(job))

@@ -1,5 +1,7 @@
 """A plan in the making: the moves that policies share."""
 
+from collections.abc import Callable, Sequence
+
 from ebbtide_core.apart import kept_from
 from ebbtide_core.books import Books
 from ebbtide_core.eligible import could_combine, could_spread, obstacle
@@ -32,6 +34,8 @@ class Draft:
         self.waits: dict[JobId, str] = {}
         self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
+        self.may_have_room: Callable[[Job, Sequence[Job]], bool] | None = None
+        """Whether a job may have room once others have gone, as far as it is not a matter of room; None: it may."""
 
     def plan(self) -> Plan:
         """What it has come to."""

@@ -1,10 +1,18 @@
 """What a policy is."""
 
+from enum import Enum
 from typing import ClassVar, Protocol
 
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
+
+
+class Standing(Enum):
+    """What a user says of how much a job matters."""
+
+    PRIORITY = "priority"
+    WEIGHT = "weight"
 
 
 class Policy(Protocol):
@@ -16,6 +24,8 @@ class Policy(Protocol):
 
     rigid: ClassVar[bool] = False
     """Whether it gives elastic jobs their greatest size or nothing."""
+    goes_by: ClassVar[frozenset[Standing]] = frozenset()
+    """What it goes by of what a user says of a job."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows.
@@ -24,6 +34,10 @@ class Policy(Protocol):
         another GPU count: at any other time there must be nothing that the policy wants to change.
         """
         ...
+
+    def preempts(self) -> bool:
+        """Whether one job is ever asked to step aside because another one is more urgent."""
+        return True
 
     def queue(self) -> Queue:
         """A new, empty queue in the order in which this policy wants to see waiting jobs."""

@@ -61,6 +61,11 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
     return policy
 
 
+def name_of(policy: Policy) -> str:
+    """The name of ``policy``."""
+    return next(name for name, kind in POLICIES.items() if type(policy) is kind)
+
+
 def option_names(name: str) -> tuple[str, ...]:
     """The options that policy ``name`` takes."""
     return tuple(field.name for field in dataclasses.fields(POLICIES[name]))
