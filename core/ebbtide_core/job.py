@@ -283,7 +283,10 @@ class Job:
         """Whether it could be placed as far as the job itself is concerned."""
         if self.ending is not None or self.held_by is not None:
             return False
-        return not self.attempts or self.attempts[-1].freed is not None or self.off_gpu
+        if not self.attempts or self.attempts[-1].freed is not None:
+            return True
+        order = self.attempts[-1].stop
+        return self.off_gpu and order is not None and not order.cause.final
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""
