@@ -19,6 +19,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.submitting.sweep import add_sweep, params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -34,6 +35,7 @@ from ebbtide_cli.watching import wait_for
         "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --venv .venv -- python train.py",
+        "ebb submit --param lr=.1,.01 --param bs=32,64 -- python train.py --lr {lr} --batch-size {bs}",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
         "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
@@ -42,6 +44,7 @@ from ebbtide_cli.watching import wait_for
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
         "ebb submit --array 0-9%2 -- python train.py",
+        "ebb submit --array 0-63%8 --asha min-steps=100,max-steps=6400 -- python train.py",
         "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
@@ -65,6 +68,7 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
     add_tasks(request, given)
+    add_sweep(request, given)
     return _queue(master, request, as_json, wait and not dry_run)
 
 
@@ -93,10 +97,12 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
         gates = {"begin_time": request.spec.begin_at or None, "tasks": len(request.tasks) or None}
         facts = {"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class}
-        print_json(facts | memory | gates)
+        print_json(facts | memory | gates | {"params": params_of(request)})
         return reply.job_id
     if reply.gpu_mem_from:
         complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
+    if request.dry_run:
+        print_sweep(request)
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
