@@ -9,6 +9,7 @@ particular, no node has a taint and all GPUs are of one model, nothing here is a
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from typing import Final
 
 from ebbtide_core.books import Books, Node
@@ -262,10 +263,11 @@ def why_not_here(job: Job, node: Node) -> str:
 
 def obstacle(job: Job, books: Books) -> str:
     """What is in the way of a job that needs something in particular, and waits; empty if nothing is but others."""
-    why = [(node.id, why) for node in books.usable.values() if (why := why_not_here(job, node))]
-    if len(why) == len(books.usable):
-        named = "; ".join(f"{id}: {text}" for id, text in why[:NODES_NAMED])
-        more = f"; and {len(why) - NODES_NAMED} more" if len(why) > NODES_NAMED else ""
+    found = domains(job, books, 0)
+    if found is not None and not found[0].nodes:
+        nodes = islice(books.usable.values(), NODES_NAMED)
+        named = "; ".join(f"{node.id}: {why_not_here(job, node)}" for node in nodes)
+        more = f"; and {len(books.usable) - NODES_NAMED} more" if len(books.usable) > NODES_NAMED else ""
         return f": none of the connected nodes will do ({named}{more})"
     if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
         return f" of one model on one node: those that it may use have {most} at most"
