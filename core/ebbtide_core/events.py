@@ -14,8 +14,15 @@ from ebbtide_core.array_events import DependencyFailed as DependencyFailed
 from ebbtide_core.array_events import JobRequeued as JobRequeued
 from ebbtide_core.array_events import RequeueRequested as RequeueRequested
 from ebbtide_core.arrays import Task
+from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
+from ebbtide_core.booking_events import BookingMade as BookingMade
+from ebbtide_core.booking_events import BookingMoved as BookingMoved
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
+from ebbtide_core.idle_events import JobBusy as JobBusy
+from ebbtide_core.idle_events import JobIdle as JobIdle
+from ebbtide_core.log_events import GpusExcluded as GpusExcluded
+from ebbtide_core.log_events import LogMatched as LogMatched
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -478,7 +485,11 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | JobIdle
+    | JobBusy
     | NodeExcluded
+    | LogMatched
+    | GpusExcluded
 )
 """Events that are about one job."""
 

@@ -22,6 +22,7 @@ from ebbtide_cli.facts import (
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
 from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
+from ebbtide_cli.printed import printed_words
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
@@ -152,6 +153,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    yield from printed_words(spec)
     asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
     yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
