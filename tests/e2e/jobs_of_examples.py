@@ -26,13 +26,15 @@ def job(stage: Stage, kind: str, taken: tuple[str, ...] = ()) -> str:
 
 
 def clear(stage: Stage) -> None:
-    """End whatever is not over and not of a kind that is kept."""
+    """End every job that is not over and not of a kind that is kept, and every reservation."""
     kept = {id for ids in stage.jobs.values() for id in ids}
     over = ("COMPLETED", "FAILED", "CANCELLED")
     listed = stage.cluster.facts("ls")
     rest = [found["id"] for found in listed if found["state"] not in over and found["id"] not in kept]
     if rest:
         stage.cluster.ebb("cancel", "--now", "--wait", *rest)
+    for found in stage.cluster.facts("reservations"):
+        stage.cluster.ebb("reserve-gpus", "--cancel", found["id"])
 
 
 def queued(*options: str, state: str = "", step: int = 0) -> Callable[[Stage], str]:

@@ -28,6 +28,8 @@ class Way:
     ends: signal.Signals | None = None
     keys: str = ""
     code: int = 0
+    first: str = ""
+    """What is run before it."""
     names: tuple[tuple[str, str], ...] = ()
     """What stands for what the example says."""
 
@@ -50,6 +52,7 @@ WAYS: dict[str, Way] = {
     "top": until("GPU"),
     "ebb top --once": Way(),
     "ebb top --json --once": Way(),
+    "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
     "ebb events --follow --json": until("JobSubmitted", code=130),
     "show": with_jobs("twice"),
     "explain": with_jobs("crowded out"),
@@ -126,6 +129,8 @@ def perform(stage: Stage, line: str) -> None:
     """Run one example in its way."""
     way = WAYS.get(line) or WAYS.get(line.split()[1], Way())
     ids = dict.fromkeys(re.findall(r"(?<![\w.-])1[789](?![\w.])", line))
+    if way.first:
+        stage.perform(way.first)
     names, taken = dict(way.names), ()
     for id, kind in zip(ids, way.jobs, strict=False):
         names[id] = job(stage, kind, taken)
