@@ -2,8 +2,11 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
+from tests.e2e.cluster import wait_for
 from tests.e2e.stage import Stage
 from tests.e2e.terminal import on_terminal
 
@@ -26,8 +29,8 @@ def job(stage: Stage, kind: str, taken: tuple[str, ...] = ()) -> str:
 
 
 def clear(stage: Stage) -> None:
-    """End every job that is not over and not of a kind that is kept, and every reservation."""
-    kept = {id for ids in stage.jobs.values() for id in ids}
+    """End every job that is not over and does not stay for others, and every reservation."""
+    kept = {id for kind, ids in stage.jobs.items() if kind not in CROWDING for id in ids}
     over = ("COMPLETED", "FAILED", "CANCELLED")
     listed = stage.cluster.facts("ls")
     rest = [found["id"] for found in listed if found["state"] not in over and found["id"] not in kept]
@@ -54,7 +57,10 @@ def queued(*options: str, state: str = "", step: int = 0) -> Callable[[Stage], s
 
 TRAINING = ("--", "python", "train.py")
 KINDS: dict[str, tuple[Callable[[Stage], str], tuple[str, ...]]] = {}
-"""How a job of each kind comes to be, and the states in which it still is one: without any it is made anew each time."""
+"""How a job of each kind is made, and the states in which it still is one; without any, it is made anew each time."""
+
+CROWDING = ("crowded out", "elastic", "on two nodes")
+"""Kinds that take GPUs away from others."""
 
 
 def twice(stage: Stage) -> str:
@@ -88,13 +94,29 @@ def notebook(stage: Stage) -> str:
     return latest(stage)
 
 
+def serving(stage: Stage) -> str:
+    """A job that listens on the port that examples name 8000."""
+    port = stage.ports["8000"]
+    id = queued(*SIMPLE, "--", "python", "-m", "http.server", "--bind", "127.0.0.1", port, state="RUNNING")(stage)
+    wait_for("it listens", lambda: listens(int(port)))
+    return id
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 def latest(stage: Stage) -> str:
-    return str(max((found["id"] for found in stage.cluster.facts("ls", "--all")), key=int))
+    return str(
+        max((found["id"] for found in stage.cluster.facts("ls", "--all")), key=lambda id: [*map(int, id.split("."))])
+    )
 
 
 def full(stage: Stage) -> str:
     """A job that waits because others have all GPUs."""
-    for gpus in ("4", "2"):
+    for gpus in ("4", "4"):
         queued("--gpus", gpus, "--suspend", "none", "--time", "2h", "--", "sleep", "600", state="RUNNING")(stage)
     return queued("--gpus", "2", *TRAINING)(stage)
 
@@ -111,7 +133,8 @@ KINDS |= {
     "array": (queued(*SIMPLE, "--array", "0-3", *TRAINING), ()),
     "array that failed": (queued(*SIMPLE, "--array", "0-1", "--", "false"), ()),
     "elastic": (queued("--gpus", "1-2", *TRAINING, step=1), ()),
-    "on two nodes": (queued("--nodes", "2", "--gpus", "1", "--launch", "ddp", *TRAINING, step=1), ()),
+    "on two nodes": (queued("--nodes", "2", "--gpus", "2", "--launch", "ddp", *TRAINING, step=1), ()),
+    "serving": (serving, ("RUNNING",)),
     "left": (left_shell, ("RUNNING",)),
     "notebook": (notebook, ("RUNNING",)),
 }

@@ -1,9 +1,11 @@
 """What the examples of the help need around them: a directory with the files that they name, programs, and jobs."""
 
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +16,7 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.terminal import on_terminal
 
 TRAIN = """
-import itertools, time, ebbtide
+import itertools, sys, time, ebbtide
 job = ebbtide.job()
 state = job.load_checkpoint()
 for step in itertools.count(state.step if state else 0):
@@ -23,7 +25,7 @@ for step in itertools.count(state.step if state else 0):
     job.report(step=step + 1, loss=1 / (step + 1))
     if job.should_suspend():
         job.suspend(lambda folder: (folder / "n").write_text(str(step + 1)))
-    if job.rank == 0 and "--epochs" in __import__("sys").argv:
+    if "--epochs" in sys.argv:
         break
 """
 SERVE = f"""#!/bin/sh
@@ -65,7 +67,14 @@ FILES = {
 """By where they lie below the directory of the stage."""
 STAND_INS = {"jq": "#!/bin/sh\ncat\n", "make": "#!/bin/sh\necho tested\n"}
 """Of programs that this machine may have, where it has not."""
+PORTS = ("8000", "9000", "6006")
 SHELL = "source() { cat > /dev/null; }  # of fish\n"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @dataclass
@@ -75,6 +84,8 @@ class Stage:
     cluster: Cluster
     folder: Path
     jobs: dict[str, list[str]] = field(default_factory=dict)
+    ports: dict[str, str] = field(default_factory=lambda: {named: str(free_port()) for named in PORTS})
+    """What stands for the ports that examples name."""
 
     def furnish(self) -> None:
         """Write the files, and have the programs among them found first."""
@@ -98,6 +109,11 @@ class Stage:
         for word, here in names.items():
             line = re.sub(rf"(?<![\w.-]){re.escape(word)}(?![\w.])", lambda _, here=here: here, line)
         return line
+
+    def master(self) -> str:
+        """Where the master listens."""
+        record = json.loads((self.cluster.home / "master.json").read_text())
+        return f"127.0.0.1:{record['port']}"
 
     def perform(self, line: str, *, code: int = 0, seconds: float = 60.0) -> str:
         """Run a line that ends by itself; what it printed."""
@@ -134,3 +150,10 @@ class Stage:
             terminal.until(shown)
             terminal.type(keys)
             assert terminal.end() == code, (line, terminal.shown)
+
+
+def furnished(cluster: Cluster, folder: Path) -> Stage:
+    """A stage with all that examples name."""
+    stage = Stage(cluster, folder)
+    stage.furnish()
+    return stage

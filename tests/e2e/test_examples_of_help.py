@@ -1,17 +1,20 @@
-"""Every example in the help of every verb, run as it stands, by a shell, on a real cluster."""
+"""Every example in the help of every verb, run as it stands, by a shell, on a real cluster; JSON as it is published."""
 
+import os
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tests.docs.test_examples_of_help import EXAMPLES, commands
+from tests.docs.test_examples_of_help import EXAMPLES, commands, parts_of
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import a_home
-from tests.e2e.jobs_of_examples import clear, job
-from tests.e2e.stage import Stage
+from tests.e2e.jobs_of_examples import CROWDING, clear, job
+from tests.e2e.stage import Stage, free_port, furnished
+from tests.json_schema import check_json
 from tests.master.notify.servers import a_hook, a_mail_server
 
 LEFT_OUT = {"demo": "test_demo.py runs it, with all that it claims"}
@@ -25,6 +28,8 @@ class Way:
     jobs: tuple[str, ...] = ()
     shows: str = ""
     """What it prints before it is interrupted, or before ``keys`` are typed."""
+    writes: str = ""
+    """The file that it has begun to write before it is interrupted."""
     ends: signal.Signals | None = None
     keys: str = ""
     code: int = 0
@@ -39,21 +44,21 @@ def with_jobs(*kinds: str) -> Way:
 
 
 def until(shows: str, *jobs: str, ends: signal.Signals = signal.SIGINT, code: int = 0) -> Way:
-    return Way(jobs, shows, ends, code=code)
+    return Way(jobs, shows=shows, ends=ends, code=code)
 
 
 def typed(shows: str, keys: str, *jobs: str) -> Way:
-    return Way(jobs, shows, keys=keys)
+    return Way(jobs, shows=shows, keys=keys)
 
 
-PROMPT = "$ "
-OBSERVED = (("observe", "observe --gpus 4xA100-40GB"),)
+A_PAST = "ebb submit --wait --time 1h -- true && ebb submit --wait --time 2h -- true"
+PROMPT = "$ " if os.getuid() else "# "
 WAYS: dict[str, Way] = {
     "top": until("GPU"),
     "ebb top --once": Way(),
     "ebb top --json --once": Way(),
     "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
-    "ebb events --follow --json": until("JobSubmitted", code=130),
+    "ebb events --follow --json": until('"sequence"', code=130),
     "show": with_jobs("twice"),
     "explain": with_jobs("crowded out"),
     "story": with_jobs("twice"),
@@ -63,18 +68,28 @@ WAYS: dict[str, Way] = {
     "ebb logs --rank 1 17": with_jobs("on two nodes"),
     "wait": with_jobs("ending", "ending", "ending"),
     "ebb wait --any 17 18": with_jobs("running", "ending"),
-    "ebb shell": typed("$ ", "exit\n"),
-    "ebb shell --gpus 2 --time 4h": typed("$ ", "exit\n"),
-    "ebb shell --cpu-only -- ipython": typed("$ ", "exit\n"),
-    "ebb shell --attach 17": typed("$ ", "exit\n", "left"),
+    "ebb shell": typed(PROMPT, "exit\n"),
+    "ebb shell --gpus 2 --time 4h": typed(PROMPT, "exit\n"),
+    "ebb shell --cpu-only -- ipython": typed(PROMPT, "exit\n"),
+    "ebb shell --attach 17": typed(PROMPT, "exit\n", "left"),
     "exec": with_jobs("running"),
     "notebook": until("http://127.0.0.1"),
     "tensorboard": until("http://127.0.0.1", "running", "completed"),
-    "tunnel": until("127.0.0.1:", "running"),
+    "tunnel": until("127.0.0.1:", "serving"),
     "ebb tunnel 17": until("127.0.0.1:", "notebook"),
     "cp": with_jobs("twice"),
-    "observe": until("GPU-hours"),
-    "ebb simulate --workload lab.csv --nodes 1x4 --policy fitgpp": Way(),
+    "observe": Way(
+        first="rm -f lab.csv*",
+        writes="lab.csv",
+        ends=signal.SIGINT,
+        names=(("observe", "observe --gpus 4xA100-40GB --node left"),),
+    ),
+    "ebb simulate --workload lab.csv --nodes 1x4 --policy fitgpp": Way(first="cp jobs.csv lab.csv"),
+    "ebb replay --policy fifo --policy malleable-equipartition": Way(first=A_PAST),
+    "ebb replay --export-to last-week.jsonl": Way(first=A_PAST),
+    "ebb reserve --dist history:runs.txt --fit journal.db --beta 1": Way(
+        first=A_PAST, names=(("journal.db", "$EBB_HOME/journal.db"),)
+    ),
     "suspend": with_jobs("running", "running"),
     "resume": with_jobs("suspended"),
     "drill": with_jobs("running"),
@@ -90,10 +105,8 @@ WAYS: dict[str, Way] = {
 }
 """By verb or, for one that differs from the others of its verb, by example; the others need nothing, and end by 0."""
 OF_DAEMONS = ("up", "down", "master", "agent", "fake")
-"""Verbs that get a home of their own, because of what they do to a cluster."""
-ON_THE_CLUSTER = [
-    name for name, _ in commands() if " " not in name and name not in LEFT_OUT and name not in OF_DAEMONS
-]
+"""Verbs that get homes of their own, because of what they do to a cluster."""
+ON_THE_CLUSTER = [name for name, _ in commands() if " " not in name and name not in LEFT_OUT and name not in OF_DAEMONS]
 CONFIG = """
 [pools.a100]
 
@@ -111,27 +124,46 @@ webhook = "{url}"
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with a_home() as cluster, a_hook() as hook, a_mail_server() as mail:
-        stage = Stage(cluster, tmp_path_factory.mktemp("stage"))
-        stage.furnish()
+        stage = furnished(cluster, tmp_path_factory.mktemp("stage"))
         (cluster.home / "ebbtide.toml").write_text(CONFIG.format(port=mail.port, url=hook.url))
         cluster.up("4xA100-40GB", "--node", "left")
-        cluster.add_workstation("right", "2xA100-40GB")
+        cluster.add_workstation("right", "4xA100-40GB", None, "--label", "zone=east")
         cluster.add_workstation("ws3", "none", None, "--taint", "gold")
         yield stage
 
 
 def of(verb: str) -> list[str]:
-    """The examples of a verb and of what is below it."""
-    return list(dict.fromkeys(example.line for example in EXAMPLES if example.command.split()[0] == verb))
+    """The examples of a verb and of what is below it, of which one prints JSON for each that can."""
+    lines = []
+    for name, command in commands():
+        if name.split()[0] != verb:
+            continue
+        own = [example.line for example in EXAMPLES if example.command == name]
+        lines += own
+        if any("--json" in option.opts for option in command.params) and not any(map(prints_json, own)):
+            lines.append(own[0].replace(f"ebb {name}", f"ebb {name} --json", 1))
+    return list(dict.fromkeys(lines))
+
+
+def prints_json(line: str) -> bool:
+    """Whether what it prints is JSON, and nothing else reads it."""
+    return "--json" in line and len(line.split("|")) == 1
+
+
+def check(line: str, out: str) -> None:
+    """Hold what a line printed against the published schema, if it is JSON."""
+    if prints_json(line):
+        (words,) = parts_of(line)
+        check_json(tuple(words), out)
 
 
 def perform(stage: Stage, line: str) -> None:
     """Run one example in its way."""
-    way = WAYS.get(line) or WAYS.get(line.split()[1], Way())
-    ids = dict.fromkeys(re.findall(r"(?<![\w.-])1[789](?![\w.])", line))
+    way = WAYS.get(line) or WAYS.get(line.replace(" --json", "")) or WAYS.get(line.split()[1], Way())
+    ids = dict.fromkeys(re.findall(r"(?<![\w.-])1[789](?![\w.]|:\d)", line))
     if way.first:
         stage.perform(way.first)
-    names, taken = dict(way.names), ()
+    names, taken = {"127.0.0.1:4711": stage.master(), **stage.ports, **dict(way.names)}, ()
     for id, kind in zip(ids, way.jobs, strict=False):
         names[id] = job(stage, kind, taken)
         taken += (names[id],)
@@ -140,9 +172,13 @@ def perform(stage: Stage, line: str) -> None:
     if way.keys:
         stage.type(adapted, way.shows, way.keys, code=way.code)
     elif way.ends:
-        stage.interrupt(adapted, lambda text: way.shows in text, way.ends, code=way.code)
+        file = stage.folder / way.writes
+        out = stage.interrupt(adapted, lambda text: way.shows in text and file.exists(), way.ends, code=way.code)
+        check(line, out)
     else:
-        stage.perform(adapted, code=way.code)
+        check(line, stage.perform(adapted, code=way.code))
+    if set(way.jobs) & set(CROWDING):
+        clear(stage)
 
 
 @pytest.mark.slow
@@ -152,3 +188,59 @@ def test_the_examples_of_a_verb_do_what_they_say(stage: Stage, verb: str) -> Non
     for line in of(verb):
         perform(stage, line)
     clear(stage)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("line", of("up"))
+def test_the_examples_of_up_bring_a_cluster_up(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    if "--foreground" in line:
+        stage.interrupt(line, lambda text: "node" in text, signal.SIGINT)
+    else:
+        check(line, stage.perform(stage.adapted(line, {})))
+        assert idle_cluster.nodes_up()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_examples_of_down_leave_nothing_running(idle_cluster: Cluster, tmp_path: Path) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    for line in of("down"):
+        idle_cluster.up()
+        check(line, stage.perform(line))
+        wait_for("nothing is left running", lambda: not idle_cluster.leftovers())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("line", of("master"))
+def test_the_examples_of_master_serve(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    adapted = stage.adapted(line, {"4711": str(free_port())})
+    record = idle_cluster.home / "master.json"
+    stage.interrupt(adapted, lambda _: record.exists() and idle_cluster.facts("nodes") == [], signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_examples_of_agent_join(idle_cluster: Cluster, tmp_path: Path) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    (idle_cluster.home / "ebbtide.toml").write_text("[pools.a100]\n")
+    idle_cluster.up("none", "--node", "first")
+    for line in of("agent"):
+        adapted = stage.adapted(line, {"127.0.0.1:4711": stage.master()})
+        stage.interrupt(adapted, lambda _: len(idle_cluster.nodes_up()) == 2, signal.SIGTERM)
+        wait_for("it is gone", lambda: len(idle_cluster.nodes_up()) == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_examples_of_fake_break_and_heal(idle_cluster: Cluster, tmp_path: Path) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    idle_cluster.up()
+    for line in of("fake"):
+        if "fake foreign" in line:
+            stage.interrupt(line, lambda text: "holds" in text, signal.SIGINT, code=130)
+        else:
+            check(line, stage.perform(line))

@@ -43,7 +43,7 @@ AXIS = argument_type("name=values", _parse_axis)
         "ebb simulate --workload bags --nodes 2x8 --policy fitgpp",
         "ebb simulate --workload jobs.csv --nodes 84x8 --policy fifo --events out.jsonl --json",
         "ebb simulate --workload bags --jobs-limit 500 --sweep policy=fitgpp,fifo --sweep s=0,4 --jobs 2",
-        "ebb simulate fitgpp --plot fitgpp.png",
+        "ebb simulate determined --plot determined.png",
     )
 )
 @click.argument("experiment", required=False, type=click.Choice(EXPERIMENTS))
