@@ -10,15 +10,16 @@ FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%
 
 
 def parse_time(text: str, now: float, *, ago: bool = False) -> float:
-    """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (today), ``now``, or a duration from now, such as ``2h``.
+    """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (the next), ``now``, or a duration from now: ``2h``.
 
-    With ``ago``, durations lie in the past. Times are local; the answer is Unix seconds. Raises ``ValueError``.
+    With ``ago``, durations lie in the past, and ``09:00`` is today's.
+    Times are local; the answer is Unix seconds. Raises ``ValueError``.
     """
     text = text.strip()
     if text == "now":
         return now
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
-        text = f"{datetime.fromtimestamp(now):%Y-%m-%d} {text}"
+        return _at_time_of_day(text, now, ago)
     for form in FORMATS:
         try:
             return datetime.strptime(text, form).timestamp()
@@ -30,6 +31,15 @@ def parse_time(text: str, now: float, *, ago: bool = False) -> float:
         known = "write '2026-11-23 09:00', 2026-11-23, 09:00, now, or 2h"
         raise ValueError(f"{abbreviated(text)!r} is not a time: {known}") from None
     return now - seconds if ago else now + seconds
+
+
+def _at_time_of_day(text: str, now: float, ago: bool) -> float:
+    today = datetime.fromtimestamp(now)
+    try:
+        moment = datetime.combine(today, datetime.strptime(text, "%H:%M").time())
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time of day") from None
+    return (moment if ago or moment > today else moment + timedelta(days=1)).timestamp()
 
 
 def days_between(start: float, end: float) -> list[float]:

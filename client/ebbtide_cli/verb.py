@@ -45,14 +45,14 @@ VERBS: Final = {
     },
     "Jobs": {
         "submit": "Queue a job",
-        "templates": "List options that have a name",
+        "templates": "List named sets of options for 'ebb submit'",
         "ls": "List jobs",
         "show": "Show everything on one job",
         "explain": "Say why a job waits, and when it may start",
         "story": "Show every event that one job went through",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
-        "notify": "Try where words about jobs go",
+        "notify": "Send a notification, to try where they go",
     },
     "Interactive": {
         "run": "Queue a command and follow it to its end",

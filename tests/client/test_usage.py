@@ -86,7 +86,8 @@ def test_what_cannot_be_meant_is_refused(ebb, master, options, complaint):
         ("2026-11-20", "2026-11-20 00:00"),
         ("2026-11-20 09:30", "2026-11-20 09:30"),
         ("2026-11-20T09:30:15", "2026-11-20 09:30:15"),
-        ("09:30", "2026-11-23 09:30"),
+        ("09:30", "2026-11-24 09:30"),
+        ("15:30", "2026-11-23 15:30"),
         ("now", "2026-11-23 12:00"),
         ("1d2h", "2026-11-24 14:00"),
     ],
@@ -97,6 +98,7 @@ def test_a_time_is_a_date_a_time_of_day_or_a_duration_from_now(text, time):
 
 def test_for_what_was_a_duration_is_how_long_ago():
     assert parse_time("2h", NOON, ago=True) == unix("2026-11-23 10:00")
+    assert parse_time("09:30", NOON, ago=True) == unix("2026-11-23 09:30")
 
 
 def test_a_window_within_one_day_is_one_period():

@@ -7,7 +7,7 @@ import click
 from ebbtide_cli.submitting.topic import Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--idle-ok", is_flag=True, help="Nobody is to mind if it does not use its GPUs for long."),
+    click.option("--idle-ok", is_flag=True, help="Do not warn of it, or suspend it, when it leaves its GPUs unused."),
 )
 
 

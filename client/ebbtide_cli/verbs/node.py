@@ -33,8 +33,8 @@ def command() -> None:
 @command.command(epilog=examples("ebb node drain ws3", "ebb node drain ws3 --deadline 2h --reason 'new driver' --wait"))
 @name_argument
 @click.option("--deadline", metavar="TIME", type=DURATION, help="By when jobs are to have left, e.g. 2h from now.")
-@click.option("--now", is_flag=True, help="They are to leave at once, with their grace periods.")
-@click.option("--force", is_flag=True, help="End those by then that cannot go on elsewhere.")
+@click.option("--now", is_flag=True, help="Jobs are to leave at once, with their grace periods.")
+@click.option("--force", is_flag=True, help="End jobs by then that cannot go on elsewhere.")
 @click.option("--reason", metavar="TEXT", default="", help="What 'ebb nodes' and 'ebb explain' say.")
 @click.option("--wait", is_flag=True, help="Return only once nothing runs there.")
 @json_option
@@ -49,10 +49,10 @@ def drain(
     as_json: bool,
     master: str | None,
 ) -> None:
-    """Start nothing new on a node, until 'ebb node resume'; restarts change nothing about that.
+    """Start nothing new on a node, until 'ebb node resume'.
 
-    Those that run there go on to their end. With a deadline, each is suspended as long before it as its grace period
-    is, and goes on elsewhere; those that cannot are named, and stay, unless --force ends them.
+    That outlives restarts. Jobs that run there go on to their end. With a deadline, each is suspended as long before it
+    as its grace period is, and goes on elsewhere; those that cannot are named, and stay, unless --force ends them.
     """
     if now and deadline is not None:
         raise Failure("node drain: --now: not together with --deadline", USAGE)

@@ -13,7 +13,7 @@ from ebbtide_cli.verb import examples, json_option, master_option
 
 @click.group(epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))
 def command() -> None:
-    """Try where words about jobs go: see 'ebb submit --notify'."""
+    """Send a notification, to try where those of 'ebb submit --notify' go."""
 
 
 @command.command(epilog=examples("ebb notify test team", "ebb notify test --json mailto:ada@example.org"))
@@ -21,7 +21,10 @@ def command() -> None:
 @json_option
 @master_option
 def test(target: str, as_json: bool, master: str | None) -> int:
-    """Send a word to TARGET at once, and say whether it was taken."""
+    """Send a notification to TARGET at once, and say whether it was taken.
+
+    TARGET is mailto:ADDRESS, https://HOOK, or a name of the master's configuration. Exit code 1 if it was not taken.
+    """
     with connected(master) as stub:
         reply = ask(stub.TestNotice, client_pb2.NoticeTest(target=target, user=user_name()))
     if as_json:

@@ -22,8 +22,20 @@ COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "LEAVING", "IDLE", "WASTED", "WAI
 
 
 @click.command(epilog=examples("ebb usage", "ebb usage --since 30d --by user --by pool", "ebb usage --by day --json"))
-@click.option("--since", metavar="TIME", default="7d", show_default=True, help="A time, or how long ago.")
-@click.option("--until", metavar="TIME", default="now", show_default=True, help="A time, or how long ago.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="7d",
+    show_default=True,
+    help="18:00, '2026-11-23 09:00', or how long ago, e.g. 30d.",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    default="now",
+    show_default=True,
+    help="18:00, '2026-11-23 09:00', or how long ago, e.g. 30d.",
+)
 @click.option("--user", metavar="NAME", default="", help="Only this user's jobs.")
 @click.option(
     "--by",
@@ -38,7 +50,8 @@ def command(since: str, until: str, user: str, by: tuple[str, ...], as_json: boo
     """Sum up GPU hours: who had them, and how much of them was computing that was lost, leaving, or idle.
 
     LOST is what was computed after the last checkpoint by attempts that failed, were killed or did not save. LEAVING is
-    from the request to stop until the GPUs were free. WASTED is all three. WAITING and SUSPENDED are hours of jobs.
+    from the request to stop until the GPUs were free. IDLE is running without using any of the GPUs. WASTED is all
+    three. WAITING and SUSPENDED are hours of jobs.
     """
     dimensions = tuple(dict.fromkeys(by))
     edges = _edges(since, until, "day" in dimensions)
