@@ -314,6 +314,16 @@ class MemoryOverran(Event):
 
 
 @frozen
+class SessionUnused(Event):
+    """Nobody uses it ``since`` then (Unix seconds; 0: it is used again), and it is ended in ``left_s``, or now."""
+
+    job: JobId
+    attempt: int
+    since: float
+    left_s: float = 0.0
+
+
+@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -461,6 +471,7 @@ JobEvent = (
     | AttemptFreed
     | AttemptSwapped
     | MemoryOverran
+    | SessionUnused
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested

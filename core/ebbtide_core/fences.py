@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang
+from ebbtide_core import foreign, gang, unused
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
@@ -105,6 +105,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.FirstStepMade: _is_first_step,
     e.MemoryOverran: _is_first_overrun,
     e.GpuMemoryChanged: _may_need_other_memory,
+    e.SessionUnused: unused.is_news,
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps
+from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
@@ -421,6 +421,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
     e.MemoryOverran: memory.overran,
+    e.SessionUnused: unused.noted,
     e.GpuMemoryChanged: memory.changed,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,

@@ -63,7 +63,7 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
-    ``overran``: it used more GPU memory than it was given.
+    ``overran``: it used more GPU memory than it was given. Nobody uses it since ``unused_since``, 0 if somebody does.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
@@ -97,6 +97,7 @@ class Attempt:
     port: int = 0
     sharing: Sharing | None = None
     overran: bool = False
+    unused_since: float = 0.0
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
 

@@ -130,11 +130,12 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    UNUSED = "unused"
 
     @property
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
-        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED)
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED, StopCause.UNUSED)
 
 
 @frozen

@@ -1,6 +1,7 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core import unused
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
@@ -146,6 +147,8 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.SessionUnused():
+            return unused.why(event)
         case _:
             return type(event).__name__
 

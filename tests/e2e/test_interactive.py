@@ -193,3 +193,19 @@ def echo_through(url: str) -> None:
         while len(back) < len(data):
             back += connection.recv(65536)
         assert back == data
+
+
+@pytest.mark.slow
+def test_a_shell_that_nobody_uses_is_warned_on_its_terminal_and_ended(cluster: Cluster) -> None:
+    with on_terminal(cluster, "shell", "--cpu-only", "--idle", "12s", "--", "sh") as terminal:
+        terminal.until("comes back")
+        terminal.until("job 1 is unused: it is ended in")
+        assert "unused: ended in" in cluster.show("1")["reason"]
+        terminal.type("echo us$((1+1))ed\n")
+        terminal.until("us2ed")
+        terminal.until("job 1 is unused: it is ended in")
+        terminal.end()
+    assert cluster.wait_for_state("1", "CANCELLED")["reason"] == "unused for 12 s"
+    story = cluster.ebb("story", "1").out
+    assert story.count("unused: ended in") == 2
+    assert "used again" in story

@@ -323,6 +323,15 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_a_session_that_nobody_used_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-sessions", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        assert (job.spec.kind.value, job.attempts[0].unused_since) == ("shell", 1003.0)
+        assert job.reason == "unused: ended in 10 min unless somebody uses it"
+
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
@@ -334,6 +343,7 @@ class TestGoldenJournal:
             "journal-1-foreign",
             "journal-1-memory",
             "journal-1-rates",
+            "journal-1-sessions",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

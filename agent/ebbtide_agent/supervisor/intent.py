@@ -63,6 +63,7 @@ class Intent:
     sharing: str = ""  # how it shares its GPU with others; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
+    idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
 
     @property
     def processes(self) -> int:
