@@ -146,6 +146,11 @@ def test_a_notebook_is_reached_through_its_tunnel_by_many_at_once(cluster: Clust
         assert [process.communicate()[0] for process in fetch] == [b"hello"] * 8
         assert read(url.partition("?")[0]) == b"who?"
         echo_through(url)
+        with in_background(cluster, "tunnel", "2") as again:
+            assert again.stdout
+            assert read(again.stdout.readline().strip()) == b"hello"
+        refused = cluster.ebb("tunnel", "2", "1", code=1)
+        assert refused.err == "ebb: port 1: no process of the job listens on it\n"
         notebook.send_signal(signal.SIGINT)
         notebook.communicate(timeout=30)
         assert notebook.returncode == 0
