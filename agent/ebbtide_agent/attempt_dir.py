@@ -2,6 +2,7 @@
 
 intent.json      what was ordered                          written by the supervisor before anything else
 supervisor.json  who supervises; created once, exclusively  nothing runs without it
+script           the job's script, if it is part of it      written by the supervisor before the job starts
 cgroup           the control group that it runs in, if any  written by the supervisor before the job starts
 exit.json        the attempt's last status                 written when no process is left
 told.json        what its script had imported by its first step  written by the supervisor, once
@@ -111,6 +112,13 @@ class AttemptDir:
         finally:
             draft.unlink()
         return True
+
+    def record_script(self, text: str) -> Path:
+        """Where the job's script lies for this attempt, executable by its user."""
+        path = self.path / "script"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700), "w") as file:
+            file.write(text)
+        return path
 
     def record_cgroup(self, path: Path) -> None:
         (self.path / "cgroup").write_text(str(path))

@@ -15,6 +15,7 @@ from ebbtide_agent.copying import Copy, NotCopied
 from ebbtide_agent.exchange import Exchange, read
 from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
+from ebbtide_agent.required import missing
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
 from ebbtide_agent.supervised import Supervised
@@ -120,6 +121,8 @@ class Attempts:
         place = AttemptDir.of(self._node_dir, order.job_id, order.attempt)
         if place.path.exists():
             self._launch_again(order, place)
+        elif order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths)):
+            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
         elif order.move_checkpoint:
             # Not within the order: the next one may be to stop.
             self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")

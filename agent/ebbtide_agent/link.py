@@ -185,6 +185,9 @@ class Link:
             attempts=self._attempts.statuses(),
             share_with_foreign=self._node.share_with_foreign,
             cgroup=self._node.cgroup,
+            pool=self._node.pool,
+            labels=self._node.labels,
+            taints=self._node.taints,
         )
 
     def _note(self, event: str, reason: str) -> None:

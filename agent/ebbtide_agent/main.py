@@ -63,6 +63,9 @@ class AgentOptions:
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
     share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
+    pool: str = "default"  # of nodes that the node belongs to
+    labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
+    taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
     on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
@@ -154,7 +157,8 @@ async def _serve_for_ever(
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
     address = address_of(network.interface) if network.interface else ""
     node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
-    node = replace(node, share_with_foreign=options.share_with_foreign)
+    node = replace(node, share_with_foreign=options.share_with_foreign, pool=options.pool)
+    node = replace(node, labels=dict(options.labels), taints=options.taints)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)

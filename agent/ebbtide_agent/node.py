@@ -6,7 +6,8 @@ import re
 import secrets
 import socket
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -32,7 +33,10 @@ class Node:
     checkpoint_root_id: str
     address: str = ""  # that other nodes reach it by; empty: the one that connections to the master leave from
     share_with_foreign: bool = False  # shares of GPUs may be given out beside processes of no job
+    pool: str = "default"  # of nodes that are scheduled together
     cgroup: str = ""  # below which each attempt gets a control group; empty: none gets one
+    labels: Mapping[str, str] = field(default_factory=dict)  # by which jobs select nodes
+    taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
 
 
 def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = "") -> Node:

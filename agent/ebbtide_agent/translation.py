@@ -73,6 +73,11 @@ def intent_of(
         idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
+        script=spec.script,
+        python_env=spec.python_env,
+        slurm=spec.slurm,
+        scripts=dict(spec.scripts),
+        node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
     )
 

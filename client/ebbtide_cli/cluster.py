@@ -23,16 +23,21 @@ SUPERVISOR_S: Final = 10.0
 """How long a supervisor may take to end once its attempt is over."""
 
 
+DEFAULT_POLICY: Final = "fitgpp"
+"""Of a master that is told nothing else."""
 _LATER: Final = {"interface": "", "ports": "", "mps": "auto"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it."""
+    """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it.
+
+    An empty ``policy`` is what the master's configuration file says, else the default.
+    """
 
     node: str
     gpus: str
-    policy: str = "fitgpp"
+    policy: str = ""
     policy_options: dict[str, str] = field(default_factory=dict)
     interface: str = ""
     ports: str = ""
@@ -46,6 +51,7 @@ class Settings:
             case {"node": str(node), "gpus": str(gpus), "policy": str(policy), "policy_options": dict(options)}:
                 # Older ones left these out.
                 rest = {key: str(record.get(key, default)) for key, default in _LATER.items()}
+                policy = "" if policy == DEFAULT_POLICY and not options else policy
                 return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **rest)
             case _:
                 return None
@@ -79,7 +85,8 @@ def ensure_master(home: Home, settings: Settings, line: StatusLine) -> bool:
     daemon = None
     if running is None:
         options = [f"--policy-option={key}={value}" for key, value in settings.policy_options.items()]
-        daemon = start_daemon("master", ["master", f"--policy={settings.policy}", *options], home, home.master_log)
+        policy = [f"--policy={settings.policy}"] if settings.policy else []
+        daemon = start_daemon("master", ["master", *policy, *options], home, home.master_log)
     wait_until_ready("the master", lambda: _answers(home), daemon, home.master_log, line)
     home.quiesced_record.unlink(missing_ok=True)
     return daemon is not None
@@ -173,4 +180,4 @@ def _node_is_up(home: Home, name: str) -> bool:
         node = find_node(home, name)
     except Unreachable:
         return False
-    return node is not None and node.state == "up"
+    return node is not None and node.state != "down"

@@ -32,6 +32,8 @@ STYLES = {
     "CANCELLED": "bright_black",
     "up": "green",
     "down": "red",
+    "draining": "yellow",
+    "drained": "yellow",
     "ok": "green",
     "note": "cyan",
     "warning": "yellow",

@@ -9,6 +9,8 @@ USAGE: Final = 2
 """Wrong usage, or impossible."""
 UNREACHABLE: Final = 3
 """The master cannot be reached, or does not allow it."""
+EXPIRED: Final = 124
+"""What was waited for did not come in time; as with timeout(1)."""
 OURS: Final = 125
 """Instead of the job's own exit code when the failure is ours."""
 INTERRUPTED: Final = 130

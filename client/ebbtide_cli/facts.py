@@ -9,6 +9,9 @@ from typing import Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from ebbtide_cli.arrays import gate_facts
+from ebbtide_cli.kinds import drain_facts, needs_facts
+
 Facts = dict[str, Any]
 
 CLASSES = {
@@ -85,7 +88,8 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "proved": job.proved if job.preemptible else None,
         "save_s": _optional(job, "save_s"),
         "restart_cost_s": _optional(job, "restart_cost_s"),
-        "pool": "default",
+        "pool": job.pool or "default",
+        "moves_to": job.moves_to or None,
         **_spec_facts(job.spec),
         "gpu_mem_bytes": job.gpu_mem_bytes or job.spec.gpu_mem_bytes,
         "gpu_mem_from": job.gpu_mem_from or None,
@@ -95,6 +99,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
             "allocated": _number(job.gpus_allocated),
         },
         "nodes": [node.node for node in job.allocation],
+        "excluded_nodes": dict(job.excluded_nodes),
         "gpu_uuids": _gpu_uuids(job.allocation),
         "allocation": [_allocation_facts(node) for node in job.allocation],
         "attempt": job.attempt,
@@ -114,6 +119,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "checkpoint": _checkpoint_facts(job.checkpoint) if job.HasField("checkpoint") else None,
         "suspensions": [_suspension_facts(suspension) for suspension in job.suspensions],
         "attempts": [_attempt_facts(attempt) for attempt in job.attempts],
+        **gate_facts(job),
     }
 
 
@@ -122,6 +128,8 @@ def node_facts(node: client_pb2.Node) -> Facts:
     return {
         "name": node.name,
         "hostname": node.hostname,
+        "pool": node.pool or "default",
+        "moves_to": node.moves_to or None,
         "state": node.state,
         "reason": node.reason,
         "gpu_backend": node.gpu_backend,
@@ -133,6 +141,9 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "last_seen": _time(node.last_seen),
         "version": node.version,
         "cgroup": _optional(node, "cgroup"),
+        "labels": dict(node.labels),
+        "taints": list(node.taints),
+        "drain": drain_facts(node),
         "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
     }
@@ -182,6 +193,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "gpu_mem_bytes": spec.gpu_mem_bytes,
         "cpus": spec.cpus,
         "mem_bytes": spec.mem_bytes,
+        "needs": needs_facts(spec.needs),
         "grace_s": spec.grace_s,
         "time_limit_s": _optional(spec, "time_limit_s"),
         "time_auto": spec.time_auto,
@@ -193,9 +205,19 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         "warm": not spec.cold,
+        "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
+        "python_env": spec.python_env or None,
+        "slurm": spec.slurm,
         "kind": KINDS[spec.kind],
         "idle_limit_s": _optional(spec, "idle_limit_s"),
     }
+
+
+def asha_facts(asha: job_pb2.Asha) -> Facts:
+    """How tasks are compared, by the names that ``ebb submit --asha`` has for it."""
+    mode = "max" if asha.maximise else "min"
+    steps = {"min-steps": asha.min_steps, "max-steps": asha.max_steps}
+    return {"metric": asha.metric, "mode": mode, "eta": asha.eta, **steps}
 
 
 def _progress_facts(job: client_pb2.Job) -> Facts:
@@ -204,6 +226,7 @@ def _progress_facts(job: client_pb2.Job) -> Facts:
         "step": job.progress.step if known else None,
         "total": _optional(job.progress, "total"),
         "loss": _optional(job.progress, "loss"),
+        "metrics": dict(job.progress.metrics) | dict.fromkeys(job.progress.diverged),
     }
 
 
@@ -263,6 +286,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "warm": _optional(attempt, "warm"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
+        "edited": list(attempt.edited),
     }
 
 

@@ -5,14 +5,17 @@ Every ``parse_…`` raises ``ValueError`` with a message that says what to write
 
 import re
 from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from fractions import Fraction
 from typing import Final
 
 LONGEST: Final = 32
 """Characters of any value; no sensible one is longer, and nobody waits for a number of a million digits."""
 MAX_SHARE_DENOMINATOR: Final = 16
+MAX_TASKS: Final = 10_000
+MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
-"""The same as `ebbtide_core.limits` has, which most verbs do without."""
+"""These are the same as `ebbtide_core.limits` has, which most verbs do without."""
 
 DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 SIZE_UNITS: Final = {
@@ -30,6 +33,8 @@ SIZE_UNITS: Final = {
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION: Final = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in DURATION_UNITS))
 _SIZE: Final = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)")
+_PIECE: Final = re.compile(r"(?P<low>\d{1,6})(-(?P<high>\d{1,6})(:(?P<step>[1-9]\d{0,5}))?)?")
+_AFTER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?|@(~\d{1,4})?")
 _GPUS: Final = re.compile(r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?")
 
 
@@ -127,6 +132,58 @@ def parse_cpus(text: str) -> float:
     if not re.fullmatch(_NUMBER, _bounded(text)) or float(text) == 0:
         raise ValueError(f"{text!r} is not a positive number of CPUs: write 4 or 0.5")
     return float(text)
+
+
+def parse_array(text: str) -> tuple[tuple[int, ...], int]:
+    """Read ``0-9``, ``0,3,7-9`` or ``0-15:4``, and ``%2`` for the most at a time; return the indices, and that or 0."""
+    listed, percent, most = text.partition("%")
+    pieces = [_PIECE.fullmatch(piece) for piece in listed.split(",")]
+    if len(text) > MAX_ARRAY_TEXT or not all(pieces) or not re.fullmatch(r"[1-9]\d{0,8}" if percent else "", most):
+        raise ValueError(f"{abbreviated(text)!r} is not a list of indices: write 0-9, 0-9%2 or 0,3,7-9")
+    indices = list[int]()
+    for piece in pieces:
+        assert piece is not None
+        low, high, step = int(piece["low"]), int(piece["high"] or piece["low"]), int(piece["step"] or 1)
+        if low > high:
+            raise ValueError(f"{abbreviated(text)!r}: {low}-{high} begins above its end")
+        if (high - low) // step >= MAX_TASKS:
+            raise ValueError(f"{abbreviated(text)!r} has more than the limit of {MAX_TASKS} tasks")
+        indices.extend(range(low, high + 1, step))
+    return tuple(sorted(set(indices))), int(most or 0)
+
+
+def parse_after(text: str) -> tuple[tuple[str, str], ...]:
+    """Read ``12``, ``ok:12``, ``not-ok:12:13``, or Slurm's ``afterok:12,afterany:14``; return ids and how they end."""
+    found = []
+    for part in text.split(","):
+        kind, _, ids = part.partition(":") if ":" in part else ("", "", part)
+        name = {"": "any", "afterany": "any", "afterok": "ok", "afternotok": "not-ok"}.get(kind, kind)
+        named = ids.split(":")
+        if name not in ("any", "ok", "not-ok") or not all(_AFTER.fullmatch(id) for id in named):
+            raise ValueError(f"{abbreviated(part)!r} is no job to wait for: write 12, ok:12, not-ok:12, any:12 or ok:@")
+        found += [(id, name) for id in named]
+    return tuple(found)
+
+
+def parse_begin(text: str, now: float) -> float:
+    """Read ``+2h``, ``18:00`` (the next), or ``2026-11-23T09:00`` in local time; return Unix seconds."""
+    _bounded(text)
+    if text.startswith("+"):
+        return now + parse_duration(text[1:])
+    wrong = ValueError(f"{text!r} is not a time: write 18:00, 2026-11-23T09:00 or +2h")
+    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+        today = datetime.fromtimestamp(now)
+        try:
+            moment = datetime.combine(today.date(), time.fromisoformat(text.zfill(len(text) + (text[1] == ":"))))
+        except ValueError:
+            raise wrong from None
+        return (moment if moment > today else moment + timedelta(days=1)).timestamp()
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?", text):
+        raise wrong
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise wrong from None
 
 
 def parse_setting(text: str) -> tuple[str, str]:

@@ -1,12 +1,14 @@
 """The list of verbs, and what they share: lazy loading, common options, argument types."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from ebbtide_cli.completing import VARIABLE, complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.values import (
     abbreviated,
@@ -17,6 +19,9 @@ from ebbtide_cli.values import (
     parse_setting,
     parse_size,
 )
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Value = TypeVar("Value")
 
@@ -29,12 +34,15 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
+        "node": "Take nodes out of service, and put them back",
         "top": "Watch GPUs, memory, jobs and the queue",
         "events": "Show what happened in the cluster",
+        "completion": "Have the shell complete verbs, options and ids",
         "doctor": "Check this node, and say what to do about what is wrong",
     },
     "Jobs": {
         "submit": "Queue a job",
+        "templates": "List options that have a name",
         "ls": "List jobs",
         "show": "Show everything on one job",
         "explain": "Say why a job waits, and when it may start",
@@ -62,7 +70,8 @@ VERBS: Final = {
         "resume": "Let suspended jobs go on",
         "drill": "Suspend and resume a job on purpose, to see whether it can be trusted to",
         "resize": "Give jobs another number of GPUs",
-        "set": "Give jobs another priority or weight",
+        "requeue": "Put jobs back into the queue, or run them once more",
+        "set": "Give jobs another priority or weight, and arrays other limits",
         "cancel": "End jobs for good",
         "hold": "Keep waiting jobs from starting",
         "release": "Let held jobs start",
@@ -84,6 +93,14 @@ class VerbGroup(click.Group):
             return None
         command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name}").command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """The verbs that begin like that; click would import all of them for their help."""
+        from click.shell_completion import CompletionItem
+
+        verbs = {name: help for section in VERBS.values() for name, help in section.items()}
+        found = [CompletionItem(name, help=help) for name, help in verbs.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs by section."""
@@ -107,7 +124,7 @@ def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], V
 
 def _parse_job_id(text: str) -> str:
     # An id that cannot be one is an unknown id to the user, and exits as such.
-    if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+    if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+(-[0-9]+)?)?", text):
         raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17")
     return text
 
@@ -124,8 +141,10 @@ master_option: Final = click.option(
     "--master", metavar="HOST:PORT", help="Master to talk to (default: EBB_MASTER, else the one in EBB_HOME)."
 )
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID)
-ids_argument: Final = click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID, shell_complete=job_ids)
+ids_argument: Final = click.argument(
+    "job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True, shell_complete=job_ids
+)
 
 
 def examples(*lines: str) -> str:
@@ -157,6 +176,8 @@ def ebb(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; usage errors become `Failure`."""
+    if wanted := os.environ.get(VARIABLE):
+        return complete(ebb, wanted)
     # Not through click's own `main`, which has its own idea of what a closed pipe or an interrupt should look like.
     try:
         with ebb.make_context("ebb", list(arguments)) as context:

@@ -1,5 +1,6 @@
 """Follow jobs until something has become true of them; Ctrl-C detaches and harms nothing."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -7,11 +8,12 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import follow
-from ebbtide_cli.errors import INTERRUPTED, Failure, Unreachable
+from ebbtide_cli.errors import EXPIRED, INTERRUPTED, Failure, Unreachable
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import done as share_done
 from ebbtide_cli.jobs import progress_words
 from ebbtide_cli.output import StatusLine
+from ebbtide_cli.values import format_duration
 
 
 def watch_jobs(master: str | None, job_ids: Sequence[str]) -> Iterator[client_pb2.Job]:
@@ -31,8 +33,11 @@ def wait_for(
     seen: Callable[[client_pb2.Job], None] = lambda job: None,
     *,
     drawn: bool = True,
+    enough: int | None = None,
 ) -> list[client_pb2.Job]:
-    """Wait until ``done`` has become true of each job; return them as they were then, in the order asked for.
+    """Wait until ``done`` has become true of each job, or of ``enough`` of them; return those as they were then.
+
+    They are in the order asked for.
 
     ``seen`` is called for each job as soon as it is done. Meanwhile, if ``drawn``, a terminal shows how they are.
     """
@@ -47,9 +52,29 @@ def wait_for(
                     seen(job)
                 else:
                     line.show(*_status(job, len(ended), len(wanted)), done=share_done(job))
-            if len(ended) == len(wanted):
+            if len(ended) == (enough or len(wanted)):
                 break
-    return [ended[job_id] for job_id in dict.fromkeys(job_ids)]
+    return [ended[job_id] for job_id in dict.fromkeys(job_ids) if job_id in ended]
+
+
+@contextmanager
+def in_time(seconds: float | None, job_ids: Sequence[str]) -> Iterator[None]:
+    """Let the waiting fail after so many seconds; None: never."""
+
+    def expire(*_: object) -> None:
+        noun = "job" if len(job_ids) == 1 else "jobs"
+        raise Failure(f"after {format_duration(seconds or 0)} still waiting for {noun} {_some(job_ids)}", EXPIRED)
+
+    if seconds is None:
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, expire)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, remaining, interval)
+        signal.signal(signal.SIGALRM, handler)
 
 
 @contextmanager
@@ -58,9 +83,14 @@ def detaching(job_ids: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        ids = ", ".join(job_ids[:5]) + (", …" if len(job_ids) > 5 else "")
         noun = "job" if len(job_ids) == 1 else "jobs"
-        raise Failure(f"detached; {noun} {ids} not changed ('ebb cancel' would end it)", INTERRUPTED) from None
+        raise Failure(
+            f"detached; {noun} {_some(job_ids)} not changed ('ebb cancel' would end it)", INTERRUPTED
+        ) from None
+
+
+def _some(job_ids: Sequence[str]) -> str:
+    return ", ".join(job_ids[:5]) + (", …" if len(job_ids) > 5 else "")
 
 
 def _status(job: client_pb2.Job, ended: int, wanted: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
-from ebbtide_cli.facts import job_facts
+from ebbtide_cli.facts import Facts, job_facts
 from ebbtide_cli.jobs import finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.watching import wait_for
@@ -22,9 +22,16 @@ wait_option: Final = click.option("--wait", is_flag=True, help="Return only once
 
 
 def grant(
-    master: str | None, job_ids: Sequence[str], send: Send, effective: Effective, *, wait: bool, as_json: bool
+    master: str | None,
+    job_ids: Sequence[str],
+    send: Send,
+    effective: Effective,
+    *,
+    wait: bool,
+    as_json: bool,
+    facts: Callable[[client_pb2.Job], Facts] = job_facts,
 ) -> int:
-    """Send one wish for each job and print the jobs; return the worst exit code.
+    """Send one wish for each job and print the jobs, as JSON their ``facts``; return the worst exit code.
 
     A job that cannot grant it is reported and does not keep the others from theirs.
     """
@@ -43,7 +50,11 @@ def grant(
     if wait and jobs:
         jobs, waited_code = _wait(master, accepted, effective, drawn=not as_json)
         code = max(code, waited_code)
-    _report(jobs, as_json)
+    if as_json:
+        print_json([facts(job) for job in jobs])
+        return code
+    for job in jobs:
+        print(summary(job))
     return code
 
 
@@ -58,11 +69,3 @@ def _wait(
     for job in failed:
         complain(f"{summary(job)} before it took effect")
     return jobs, FAILED if failed else OK
-
-
-def _report(jobs: Sequence[client_pb2.Job], as_json: bool) -> None:
-    if as_json:
-        print_json([job_facts(job) for job in jobs])
-        return
-    for job in jobs:
-        print(summary(job))

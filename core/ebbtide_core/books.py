@@ -12,10 +12,10 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
@@ -23,6 +23,7 @@ from ebbtide_core.linking import Topology, together, topology_of
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
+    Drain,
     GpuFacts,
     GpuId,
     GpuSlice,
@@ -30,7 +31,11 @@ from ebbtide_core.model import (
     NodeAllocation,
     NodeId,
 )
+from ebbtide_core.settings import Fitting
 from ebbtide_core.use import CPU_DIGITS, ForeignUse, Use
+
+T = TypeVar("T")
+MOST_REMEMBERED: Final = 4096
 
 
 @dataclass(slots=True)
@@ -40,11 +45,12 @@ class Node:
     ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     ``slices`` are the GPUs on offer in order of index, each as the slice that a job gets of a whole one; ``sound`` says
-    that they are all GPUs. ``promised`` is the very object that ``held`` is while the two are equal. ``entire`` is a
-    piece of all ``slices`` and nothing else.
+    that they are all GPUs, and the node in service. ``promised`` is the very object that ``held`` is while the two are
+    equal. ``entire`` is a piece of all ``slices`` and nothing else.
     ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
     which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
-    no difference which GPUs a job gets; ``together`` is how many one job can have.
+    no difference which GPUs a job gets; ``together`` is how many one job can have. ``models`` are those of its GPUs.
+    ``drain`` is how it was taken out of service, None if it was not.
     """
 
     id: NodeId
@@ -65,6 +71,8 @@ class Node:
     beside: dict[GpuId, GpuSlice] = field(default_factory=dict)
     topology: Topology | None = field(init=False)
     together: int = field(init=False)
+    models: frozenset[str] = field(init=False)
+    drain: Drain | None = None
 
     def __post_init__(self) -> None:
         self.promised = self.held
@@ -84,6 +92,11 @@ class Node:
     @property
     def usable(self) -> bool:
         """Whether something may be placed here."""
+        return self.connected and not self.lost and self.drain is None
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be asked for anything."""
         return self.connected and not self.lost
 
     def idle(self, use: Use) -> int:
@@ -142,6 +155,7 @@ class Node:
     def link(self) -> None:
         """Take note of how its GPUs reach each other."""
         self.topology, self.together = topology_of(self.gpus.values()), together(self.gpus.values())
+        self.models = frozenset(facts.model for facts in self.gpus.values())
 
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""
@@ -149,7 +163,7 @@ class Node:
         own = [facts for facts in healthy if facts.gpu not in self.foreign]
         self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in own}
         self.entire = NodeAllocation(self.id, tuple(self.slices.values()))
-        self.sound = len(own) == len(self.gpus)
+        self.sound = len(own) == len(self.gpus) and self.drain is None
         self.beside = {}
         for facts in healthy if self.facts.share_with_foreign and self.foreign else ():
             if (use := self.foreign.get(facts.gpu)) is not None and (taken := use.mem_bytes) is not None:
@@ -204,7 +218,8 @@ class Room:
 class Most:
     """The most that a node has for one job, reachable or not. ``gpus`` are the counts of all, the largest first.
 
-    ``sums`` are the counts of the largest node, of the two largest, and so on.
+    ``sums`` are the counts of the largest node, of the two largest, and so on. ``alike``: no node has a taint, and all
+    GPUs are of one model.
     """
 
     gpus: tuple[int, ...]
@@ -212,6 +227,7 @@ class Most:
     gpu_mem_bytes: int
     cpus: float
     mem_bytes: int
+    alike: bool
 
     def gpus_of(self, nodes: int) -> int:
         """How many GPUs that many nodes have at most."""
@@ -231,33 +247,49 @@ class Apart(Protocol):
 
 
 class Books:
-    """The books of all nodes.
+    """The books of the nodes of one pool.
 
-    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the usable nodes see, ``largest`` is the most GPUs that one job has on one. ``foreign`` are the usable
-    nodes with processes of no job on their GPUs, ``beside`` those that offer shares beside them, ``sliced`` those
-    with MIG slices. ``apart`` is None if nobody is.
+    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
+    service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
+    checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
+    is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
+    ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
+    ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
+    ``apart`` is None if nobody is.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str], fitting: Fitting = Fitting.BEST
+    ) -> None:
+        self.fitting = fitting
+        self.everywhere = everywhere
         self.nodes: dict[NodeId, Node] = {}
         self.usable: dict[NodeId, Node] = {}
         self.room = Room()
-        self.problems: list[str] = []
-        self.roots: set[str] = set()
+        self.problems = problems
+        self.roots = roots
+        self.drained: dict[NodeId, Node] = {}
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
         self.apart: Apart | None = None
         self.sliced: dict[NodeId, Node] = {}
+        self.tainted: dict[NodeId, Node] = {}
+        self.mixed: dict[NodeId, Node] = {}
+        self.picky = False
+        self._remembered: dict[Hashable, Any] = {}
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
-        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable."""
+        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
+
+        It wants a `refresh` after that.
+        """
         gpus = {facts.gpu: facts for facts in event.gpus}
-        node = self.nodes.get(event.node)
+        node = self.everywhere.get(event.node)
         if node is None:
-            node = self.nodes[event.node] = Node(event.node, event, gpus)
+            node = self.everywhere[event.node] = Node(event.node, event, gpus)
+        self.nodes[event.node] = node
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
                 gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
@@ -270,8 +302,13 @@ class Books:
         node.facts, node.gpus, node.last_seen = event, gpus, now
         node.connected, node.lost = True, False
         node.link()
-        self.refresh(node)
         return node
+
+    def part_with(self, node: Node) -> None:
+        """Have ``node``, of which nothing is held or promised, here no more."""
+        del self.nodes[node.id]
+        node.connected = False
+        self.refresh(node)
 
     def refresh(self, node: Node) -> None:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
@@ -279,13 +316,21 @@ class Books:
         usable = node.usable
         sliced = node.topology is not None and node.topology.slices
         indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
-        for index, belongs in indexes:
+        if node.reachable and node.drain is not None:
+            self.drained[node.id] = node
+        else:
+            self.drained.pop(node.id, None)
+        kinds = (self.tainted, node.facts.taints), (self.mixed, len(node.models) > 1)
+        for index, belongs in (*indexes, *kinds):
             if usable and belongs:
                 index[node.id] = node
             else:
                 index.pop(node.id, None)
         self.room.update(node, node.promised)
-        self.roots = {other.facts.checkpoint_root_id for other in self.usable.values()}
+        self.roots.clear()
+        self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
+        self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
+        self._remembered.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None
 
@@ -301,8 +346,18 @@ class Books:
                 gpu_mem_bytes=max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0),
                 cpus=max((node.facts.cpus for node in nodes), default=0.0),
                 mem_bytes=max((node.facts.mem_bytes for node in nodes), default=0),
+                alike=not any(node.facts.taints for node in nodes) and len({m for n in nodes for m in n.models}) <= 1,
             )
         return self._most
+
+    def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What ``work_out`` finds for ``key``; it is asked once, until a node comes, goes or changes."""
+        found: T | None = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= MOST_REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = work_out()
+        return found
 
     def occupy(self, job: JobId, allocation: Allocation) -> None:
         """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""

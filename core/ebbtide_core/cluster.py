@@ -5,12 +5,11 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
+from ebbtide_core import admission, belonging, draining, gang, interference, limits
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits
+from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
@@ -18,12 +17,21 @@ from ebbtide_core.fold import HANDLERS, apply
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.pools import PoolState
 from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.refusals import Refusal as Refusal
+from ebbtide_core.refusals import RefusalKind as RefusalKind
+from ebbtide_core.requeuing import given_up
+from ebbtide_core.settings import DEFAULT_POOL, Settings
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
+from ebbtide_core.sweeping import review
+from ebbtide_core.unmet import unmet
 from ebbtide_core.work import LINEAR, Speedup
 
 RULES: Final = {
@@ -31,6 +39,7 @@ RULES: Final = {
     for kind in EVENT_TYPES.values()
 }
 """For each event: whether it is news, what it changes, what the world is asked to do, and which decisions follow."""
+DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
 """Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
 
@@ -39,31 +48,25 @@ class InvariantError(AssertionError):
     """The cluster's own books are wrong: a bug that must not go on unseen."""
 
 
-class RefusalKind(Enum):
-    """Why a wish is refused."""
-
-    INVALID = auto()
-    UNKNOWN = auto()
-    CONFLICT = auto()
-    LIMIT = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """That a wish cannot be granted, and why in one line."""
-
-    kind: RefusalKind
-    message: str
-
-
 class Cluster:
-    """Jobs, nodes and a policy; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`."""
+    """Jobs, nodes and policies; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`.
 
-    def __init__(self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    ``policy`` is that of the pool `DEFAULT_POOL`; those of the others are as ``settings`` say.
+    """
+
+    def __init__(
+        self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False, settings: Settings = DEFAULTS
+    ) -> None:
         self.policy = policy
-        self.state = ClusterState(policy.queue(), speedup, trusting=trusting)
-        self.state.ranking = policy.ranking(self.state)
+        others = {name: create_policy(pool.policy, pool.options) for name, pool in settings.pools.items()}
+        self.policies: dict[str, Policy] = {**others, DEFAULT_POOL: policy}
+        queues = {name: known.queue() for name, known in self.policies.items()}
+        self.state = ClusterState(queues, speedup, settings, trusting=trusting)
+        for name, known in self.policies.items():
+            pool = self.state.pools[name]
+            pool.ranking = known.ranking(pool)
         self._wake_at: float | None = None
+        self._doomed = self.state.gates.doomed
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
@@ -75,10 +78,12 @@ class Cluster:
             self._schedule(now, out)
         else:
             self._take(event, now, out)
+        if self._doomed:
+            self._decide(given_up(self.state), now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)
-        if self.state.books.problems:
-            raise InvariantError("; ".join(self.state.books.problems))
+        if self.state.problems:
+            raise InvariantError("; ".join(self.state.problems))
         return out
 
     def replay(self, event: Event, now: float) -> None:
@@ -88,14 +93,20 @@ class Cluster:
     def refusal(self, event: Event) -> Refusal | None:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
-            return self._refuse_submit(event.spec)
+            return self._refuse_submit(event)
+        if isinstance(event, e.NodeDrained | e.NodeResumed):
+            return _refuse_unknown(self.state, event)
+        if isinstance(event, e.ArrayChanged):
+            return self._refuse_limits(event)
         if not isinstance(
             event,
             e.SuspendRequested
             | e.ResumeRequested
             | e.ResizeRequested
             | e.JobChanged
+            | e.JobMoved
             | e.DrillRequested
+            | e.RequeueRequested
             | e.CancelRequested
             | e.HoldRequested
             | e.ReleaseRequested,
@@ -108,20 +119,14 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
-            return Refusal(
-                RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled"
-            )
-        if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
-        if isinstance(event, e.DrillRequested) and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
-        if isinstance(event, e.SuspendRequested | e.ResizeRequested) and job.live is not None and not job.preemptible:
-            return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+        if (refusal := _refuse_stop(job, event)) is not None:
+            return refusal
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
         if isinstance(event, e.JobChanged):
             return _refuse_change(event)
+        if isinstance(event, e.JobMoved):
+            return belonging.refuse_move(self.state, job, event.pool) or self._refuse_room(job, event.pool)
         return None
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
@@ -171,35 +176,56 @@ class Cluster:
         """One scheduling pass.
 
         1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
-        3. Start those whose claimed room is free.  4. Ask the policy, unless there is nothing that it could do.
-        5. Do what follows from its plan.
+        3. Do the rest for each pool in which something changed, or whose policy asked for it; the only one every time.
         """
         state = self.state
         if state.is_due(now):
             self._end_times(now, out)
         if state.quiesced or state.awaited:
             return
+        if state.sweeps_changed:
+            self._decide(review(state), now, out)
         if state.aside:
             interference.review(state, now)
-        if state.claims:
-            self._decide(settle_claims(state), now, out)
-        else:
-            state.roomier.clear()
-        if not (state.queue or state.elastic or state.resizing or state.claims):
+        alone = len(state.pools) == 1
+        for pool in state.pools.values():
+            if alone or pool.changed or (pool.recheck_at is not None and pool.recheck_at <= now):
+                self._schedule_pool(pool, now, out)
+                pool.changed = False
+        times = [pool.recheck_at for pool in state.pools.values() if pool.recheck_at is not None]
+        if times:
+            self._wake_by(min(times), now, out)
+
+    def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
+        """The pass over one pool.
+
+        1. Start those whose claimed room is free.  2. Ask the policy, unless there is nothing that it could do.
+        3. Do what follows from its plan.
+        """
+        pool.recheck_at = None
+        if pool.settings is None:
+            self._decide(belonging.stranded(pool), now, out)
             return
-        plan = self.policy.plan(Snapshot(state, now))
-        self._decide(reconcile(state, plan), now, out)
+        if pool.claims:
+            self._decide(settle_claims(pool), now, out)
+        else:
+            pool.roomier.clear()
+        if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
+            return
+        plan = self.policies[pool.name].plan(Snapshot(pool, now))
+        self._decide(reconcile(pool, plan), now, out)
         for id, reason in plan.waits.items():
-            state.jobs[id].reason = reason
-        if plan.recheck_at is not None:
-            self._wake_by(plan.recheck_at, now, out)
+            pool.jobs[id].reason = reason
+        pool.recheck_at = plan.recheck_at
 
     def _end_times(self, now: float, out: list[Command]) -> None:
         """Do what is due by itself."""
         state = self.state
         state.end_delays(now)
-        if state.books.apart is not None:
+        if state.is_anybody_apart:
             state.end_apartness(now)
+        if state.draining:
+            self._decide(draining.leave(state, now + ROUNDING_S), now, out)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
@@ -222,30 +248,49 @@ class Cluster:
 
     # --- refusals ---
 
-    def _refuse_submit(self, spec: JobSpec) -> Refusal | None:
+    def _refuse_submit(self, event: e.JobSubmitted) -> Refusal | None:
         try:
-            validate(spec)
+            validate(event.spec)
+            admission.check_submit(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
-        if len(self.state.unfinished) >= limits.MAX_UNFINISHED_JOBS:
-            return Refusal(RefusalKind.LIMIT, f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-        return self.impossible(spec)
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
+        pool = event.spec.pool or DEFAULT_POOL
+        unknown = belonging.refuse_unknown(pool, self.state.settings.pools)
+        return unknown or self.impossible(event.spec, pool=pool)
+
+    def _refuse_limits(self, event: e.ArrayChanged) -> Refusal | None:
+        if event.job not in self.state.gates.arrays:
+            return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
+        try:
+            admission.check_limits(self.state, event)
+        except SpecError as error:
+            return Refusal(RefusalKind.INVALID, str(error))
+        return None
 
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
             check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
+            admission.check_resize(job, event.gpus_min)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
+        except admission.FullError as error:
+            return Refusal(RefusalKind.LIMIT, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
         if job.spec.suspend is SuspendMode.SWAP:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-        return self.impossible(job.spec, event.gpus_min)
+        return self.impossible(job.spec, event.gpus_min, job.pool)
 
-    def impossible(self, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
+    def _refuse_room(self, job: Job, pool: str) -> Refusal | None:
+        return self.impossible(job.spec, job.gpus_min, pool)
+
+    def impossible(self, spec: JobSpec, gpus_min: int | None = None, pool: str = DEFAULT_POOL) -> Refusal | None:
         """Refuse what no node that ever registered could run, idle as it might be; with none registered, wait."""
         share = spec.gpus_min if gpus_min is None else gpus_min
-        most = self.state.books.most
+        books = self.state.pools[pool].books
+        most = books.most
         if not most.gpus:
             return None
         message = ""
@@ -257,7 +302,7 @@ class Cluster:
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
             message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
-        elif spec.gpu_mem_bytes and share > (count := self._with_memory(spec)) * WHOLE:
+        elif spec.gpu_mem_bytes and share > (count := _with_memory(books, spec)) * WHOLE:
             large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
             where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
             message = f"--gpu-mem: {large} are more than the {count} {where}"
@@ -265,13 +310,49 @@ class Cluster:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
-        return Refusal(RefusalKind.INVALID, message) if message else None
+        elif not (most.alike and spec.needs == NO_NEEDS):
+            message = _unmet(books, spec, share)
+        return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None
 
-    def _with_memory(self, spec: JobSpec) -> int:
-        """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
-        nodes = self.state.books.nodes.values()
-        counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
-        return sum(counts[: spec.most_nodes])
+
+def _unmet(books: Books, spec: JobSpec, share: int) -> str:
+    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
+    return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+
+
+def _refuse_drill(job: Job) -> Refusal | None:
+    if job.state is not JobState.RUNNING:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    return None
+
+
+def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+    known = event.node in state.nodes
+    return None if known else Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+
+
+def _refuse_stop(job: Job, event: Event) -> Refusal | None:
+    """Why ``job``, which is not over, cannot be asked to step aside."""
+    if isinstance(event, e.RequeueRequested) and not job.running:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has nothing to give up")
+    if isinstance(event, e.DrillRequested) and job.state is not JobState.RUNNING:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
+    if isinstance(event, e.DrillRequested) and job.held_by is not None:  # it would keep its room and not come back
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
+    if isinstance(event, e.DrillRequested) and not job.preemptible:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
+    if (
+        isinstance(event, e.SuspendRequested | e.ResizeRequested | e.RequeueRequested)
+        and job.live is not None
+        and not job.preemptible
+    ):
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")
+    return None
 
 
 def _refuse_change(event: e.JobChanged) -> Refusal | None:
@@ -280,3 +361,10 @@ def _refuse_change(event: e.JobChanged) -> Refusal | None:
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
     return None
+
+
+def _with_memory(books: Books, spec: JobSpec) -> int:
+    """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+    nodes = books.nodes.values()
+    counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
+    return sum(counts[: spec.most_nodes])

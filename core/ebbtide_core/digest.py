@@ -23,8 +23,8 @@ def digest(state: ClusterState) -> str:
     whole = hashlib.sha256()
     for job in state.jobs.values():
         whole.update(_bytes(_job(job)))
-    for id in sorted(state.books.nodes):
-        whole.update(_bytes(_node(state.books.nodes[id])))
+    for id in sorted(state.nodes):
+        whole.update(_bytes(_node(state.nodes[id])))
     return whole.hexdigest()
 
 

@@ -5,15 +5,22 @@ the durable events. What the core itself decides (`AttemptPlaced`, `StopRequeste
 fact too, so that recovery never runs a policy again.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.array_events import ArrayChanged as ArrayChanged
+from ebbtide_core.array_events import DependencyFailed as DependencyFailed
+from ebbtide_core.array_events import JobRequeued as JobRequeued
+from ebbtide_core.array_events import RequeueRequested as RequeueRequested
+from ebbtide_core.arrays import Task
+from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
     Checkpoint,
     ExitFacts,
-    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -25,17 +32,22 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import ForeignUseChanged as ForeignUseChanged
+from ebbtide_core.node_events import GpuHealthChanged as GpuHealthChanged
+from ebbtide_core.node_events import NodeDisconnected as NodeDisconnected
+from ebbtide_core.node_events import NodeDrained as NodeDrained
+from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeLost as NodeLost
+from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.session_events import SessionUnused as SessionUnused
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+from ebbtide_core.sweep_events import RungReached as RungReached
+from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
+from ebbtide_core.sweep_events import TaskStopped as TaskStopped
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
-
-
-@frozen
-class Event:
-    """Base of all events."""
-
-    durable: ClassVar[bool] = True
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------
@@ -72,13 +84,15 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted; ``operation_id`` makes a repeated submit find it again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
 
     job: JobId
     spec: JobSpec
     user: str
     hold: bool = False
     operation_id: str = ""
+    task: Task | None = None
+    again_of: JobId | None = None
 
 
 @frozen
@@ -117,6 +131,16 @@ class JobChanged(Event):
 
 
 @frozen
+class JobMoved(Event):
+    """A user wants the job in another pool; the one where it was is for its story."""
+
+    job: JobId
+    pool: str
+    old_pool: str
+    user: str = ""
+
+
+@frozen
 class DrillRequested(Event):
     """A user wants the running job to step aside and to come back at once, to see whether it can."""
 
@@ -129,6 +153,7 @@ class CancelRequested(Event):
 
     job: JobId
     now: bool = False
+    waited: str = ""
 
 
 @frozen
@@ -160,6 +185,7 @@ class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
     With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see `ebbtide_core.foreign`).
+    ``labels`` and ``taints`` are what its administrator says of it (see `ebbtide_core.needs`).
     """
 
     node: NodeId
@@ -174,42 +200,9 @@ class NodeRegistered(Event):
     address: str = ""
     known: tuple[AttemptRef, ...] = ()
     share_with_foreign: bool = False
-
-
-@frozen
-class NodeDisconnected(Event):
-    """The stream to a node broke; it may be back in a moment."""
-
-    durable: ClassVar[bool] = False
-    node: NodeId
-
-
-@frozen
-class NodeLost(Event):
-    """A node has been silent for too long; what ran there may still run."""
-
-    node: NodeId
-    silent_s: float
-
-
-@frozen
-class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
-
-    node: NodeId
-    gpu: GpuId
-    healthy: bool
-    reason: str = ""
-    gone: bool = False
-
-
-@frozen
-class ForeignUseChanged(Event):
-    """All processes of no job that are on a GPU now; none: the last has left."""
-
-    node: NodeId
-    gpu: GpuId
-    processes: tuple[ForeignProcess, ...]
+    pool: str = DEFAULT_POOL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @frozen
@@ -218,7 +211,8 @@ class AttemptStarted(Event):
 
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, if it does.
+    node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
+    changed since the job was submitted.
     """
 
     job: JobId
@@ -229,6 +223,7 @@ class AttemptStarted(Event):
     node: NodeId = EVERY_NODE
     port: int = 0
     sharing: Sharing | None = None
+    edited: tuple[str, ...] = ()
 
 
 @frozen
@@ -314,16 +309,6 @@ class MemoryOverran(Event):
 
 
 @frozen
-class SessionUnused(Event):
-    """Nobody uses it ``since`` then (Unix seconds; 0: it is used again), and it is ended in ``left_s``, or now."""
-
-    job: JobId
-    attempt: int
-    since: float
-    left_s: float = 0.0
-
-
-@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -341,7 +326,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together.
+    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
+    it had been waiting, in words, here and below.
     """
 
     job: JobId
@@ -350,6 +336,7 @@ class AttemptPlaced(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -361,6 +348,7 @@ class ReturnRequested(Event):
     reason: str
     sticky: bool = False
     reserved_s: float | None = None
+    waited: str = ""
 
 
 @frozen
@@ -422,6 +410,7 @@ class RoomClaimed(Event):
     job: JobId
     allocation: Allocation
     reason: str
+    waited: str = ""
 
 
 @frozen
@@ -458,7 +447,15 @@ JobEvent = (
     | ResumeRequested
     | ResizeRequested
     | JobChanged
+    | JobMoved
     | DrillRequested
+    | RequeueRequested
+    | JobRequeued
+    | DependencyFailed
+    | ArrayChanged
+    | RungReached
+    | TaskPromoted
+    | TaskStopped
     | CancelRequested
     | HoldRequested
     | ReleaseRequested
@@ -483,10 +480,13 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | NodeExcluded
 )
 """Events that are about one job."""
 
-NodeEvent = NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged
+NodeEvent = (
+    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+)
 """Events that are about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {

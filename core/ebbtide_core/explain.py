@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ebbtide_core.apart import kept_from
+from ebbtide_core.books import Node
+from ebbtide_core.eligible import why_not_here
 from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, first_room
 from ebbtide_core.model import JobId, NodeId
 from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.needs import NO_NEEDS, asked
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, need_text
+from ebbtide_core.pools import PoolState
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Source, expected_end, remaining
 
@@ -45,16 +49,17 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     There is room when enough of those that run now have ended as expected, nobody is preempted, and nobody who waits
     takes it first.
     """
-    ahead = sum(1 for _ in takewhile(lambda other: other is not job, state.queue)) if job.queued else None
+    pool = state.pools[job.pool]
+    ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
     if state.aside.get(job.id):
         ahead = 0  # it is in no queue, and starts wherever there is room
-    room_at, basis = _room_at(state, job, now) if ahead is not None else (None, "")
-    left = remaining(job, now, state.history, state.speedup)
+    room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
+    left = remaining(job, now, pool.history, pool.speedup)
     return Explanation(
         job=job.id,
-        needs=_needs(job),
+        needs=_needs(job) + pool.where,
         ahead=ahead,
-        nodes=tuple(_view(state, job, id) for id in state.books.nodes) if ahead is not None else (),
+        nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None else (),
         room_at=room_at,
         basis=basis,
         remaining_s=left.work_s if left else None,
@@ -71,6 +76,8 @@ def _needs(job: Job) -> str:
         parts[0] += f" to {count_text(job.gpus_max)}"
     if job.gpu_mem_bytes:
         parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if spec.needs is not NO_NEEDS:
+        parts += asked(spec.needs)
     if spec.cpus:
         parts.append(f"{spec.cpus:g} CPUs")
     if spec.mem_bytes:
@@ -78,39 +85,48 @@ def _needs(job: Job) -> str:
     return ", ".join(parts)
 
 
-def _view(state: ClusterState, job: Job, id: NodeId) -> NodeView:
-    node = state.books.nodes[id]
+def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
+    node = pool.books.nodes[id]
     use, spec = node.promised, job.spec
     obstacles = [
-        ("not connected", not node.usable),
-        ("cannot read its checkpoint", not reads_checkpoint(job, node, state.books)),
+        ("not connected", not node.reachable),
+        (drained := _why_drained(node), bool(drained)),
+        (unfit := why_not_here(job, node), bool(unfit)),
+        ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
         ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
-    if not found and not Trial(state.books).has_room(job, node):
-        others = kept_from(job, state.books, node)
+    if not found and not Trial(pool.books).has_room(job, node):
+        others = kept_from(job, pool.books, node)
         found = [f"kept apart from {others}" if others else "too few GPUs left"]
         found += in_the_way(node) if job.gpus_min else ()
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 
-def _expected(state: ClusterState, job: Job) -> Leave | None:
+def _why_drained(node: Node) -> str:
+    """That it is out of service, if it is."""
+    if node.drain is None:
+        return ""
+    return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"
+
+
+def _expected(pool: PoolState, job: Job) -> Leave | None:
     """When ``job`` ends, as far as one can tell; else when its reservation does, and it waits for the next."""
-    end = expected_end(job, state.history, state.speedup)
+    end = expected_end(job, pool.history, pool.speedup)
     live = job.live
     if end is None and live is not None and live.started is not None and live.reserved_s is not None:
         end = live.started + max(0.0, live.reserved_s - job.ran_s)
     return None if end is None else Leave(end, job.sequence, False, False, job)
 
 
-def _room_at(state: ClusterState, job: Job, now: float) -> tuple[float | None, str]:
+def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
     """When there is room, and how that is known."""
-    trial = Trial(state.books)
+    trial = Trial(pool.books)
     if trial.find(job, job.gpus_min) is not None:
         return now, "there is room now: it waits for those ahead of it"
-    expected = [_expected(state, other) for other in state.planned.values()]
+    expected = [_expected(pool, other) for other in pool.planned.values()]
     known = sorted(leave for leave in expected if leave is not None)
     gives = ((leave, leave.job.planned) for leave in known if leave.job.planned is not None)
     if (found := first_room(trial, job, gives)) is not None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from ebbtide_core import belonging, foreign, gang, unused
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang, unused
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
 from ebbtide_core.model import WHOLE
 from ebbtide_core.state import ClusterState
+from ebbtide_core.sweeping import sweep_of
 
 
 def _current(state: ClusterState, event: Any) -> Attempt | None:
@@ -81,8 +82,18 @@ def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
     return _current(state, event) is not None
 
 
-def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged) -> bool:
-    return event.node in state.books.nodes
+def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and node.drain is not None
+
+
+def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None and event.node not in job.excluded
+
+
+def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:
+    return event.node in state.nodes
 
 
 def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
@@ -93,6 +104,29 @@ def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
 def _is_a_change(state: ClusterState, event: e.JobChanged) -> bool:
     job = state.jobs.get(event.job)
     return job is not None and (job.priority, job.weight) != (event.priority, event.weight)
+
+
+def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
+def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None else sweep_of(state, job)
+    return sweep is not None and sweep.next_rung(event.job) == event.steps
+
+
+def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
+    return sweep is not None and sweep.tasks[event.job].waits
+
+
+def _is_another_limit(state: ClusterState, event: e.ArrayChanged) -> bool:
+    array = state.gates.arrays.get(event.job)
+    limits = (event.max_concurrent, event.max_slots)
+    return array is not None and (array.max_concurrent, array.max_slots) != limits
 
 
 FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
@@ -109,8 +143,17 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
+    e.NodeDrained: _node_is_known,
+    e.NodeResumed: _is_drained,
+    e.NodeExcluded: _may_be_excluded,
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
+    e.JobMoved: belonging.is_move,
+    e.DependencyFailed: _may_be_given_up,
+    e.ArrayChanged: _is_another_limit,
+    e.RungReached: _is_next_rung,
+    e.TaskPromoted: _waits_at_rung,
+    e.TaskStopped: _waits_at_rung,
 }
 """Whether an event that a handler is not ready for at any time is news now."""

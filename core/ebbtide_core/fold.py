@@ -7,12 +7,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from ebbtide_core import costs, foreign, gang, interference, limits, memory, nodes, rates, swaps, unused
+from ebbtide_core import (
+    belonging,
+    costs,
+    draining,
+    edits,
+    foreign,
+    gang,
+    interference,
+    limits,
+    memory,
+    nodes,
+    rates,
+    requeuing,
+    swaps,
+    sweeping,
+    unused,
+)
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.job import ITS_TURN, Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.outcome import Ending, Outcome, read_exit
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.state import ClusterState
 
 
@@ -29,10 +47,10 @@ def apply(state: ClusterState, event: Event, now: float) -> None:
 def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> None:
     state.epoch = event.epoch
     state.recovery_ends = now + limits.RECOVERY_GRACE_S
-    state.awaited = {id for id, node in state.books.nodes.items() if node.attempts}
-    for node in state.books.nodes.values():
+    state.awaited = {id for id, node in state.nodes.items() if node.attempts}
+    for node in state.nodes.values():
         node.connected = False
-        state.books.refresh(node)
+        state.refresh_node(node)
 
 
 def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
@@ -49,14 +67,21 @@ def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
 def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
-    job.proved = state.trusting
+    job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
+    job.choosy = spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS
     job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
-    job.reason = "held by user" if event.hold else "waiting for its turn in the queue"
+    job.reason = "held by user" if event.hold else ITS_TURN
     job.story.append((now, event))
     state.add_job(job)
+    if (task := event.task) is not None or spec.after or spec.begin_at or state.gates.limit_users:
+        state.enter_gates(job, task)
+    if event.again_of is not None:
+        job.again_of = event.again_of
+    if spec.asha is not None:
+        sweeping.entered(state, job)
     if event.operation_id:
-        state.operations[event.operation_id] = job.id
+        state.operations[event.operation_id] = job.id if task is None else task.array
     state.refresh(job, now)
 
 
@@ -72,14 +97,18 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     if job.held_by is not None:  # else it may be in the queue, which groups by this
         job.move_failure = ""
     job.held_by = None
+    if job.excluded and isinstance(event, e.ReleaseRequested):
+        nodes.readmit(state, job)
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
     if job.live is None or job.off_gpu:
-        job.reason = "waiting for its turn in the queue"
+        job.reason = ITS_TURN
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:
     job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
+    if job.ticket is not None:
+        job.ticket.ask(event.gpus_max)
     if job.claiming:
         state.unplan(job)
 
@@ -104,7 +133,17 @@ def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float)
 
 
 def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
-    del state.jobs[event.job]
+    state.gates.forget(state.jobs.pop(event.job))
+
+
+def _dependency_failed(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
+    if job.live is None:
+        _end_job(state, job, JobState.CANCELLED, event.reason, now)
+
+
+def _task_stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
+    job.exit_code = 0
+    _end_job(state, job, JobState.COMPLETED, event.reason, now)
 
 
 # --- decisions ---
@@ -125,7 +164,7 @@ def _attempt_placed(state: ClusterState, job: Job, event: e.AttemptPlaced, now: 
     job.reason = event.reason
     state.place(job, allocation)
     if kept is not None:
-        state.books.keep(job.id, kept)
+        state.pools[job.pool].books.keep(job.id, kept)
 
 
 def _stop_requested(state: ClusterState, job: Job, event: e.StopRequested, now: float) -> None:
@@ -147,7 +186,7 @@ def _count_stop(job: Job, cause: StopCause) -> None:
         case StopCause.PREEMPTED:
             job.preemptions += 1
             job.returns = True
-        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE:
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
             job.returns = True
         case _:
             pass
@@ -172,7 +211,8 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
-    job.checkpoint_root_id = state.books.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    attempt.edited = event.edited or attempt.edited
+    job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:
@@ -181,10 +221,10 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         return
     attempt.started = now
     attempt.first_started = now if attempt.first_started is None else attempt.first_started
-    job.reason = "running" if attempt.stop is None else job.reason
+    job.reason = edits.running(attempt.edited) if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         costs.resumed(job, attempt, placed, now)
-        state.came_back[job.id] = job
+        state.pools[job.pool].came_back[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
             state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
@@ -226,6 +266,8 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
     job.own_room = None
+    if job.spec.asha is not None:
+        sweeping.left(state, job)
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
     order = attempt.stop
@@ -309,10 +351,12 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
-    if state.came_back:
-        state.came_back.pop(job.id, None)
+    if came_back := state.pools[job.pool].came_back:
+        came_back.pop(job.id, None)
     if job.gpu_mem_peak_bytes:
         memory.remember(state, job, ending)
+    if job.spec.asha is not None:
+        sweeping.ended(state, job)
     state.unplan(job)
 
 
@@ -323,11 +367,11 @@ def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: fl
     if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
         _free(state, job, attempt, now)
     for piece in attempt.allocation:
-        node = state.books.nodes[piece.node]
+        node = state.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
             reason = node.quarantine[gpu] = f"job {job.id} ended, but {event.why_dirty(gpu)}"
             node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
-            state.books.refresh(node)
+            state.refresh_node(node)
 
 
 def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
@@ -359,6 +403,8 @@ def _end_refused(
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, job.own_room = now, None
+    if job.spec.asha is not None:
+        sweeping.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
@@ -371,6 +417,8 @@ def _end_refused(
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
             job.move_failure, job.returns = refusal.reason, True
+        case RefusalCause.NO_PATH:
+            job.returns = True
         case RefusalCause.NODE:
             job.requeues_in_row += 1
             _back_off(job, job.requeues_in_row, now)
@@ -404,6 +452,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ReleaseRequested: _release,
     e.ResizeRequested: _resize,
     e.JobChanged: _change,
+    e.JobMoved: belonging.moved,
     e.CancelRequested: _cancel,
     e.JobHeld: _job_held,
     e.AttemptPlaced: _attempt_placed,
@@ -411,6 +460,12 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.StopRequested: _stop_requested,
     e.WorkResumed: costs.work_resumed,
     e.DrillRequested: _drill,
+    e.RequeueRequested: _drill,
+    e.JobRequeued: requeuing.requeued,
+    e.DependencyFailed: _dependency_failed,
+    e.RungReached: sweeping.rung_reached,
+    e.TaskPromoted: sweeping.promoted,
+    e.TaskStopped: _task_stopped,
     e.RoomClaimed: _room_claimed,
     e.ClaimDropped: _claim_dropped,
     e.AttemptStarted: _attempt_started,
@@ -423,6 +478,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.MemoryOverran: memory.overran,
     e.SessionUnused: unused.noted,
     e.GpuMemoryChanged: memory.changed,
+    e.NodeExcluded: nodes.excluded,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
@@ -437,7 +493,10 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeDisconnected: nodes.disconnected,
     e.NodeLost: nodes.lost,
     e.GpuHealthChanged: nodes.gpu_health_changed,
+    e.NodeDrained: draining.drained,
+    e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
+    e.ArrayChanged: requeuing.array_changed,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

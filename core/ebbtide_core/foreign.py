@@ -33,7 +33,7 @@ def is_change(known: tuple[ForeignProcess, ...], found: tuple[ForeignProcess, ..
 
 def is_news(state: ClusterState, event: ForeignUseChanged) -> bool:
     """Whether its node has such a GPU, and anything on it is different now."""
-    node = state.books.nodes.get(event.node)
+    node = state.nodes.get(event.node)
     return node is not None and event.gpu in node.gpus and is_change(on_gpu(node, event.gpu), event.processes)
 
 
@@ -44,14 +44,14 @@ def on_gpu(node: Node, gpu: GpuId) -> tuple[ForeignProcess, ...]:
 
 
 def changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
-    node = state.books.nodes[event.node]
+    node = state.nodes[event.node]
     before = node.foreign.pop(event.gpu, None)
     if before is not None:
         _add(state.foreign_gpu_s, before, now)
     if event.processes:
         node.foreign[event.gpu] = ForeignUse(event.processes, now)
-    state.books.refresh(node)
-    state.roomier.add(node.id)
+    state.refresh_node(node)
+    state.pool_of(node).roomier.add(node.id)
 
 
 def count(state: ClusterState, node: Node, now: float, *, goes_on: bool) -> None:
@@ -64,7 +64,7 @@ def count(state: ClusterState, node: Node, now: float, *, goes_on: bool) -> None
 def gpu_seconds(state: ClusterState, now: float) -> dict[str, float]:
     """The GPU-seconds that users have had past the cluster until ``now``."""
     total = dict(state.foreign_gpu_s)
-    for node in state.books.nodes.values():
+    for node in state.nodes.values():
         for use in node.foreign.values():
             _add(total, use, now)
     return total

@@ -21,5 +21,14 @@ def frozen(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] | Callable[[type[T]], type[T]]:
     """A dataclass with slots whose fields no code may assign; equal and hashed by its fields."""
-    make = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
+
+    def make(cls: type[T]) -> type[T]:
+        made = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)(cls)
+        made.__deepcopy__ = _itself  # type: ignore[attr-defined]  # what cannot change is its own copy
+        return made
+
     return make if cls is None else make(cls)
+
+
+def _itself(record: T, memo: object) -> T:
+    return record

@@ -77,7 +77,7 @@ def _relative_speeds(state: ClusterState, job: Job) -> dict[JobId, float]:
 def _is_disturbed(state: ClusterState, job: Job) -> bool:
     """Whether a process of no job computes on its GPU: that may be what slows everybody down there."""
     [piece] = job.attempts[-1].allocation.nodes
-    return not state.books.nodes[piece.node].foreign.keys().isdisjoint(gpu.gpu for gpu in piece.gpus)
+    return not state.nodes[piece.node].foreign.keys().isdisjoint(gpu.gpu for gpu in piece.gpus)
 
 
 def _expendable(job: Job) -> tuple[bool, int, float, int]:
@@ -88,7 +88,7 @@ def _expendable(job: Job) -> tuple[bool, int, float, int]:
 def _sent_away(state: ClusterState, job: Job, others: tuple[JobId, ...], total: float) -> Iterator[Event]:
     attempt, room = job.attempts[-1], None
     if job.spec.suspend is not SuspendMode.SWAP:  # it could come back to the same GPU only
-        trial = Trial(state.books)
+        trial = Trial(state.pools[job.pool].books)
         trial.give(attempt.allocation)
         room = trial.find(job, attempt.allocation.share, free_now=True)
     why = f"{_beside(others)} it got on worse than in turns: all together at {total:.2g} of the speed of one alone"
@@ -104,15 +104,15 @@ def _beside(others: tuple[JobId, ...]) -> str:
 
 def review(state: ClusterState, now: float) -> None:
     """Have those who were suspended stand in the queue while there is room for them, and only then."""
-    trial = Trial(state.books)
     for id, was_away in list(state.aside.items()):
         job = state.jobs.get(id)
         if job is None or job.ending is not None:
             del state.aside[id]
             continue
-        is_away = job.waiting and job.planned is None and trial.find(job, job.gpus_min) is None
+        books = state.pools[job.pool].books
+        is_away = job.waiting and job.planned is None and Trial(books).find(job, job.gpus_min) is None
         if is_away is not was_away:
             state.aside[id] = is_away
             state.refresh(job, now)
         if is_away:
-            job.reason = f"suspended until there is room apart from {kept_from(job, state.books) or 'others'}"
+            job.reason = f"suspended until there is room apart from {kept_from(job, books) or 'others'}"

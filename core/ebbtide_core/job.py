@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_core import limits
+from ebbtide_core.arrays import Task
 from ebbtide_core.events import AttemptRefused, Event
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
@@ -25,7 +26,14 @@ from ebbtide_core.model import (
     StopCause,
     SuspendMode,
 )
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from ebbtide_core.gates import Ticket
+
+ITS_TURN: Final = "waiting for its turn in the queue"
+"""Why a job waits of which its policy had nothing to say yet."""
 
 
 class InvalidTransitionError(RuntimeError):
@@ -63,7 +71,8 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
-    ``overran``: it used more GPU memory than it was given. Nobody uses it since ``unused_since``, 0 if somebody does.
+    ``overran``: it used more GPU memory than it was given. ``edited``: scripts that had changed when it started. Nobody
+    uses it since ``unused_since``, 0 if somebody does.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
@@ -98,6 +107,7 @@ class Attempt:
     sharing: Sharing | None = None
     overran: bool = False
     unused_since: float = 0.0
+    edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
 
@@ -156,7 +166,12 @@ class Job:
     ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``; ``gpu_mem_peak_bytes`` is the
     most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the attempts that used too much, and
     ``alone_after`` the one that ran out of memory, so that it was run once more with a GPU of its own, 0 for none.
+    ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
+    ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back (`ebbtide_core.gates`).
+    It was submitted as ``again_of`` another job, or again as another, by ``ebb requeue``.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
+    since it was submitted, and ``excluded_because`` says why, of each.
     """
 
     id: JobId
@@ -205,6 +220,15 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    pool: str = DEFAULT_POOL
+    moves_to: str = ""
+    choosy: bool = False
+    excluded: frozenset[NodeId] = frozenset()
+    excluded_because: dict[NodeId, str] = field(default_factory=dict)
+    task: Task | None = None
+    ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
+    again_of: JobId | None = None
+    again_as: JobId | None = None
     story: list[tuple[float, Event]] = field(default_factory=list)
 
     @property
@@ -287,6 +311,9 @@ TRANSITIONS: Final = frozenset(
         (_S.PENDING, _S.STARTING),
         (_S.PENDING, _S.FAILED),
         (_S.PENDING, _S.CANCELLED),
+        # One that is stopped early has no attempt then.
+        (_S.PENDING, _S.COMPLETED),
+        (_S.SUSPENDED, _S.COMPLETED),
         (_S.SUSPENDED, _S.STARTING),
         (_S.SUSPENDED, _S.FAILED),
         (_S.SUSPENDED, _S.CANCELLED),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.placing import Trial
-from ebbtide_core.state import ClusterState
+from ebbtide_core.pools import PoolState
 from ebbtide_core.work import Curve, expected_end, work_done
 
 
@@ -114,7 +114,7 @@ class Leaving:
     is what was said last.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._known: dict[JobId, tuple[Leave, ...]] = {}
         self.order: list[Leave] = []

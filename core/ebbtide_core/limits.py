@@ -11,6 +11,10 @@ MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
 MAX_COMMAND_BYTES: Final = 1 * MIB
 """Of all arguments together."""
 MAX_ENV_BYTES: Final = 256 * KIB
+MAX_SCRIPTS: Final = 16
+"""Whose digests a job has, to tell whether they were edited."""
+MAX_SCRIPT_BYTES: Final = 128 * KIB
+"""Of a script that is submitted as a file: its copy is part of the job."""
 MAX_PATH_BYTES: Final = 4095
 MAX_GPUS: Final = 4096
 """That one job may ask for."""
@@ -21,6 +25,15 @@ MAX_TIME_LIMIT_S: Final = 366 * 24 * 3600.0
 MAX_RETRIES: Final = 1000
 MAX_OPERATION_ID_LENGTH: Final = 64
 MAX_UNFINISHED_JOBS: Final = 200_000
+MAX_ARRAY_TASKS: Final = 10_000
+"""Of one array; they are accepted together, or not at all."""
+MAX_ARRAY_INDEX: Final = 999_999
+MAX_PARAMS: Final = 16
+"""Of one task of an array."""
+MAX_DEPENDENCIES: Final = 100
+"""Jobs and arrays that one job waits for."""
+MAX_BEGIN: Final = 1e11
+"""Unix seconds; as good as never."""
 
 MIN_PRIORITY: Final = 1
 MAX_PRIORITY: Final = 99
@@ -44,7 +57,13 @@ MAX_TREE_PATHS: Final = 256
 """Files and directories that one copy names."""
 
 MAX_GPUS_PER_NODE: Final = 1024
+MAX_NEEDS: Final = 64
+"""Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""
 MAX_NODE_NAME_LENGTH: Final = 64
+MAX_METRICS: Final = 32
+"""That a job may report beside its loss."""
+MAX_METRIC_NAME: Final = 64
+"""Characters of the name of one."""
 MAX_FOREIGN_PROCESSES: Final = 16
 """Of one GPU that are told apart."""
 MAX_FOREIGN_TEXT: Final = 64

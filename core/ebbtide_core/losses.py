@@ -20,7 +20,7 @@ def stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]
     """End every attempt that computes on the GPU of ``event``, or is to come back to it, if it is gone."""
     if not event.gone:
         return
-    for job in list(state.jobs_on(state.books.nodes[event.node])):
+    for job in list(state.jobs_on(state.nodes[event.node])):
         if _computes(job) and event.gpu in _gpus_on(job, event.node):
             yield _stop(job, event.node, event.gpu, event.reason)
 
@@ -31,7 +31,7 @@ def stop_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[e.Eve
     One that has none at all has no driver to ask at the moment, which says nothing of its GPUs.
     """
     present = {facts.gpu for facts in event.gpus}
-    for job in list(state.jobs_on(state.books.nodes[event.node])) if present else ():
+    for job in list(state.jobs_on(state.nodes[event.node])) if present else ():
         missing = [gpu for gpu in _gpus_on(job, event.node) if gpu not in present]
         if missing and _computes(job) and AttemptRef(job.id, len(job.attempts)) in event.known:
             yield _stop(job, event.node, missing[0], "its node does not have it any more")

@@ -45,7 +45,7 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
     if not peaks or job.gpu_mem_bytes or not 0 < job.gpus_min < WHOLE:
         return None
     runs = "its last run" if len(peaks) == 1 else f"its last {len(peaks)} runs"
-    needed = _most_of_one(state, request_for(max(peaks)))
+    needed = _most_of_one(state, job, request_for(max(peaks)))
     return e.GpuMemoryChanged(job.id, needed, job.gpus_min, job.gpus_max, f"from {runs}")
 
 
@@ -78,7 +78,7 @@ def after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.Gp
     to any other GPU (it is swapped). On a whole GPU nobody is overrun.
     """
     needed = request_for(event.used_bytes)
-    alone = needed >= state.books.most.gpu_mem_bytes or job.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
+    alone = needed >= _largest(state, job) or job.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
     reason = f"it used {gib(event.used_bytes)} in attempt {event.attempt}"
     return _changed(state, job, needed, reason, alone)
 
@@ -118,29 +118,36 @@ def changed(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
     if job.claiming:
         state.unplan(job)
     if job.queued is not None:  # the queue groups by what is needed
-        state.queue.remove(job.queued, job)
+        state.pools[job.pool].queue.remove(job.queued, job)
         job.queued = None
     if (job.gpus_min, job.gpus_max) != (event.gpus_min, event.gpus_max):
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
+        if job.ticket is not None:
+            job.ticket.ask(event.gpus_max)
     job.gpu_mem_bytes, job.gpu_mem_from = event.mem_bytes, event.reason
 
 
 def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """Fold: a swapped attempt, which left its GPU because it overran it, comes back to all of that GPU only."""
     [piece] = attempt.allocation.nodes
-    gpus = state.books.nodes[piece.node].gpus
+    gpus = state.nodes[piece.node].gpus
     slices = tuple(GpuSlice(held.gpu, WHOLE, gpus[held.gpu].mem_bytes) for held in piece.gpus)
     attempt.allocation = job.own_room = Allocation((replace(piece, gpus=slices),))
 
 
 def _changed(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:
     low, high = (max(job.gpus_min, WHOLE), max(job.gpus_max, WHOLE)) if alone else (job.gpus_min, job.gpus_max)
-    return e.GpuMemoryChanged(job.id, _most_of_one(state, max(needed, job.gpu_mem_bytes)), low, high, reason)
+    return e.GpuMemoryChanged(job.id, _most_of_one(state, job, max(needed, job.gpu_mem_bytes)), low, high, reason)
 
 
-def _most_of_one(state: ClusterState, needed: int) -> int:
-    """``needed``, or what the largest GPU has if that is less: nobody can have more."""
-    return min(needed, state.books.most.gpu_mem_bytes or needed)
+def _most_of_one(state: ClusterState, job: Job, needed: int) -> int:
+    """``needed``, or what the largest GPU that it can get has if that is less: nobody can have more."""
+    return min(needed, _largest(state, job) or needed)
+
+
+def _largest(state: ClusterState, job: Job) -> int:
+    """The memory of the largest GPU of its pool."""
+    return state.pools[job.pool].books.most.gpu_mem_bytes
 
 
 def _given(attempt: Attempt) -> int:

@@ -1,6 +1,6 @@
 """The nouns: identifiers, states, and what an allocation is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from fractions import Fraction
@@ -131,6 +131,9 @@ class StopCause(Enum):
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
     UNUSED = "unused"
+    MOVED = "moved to another pool"
+    DRAINED = "node drained"
+    REQUEUED = "requeued"
 
     @property
     def final(self) -> bool:
@@ -160,6 +163,7 @@ class RefusalCause(Enum):
     BAD_JOB = "bad job"
     NO_CHECKPOINT = "no checkpoint"
     NOT_MOVED = "checkpoint not moved"
+    NO_PATH = "no such path"
 
 
 class Checkpointed(Enum):
@@ -247,7 +251,7 @@ class ForeignProcess:
 class GpuFacts:
     """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
 
-    With ``mps``, jobs that share it compute through an MPS server.
+    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
     """
 
     gpu: GpuId
@@ -260,6 +264,7 @@ class GpuFacts:
     parent: GpuId | None = None
     links: tuple[GpuLink, ...] = ()
     mps: bool = False
+    compute_capability: str = ""
 
 
 @frozen
@@ -274,6 +279,17 @@ class Sharing:
 
 
 @frozen
+class Drain:
+    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.node_events.NodeDrained` for the rest."""
+
+    since: float
+    user: str
+    reason: str
+    deadline: float | None
+    force: bool
+
+
+@frozen
 class AttemptRef:
     """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 
@@ -283,11 +299,17 @@ class AttemptRef:
 
 @frozen
 class Progress:
-    """How far a job has come, in its own steps."""
+    """How far a job has come, in its own steps.
+
+    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
+    which may name the loss.
+    """
 
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
 
 
 @frozen

@@ -5,6 +5,8 @@ An attempt leaves them below the checkpoint root of its node, and nodes that sha
 that has it. If that fails, the job waits for the nodes that have it, as it does without.
 """
 
+from collections.abc import Mapping
+
 from ebbtide_core.books import Books, Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobId, NodeId
@@ -26,18 +28,18 @@ def sees_checkpoint(job: Job, node: Node) -> bool:
     return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id
 
 
-def keepers(job: Job, books: Books) -> list[Node]:
-    """The nodes that have its checkpoints, reachable or not, by name; none if no attempt of it ever ran."""
+def keepers(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
+    """Those of ``nodes`` that have its checkpoints, reachable or not, by name; none if no attempt of it ever ran."""
     root = job.checkpoint_root_id
-    nodes = [node for node in books.nodes.values() if root and node.facts.checkpoint_root_id == root]
-    return sorted(nodes, key=lambda node: node.id)
+    found = [node for node in nodes.values() if root and node.facts.checkpoint_root_id == root]
+    return sorted(found, key=lambda node: node.id)
 
 
-def source(job: Job, node: NodeId, books: Books) -> NodeId | None:
-    """From which node ``node`` has to get its checkpoint before it starts there; None if it sees it."""
-    if sees_checkpoint(job, books.nodes[node]):
+def source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | None:
+    """From which of ``nodes`` ``node`` has to get its checkpoint before it starts there; None if it sees it."""
+    if sees_checkpoint(job, nodes[node]):
         return None
-    found = sorted(keepers(job, books), key=lambda keeper: not keeper.usable)
+    found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.reachable)
     return found[0].id if found else None
 
 
@@ -47,4 +49,4 @@ def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId)
     live = job.live if job is not None else None
     if job is None or live is None or live.number != attempt or live.started is not None:
         return None
-    return source(job, node, state.books) if live.allocation.node_ids[0] == node else None
+    return source(job, node, state.nodes) if live.allocation.node_ids[0] == node else None

@@ -2,12 +2,14 @@
 
 from ebbtide_core import events as e
 from ebbtide_core import unused
+from ebbtide_core.edits import changed
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
-from ebbtide_core.model import WHOLE, NodeId
+from ebbtide_core.model import WHOLE, NodeId, gpus
 from ebbtide_core.outcome import describe_exit
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.settings import DEFAULT_POOL
 
 
 def narrate(event: Event) -> str:
@@ -23,10 +25,21 @@ def _about_cluster(event: Event) -> str:
             return "the cluster is going down: every attempt is asked to stop"
         case e.Unquiesced():
             return "jobs may start again"
-        case e.NodeRegistered():
-            return f"registered with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs"
         case e.SchedulingDue():
             return "time to look at everything again"
+        case _:
+            return _about_node(event)
+
+
+def _about_node(event: Event) -> str:
+    match event:
+        case e.NodeRegistered():
+            pool = "" if event.pool == DEFAULT_POOL else f" in pool {event.pool}"
+            return f"registered{pool} with {count_text_of(len(event.gpus))}, {event.cpus:g} CPUs{_marks(event)}"
+        case e.NodeDrained():
+            return f"taken out of service{_by(event.user)}{f': {event.reason}' if event.reason else ''}"
+        case e.NodeResumed():
+            return f"put into service again{_by(event.user)}"
         case e.NodeDisconnected():
             return "its connection broke; it may be back in a moment"
         case e.NodeLost():
@@ -44,10 +57,7 @@ def _about_cluster(event: Event) -> str:
 def _about_job(event: e.JobEvent) -> str:
     match event:
         case e.JobSubmitted():
-            kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
-            nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
-            nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
-            return f"submitted by {event.user}: {kind}, {count_range(event.spec.gpus_min, event.spec.gpus_max)}{nodes}"
+            return _about_submit(event)
         case e.SuspendRequested():
             return "user asked to suspend it"
         case e.ResumeRequested():
@@ -56,23 +66,77 @@ def _about_job(event: e.JobEvent) -> str:
             return f"user asked for {count_range(event.gpus_min, event.gpus_max)}"
         case e.DrillRequested():
             return "user asked for a drill: to step aside and come back at once"
-        case e.JobChanged():
-            return f"{_changes(event)}{f' by {event.user}' if event.user else ''}"
+        case e.JobChanged() | e.JobMoved():
+            return f"{_changes(event)}{_by(event.user)}"
         case e.CancelRequested():
-            return f"user asked to cancel it{' at once' if event.now else ''}"
-        case e.HoldRequested():
-            return "held by user"
-        case e.ReleaseRequested():
-            return "released by user"
-        case e.JobHeld():
+            return f"user asked to cancel it{' at once' if event.now else ''}{_until_then(event.waited)}"
+        case e.RungReached():
+            value = "no number" if event.value is None else f"{event.value:.6g}"
+            return f"reached the rung at {event.steps} steps with {value}"
+        case e.JobHeld() | e.DependencyFailed() | e.TaskPromoted() | e.TaskStopped():
             return event.reason
+        case e.HoldRequested() | e.ReleaseRequested() | e.RequeueRequested() | e.JobRequeued() | e.ArrayChanged():
+            return _about_queue(event)
         case e.JobRetired():
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
 
 
-def _changes(event: e.JobChanged) -> str:
+def _about_submit(event: e.JobSubmitted) -> str:
+    kind = "trial-and-error" if event.spec.job_class.value == "te" else "best-effort"
+    nodes = f" on {event.spec.nodes} nodes" if event.spec.nodes > 1 else ""
+    nodes = f" on {event.spec.max_nodes} nodes or fewer" if event.spec.spread else nodes
+    again = f", again after job {event.again_of}" if event.again_of is not None else ""
+    size = count_range(event.spec.gpus_min, event.spec.gpus_max)
+    return f"submitted by {event.user}: {kind}, {size}{nodes}{_gates(event)}{again}"
+
+
+def _about_queue(
+    event: e.HoldRequested | e.ReleaseRequested | e.RequeueRequested | e.JobRequeued | e.ArrayChanged,
+) -> str:
+    match event:
+        case e.HoldRequested():
+            return "held by user"
+        case e.ReleaseRequested():
+            return "released by user"
+        case e.RequeueRequested():
+            return "user asked for it to go back to the queue"
+        case e.JobRequeued():
+            return f"submitted again, as job {event.again_as}"
+        case e.ArrayChanged():
+            return f"{_limits(event)}{_by(event.user)}"
+
+
+def _gates(event: e.JobSubmitted) -> str:
+    """What it was told to wait for."""
+    task, spec = event.task, event.spec
+    array = f", task {task.index} of array {task.array}" if task is not None else ""
+    return array + "".join(f", after {dependency}" for dependency in spec.after)
+
+
+def _limits(event: e.ArrayChanged) -> str:
+    old, new = gpus(event.old_slots), gpus(event.max_slots)
+    changes = (("jobs", event.old_concurrent, event.max_concurrent), ("GPUs", old, new))
+    words = [
+        f"{what} at a time {before or 'all'} → {after or 'all'}" for what, before, after in changes if before != after
+    ]
+    return ", ".join(words) or "nothing changed"
+
+
+def _by(user: str) -> str:
+    return f" by {user}" if user else ""
+
+
+def _marks(event: e.NodeRegistered) -> str:
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(event.labels.items()))
+    taints = f", tainted {', '.join(event.taints)}" if event.taints else ""
+    return f"{f', {labels}' if labels else ''}{taints}"
+
+
+def _changes(event: e.JobChanged | e.JobMoved) -> str:
+    if isinstance(event, e.JobMoved):
+        return f"pool {event.old_pool} → {event.pool}"
     changes = (("priority", event.old_priority, event.priority), ("weight", event.old_weight, event.weight))
     words = [f"{what} {old:g} → {new:g}" for what, old, new in changes if old != new]
     return ", ".join(words) or "nothing changed"
@@ -83,11 +147,13 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptPlaced():
             # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
             _, semicolon, more = event.reason.partition(";")
-            return f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+            return placed + _until_then(event.waited)
         case e.AttemptStarted():
             came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
             again = " again" if event.swaps else ""
-            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}"
+            edited = f"; {changed(event.edited)}" if event.edited else ""
+            return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}{edited}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
         case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():
@@ -108,11 +174,16 @@ def _about_attempt(event: Event) -> str:
         case e.AttemptRefused():
             return f"attempt {event.attempt} was not started{_on(event.node)}: {event.reason}"
         case e.RoomClaimed():
-            return f"{where(event.allocation)} kept for it: {event.reason}"
+            return f"{where(event.allocation)} kept for it: {event.reason}{_until_then(event.waited)}"
         case e.ClaimDropped():
             return f"gave up the room kept for it: {event.reason}"
         case _:
             return _about_swap(event)
+
+
+def _until_then(waited: str) -> str:
+    """Why it had waited, if it had to."""
+    return f" (until then: {waited})" if waited else ""
 
 
 def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
@@ -144,11 +215,13 @@ def _about_swap(event: Event) -> str:
         case e.AttemptSwapped():
             return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
         case e.ReturnRequested():
-            return f"attempt {event.attempt} is {event.reason}"
+            return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
         case e.SessionUnused():
             return unused.why(event)
+        case e.NodeExcluded():
+            return f"not to run on node {event.node} any more: {event.reason}"
         case _:
             return type(event).__name__
 

@@ -1,19 +1,15 @@
 """Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
-from itertools import chain, filterfalse, islice
-from typing import Final
 
 from ebbtide_core.books import Books, Node, Room
+from ebbtide_core.eligible import Domain, domain_of, domains, largest
 from ebbtide_core.job import Job
-from ebbtide_core.linking import Topology
-from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, NodeAllocation, NodeId, SuspendMode
+from ebbtide_core.model import WHOLE, Allocation, GpuId, NodeAllocation, NodeId
 from ebbtide_core.moving import reads_checkpoint
+from ebbtide_core.picking import left_over, pick
+from ebbtide_core.settings import Fitting
 from ebbtide_core.use import Use
-
-CONTEXT_BYTES: Final = 600 * 2**20
-"""What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
 
 
 class Trial:
@@ -26,9 +22,12 @@ class Trial:
         self.nodes = books.usable
         self._books = books
         self._room: Room = books.room
+        self._emptiest_best = books.fitting is Fitting.WORST
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, Use] = {}
+        self._domain: Domain | None = None
+        """Where the search under way may look; its nodes are ``nodes`` then."""
 
     @property
     def idle(self) -> int:
@@ -93,7 +92,7 @@ class Trial:
         if job.spec.nodes > 1:
             return True
         share = job.gpus_min if share is None else share
-        return share > WHOLE and job.spec.max_nodes > 1 and share > self._books.largest * WHOLE
+        return share > WHOLE and job.spec.max_nodes > 1 and share > largest(job, self._books) * WHOLE
 
     def find(
         self,
@@ -107,17 +106,19 @@ class Trial:
         """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
 
         Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
-        fullest node (best fit), but those that can grow to the emptiest, unless the ``fullest`` is asked for. A gang,
+        fullest node (best fit), but to the emptiest those that can grow, and any in a pool that fits so (worst fit),
+        unless the ``fullest`` is asked for. Shares of GPUs go where least is left of one. A gang,
         which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; so does a job
         that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
         """
         self._enter()
         if (own := job.own_room) is not None:
             return self._own(job, own, nodes, free_now)
-        if job.spec.nodes > 1:
-            return self._spread(job, share, nodes, free_now)
-        if share > WHOLE and self.is_gang(job, share):
-            return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
+        picky = (job.choosy or self._books.picky) and self._domain is None
+        if picky and (among := domains(job, self._books, share)) is not None:
+            return self._find_among(among, job, share, nodes, free_now, fullest)
+        if job.spec.nodes > 1 or (share > WHOLE and self.is_gang(job, share)):
+            return self._on_several(job, share, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
         for id in self._candidates(job, share, fullest) if nodes is None else nodes:
@@ -138,6 +139,33 @@ class Trial:
             if several is not None:
                 return several
         return None if later is None or free_now else Allocation((later,))
+
+    def _find_among(
+        self,
+        among: tuple[Domain, ...],
+        job: Job,
+        share: int,
+        nodes: Iterable[NodeId] | None,
+        free_now: bool,
+        fullest: bool,
+    ) -> Allocation | None:
+        """As `find`, within one of the domains; what is free now in any of them comes first."""
+        everywhere, nodes = self.nodes, None if nodes is None else tuple(nodes)
+        try:
+            for now in (True, False) if len(among) > 1 and not free_now else (free_now,):
+                for self._domain in among:
+                    self.nodes = self._domain.nodes
+                    room = self.find(job, share, nodes, free_now=now, fullest=fullest)
+                    if room is not None:
+                        return room
+        finally:
+            self.nodes, self._domain = everywhere, None
+        return None
+
+    def _on_several(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        if job.spec.nodes > 1:
+            return self._spread(job, share, nodes, free_now)
+        return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
 
     def _own(self, job: Job, own: Allocation, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
         """``own``, the only room for ``job``, if nobody else has it here."""
@@ -165,14 +193,25 @@ class Trial:
         They come from its own nodes, and from others only if ``share`` is more than any node has.
         """
         self._enter()
+        if not (job.choosy or self._books.picky):
+            return self._grown(job, allocation, share)
+        if (domain := domain_of(job, allocation, self._books)) is None:
+            return None
+        everywhere, self.nodes, self._domain = self.nodes, domain.nodes, domain
+        try:
+            return self._grown(job, allocation, share)
+        finally:
+            self.nodes, self._domain = everywhere, None
+
+    def _grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
         pieces, left = [], (share - allocation.share) // WHOLE
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
-            use, own_gpus = self.use(piece.node), [gpu.gpu for gpu in piece.gpus]
+            use, own_gpus = self._seen(node), [gpu.gpu for gpu in piece.gpus]
             if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
                 return None
             more = min(left, node.idle_together(use))
-            extra = _pick(job, more * WHOLE, node, use, own_gpus)
+            extra = pick(job, more * WHOLE, node, use, own_gpus)
             if extra:
                 piece = NodeAllocation(piece.node, piece.gpus + extra, piece.cpus, piece.mem_bytes)
                 left -= more
@@ -192,13 +231,21 @@ class Trial:
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
 
+    def idle_beside(self, job: Job, allocation: Allocation) -> int:
+        """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
+        domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        if domain is None:
+            return sum(self.nodes[id].idle(self.use(id)) for id in allocation.node_ids)
+        nodes = [self.nodes[id] for id in allocation.node_ids]
+        return sum(node.idle(self.use(node.id).without(domain.barred.get(node.id, ()))) for node in nodes)
+
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
         idle = self._room.idle
         if 0 < share < WHOLE:
             yield from self._by_least_left(job, share)
         first = max(1, share // WHOLE) if share else 0
-        for count in sorted(idle, reverse=job.gpus_max > share and not fullest):
+        for count in sorted(idle, reverse=(job.gpus_max > share or self._emptiest_best) and not fullest):
             if count >= first:
                 yield from idle[count]
         if 0 < share < WHOLE and self._books.beside:
@@ -209,9 +256,11 @@ class Trial:
         fits: dict[NodeId, float] = {}
         most = WHOLE - share  # may be in use of a GPU: most that are shared are full, and need no closer look
         for id in self._room.shared:
+            if (node := self.nodes.get(id)) is None:
+                continue
             use = self.use(id)
             gpus = [gpu for gpu, used in use.shares.items() if used <= most]
-            slices = [whole for gpu in gpus if (whole := self.nodes[id].slices.get(gpu)) is not None]
+            slices = [whole for gpu in gpus if (whole := node.slices.get(gpu)) is not None]
             left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
             if left:
                 fits[id] = min(left)
@@ -220,7 +269,7 @@ class Trial:
     def _on_node(
         self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
     ) -> NodeAllocation | None:
-        """Room for ``job`` there; ``beside``: as for `_pick`."""
+        """Room for ``job`` there; ``beside``: as for `pick`."""
         use, spec = self._use.get(node.id) or node.promised, job.spec
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
@@ -230,8 +279,16 @@ class Trial:
             return None
         if self._books.apart is not None and 0 < share < WHOLE:
             use = use.without(self._books.apart.gpus(job.id, node))
-        slices = _pick(job, share, node, use, beside)
+        if self._domain is not None and (barred := self._domain.barred.get(node.id)) is not None:
+            use = use.without(barred)
+        slices = pick(job, share, node, use, beside)
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
+
+    def _seen(self, node: Node) -> Use:
+        """What is in use on ``node``, as a job sees it that may not have all of its GPUs."""
+        barred = None if self._domain is None else self._domain.barred.get(node.id)
+        use = self._use.get(node.id) or node.promised
+        return use if barred is None else use.without(barred)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
         """Whether nobody else holds any of ``piece``, for which there is room in this trial."""
@@ -307,130 +364,11 @@ class Trial:
             if count == 0:
                 return
             for id in idle[count]:
-                if wanted is None or id in wanted:
-                    if not sliced or id not in sliced:
-                        yield known[id], count
-                    elif together := sliced[id].idle_together(self.use(id)):
-                        yield sliced[id], together
-
-
-def _pick(
-    job: Job, share: int, node: Node, use: Use, beside: Collection[GpuId] | None = None
-) -> tuple[GpuSlice, ...] | None:
-    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
-
-    ``beside`` are those of them that it has there anyway; none, and not None, if all that it has are on other nodes.
-    """
-    if share == 0:
-        return ()
-    if share < WHOLE:
-        return _pick_shared(job, share, node, use)
-    count, memory = share // WHOLE, job.gpu_mem_bytes
-    if node.topology is not None:
-        return _pick_linked(job, count, node, node.topology, use, beside)
-    if node.held is use and not (job.attempts or memory or use.whole or use.shares):
-        return node.entire.gpus[:count] if count <= len(node.slices) else None
-    own = _own_gpus(job)
-    if not own:
-        free = tuple(islice(_idle(node, memory, use, node.held), count))
-        if len(free) == count:
-            return free
-    # Its own first, then those that nobody holds any more, then those that are being freed.
-    idle = list(_idle(node, memory, use))
-    chosen = {piece.gpu: piece for piece in idle if piece.gpu in own}
-    for piece in chain(_idle(node, memory, use, node.held), idle):
-        if len(chosen) >= count:
-            break
-        chosen[piece.gpu] = piece
-    if len(chosen) < count:
-        return None
-    ids = set(islice(chosen, count))
-    return tuple(piece for piece in idle if piece.gpu in ids)
-
-
-def _pick_linked(
-    job: Job, count: int, node: Node, topology: Topology, use: Use, beside: Collection[GpuId] | None
-) -> tuple[GpuSlice, ...] | None:
-    """As `_pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
-    alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
-    idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
-    own = idle.keys() & _own_gpus(job)
-    now = idle.keys() & {piece.gpu for piece in _idle(node, memory, use, node.held)}
-    chosen: frozenset[GpuId] = frozenset()
-    for pool in (own, now, idle.keys()):
-        rest = pool - chosen
-        if len(chosen) + len(rest) < count:
-            chosen |= rest
-            continue
-        more = topology.choose(rest, count - len(chosen), idle.keys(), chosen | set(beside or ()))
-        return tuple(piece for id, piece in idle.items() if id in chosen or id in more)
-    return None
-
-
-def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
-    """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
-    ids: Iterator[GpuId] = iter(node.slices)
-    for use in uses:
-        for taken in (use.whole, use.shares):
-            if taken:
-                ids = filterfalse(taken.__contains__, ids)
-    pieces = map(node.slices.__getitem__, ids)
-    return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
-
-
-def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
-    """What ``job`` gets of the memory of a GPU of which it gets ``share``, in bytes.
-
-    That is its share of it. If its submitter named what its data need, it is that and `CONTEXT_BYTES`; what was
-    measured since has that inside.
-    """
-    needed = job.gpu_mem_bytes
-    if not needed:
-        return whole.mem_bytes * share // WHOLE
-    if needed != job.spec.gpu_mem_bytes:
-        return needed
-    return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
-
-
-def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use) -> float | None:
-    """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
-
-    The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
-    relative to the whole GPU, added up.
-    """
-    share_left = WHOLE - use.share(whole.gpu) - share
-    memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
-    if share_left < 0 or memory_left < 0:
-        return None
-    return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
-
-
-def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
-    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
-
-    Those with processes of no job come last, where they are offered at all.
-    """
-    best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
-    own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
-    for offers in (node.slices, node.beside):
-        for id, offered in offers.items():
-            if swaps and node.gpus[id].mps and use.share(id):
-                continue  # the driver swaps nobody out from under an MPS server
-            whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
-            if (left := left_over(job, share, whole, offered, use)) is None:
-                continue
-            leaving = node.held.share(id) + share > WHOLE
-            cost = (leaving and id not in own, id not in own, left)
-            if best is None or cost < best[0]:
-                best = cost, GpuSlice(id, share, memory_of(job, share, whole))
-        if best is not None:
-            return (best[1],)
-    return None
-
-
-def _own_gpus(job: Job) -> frozenset[GpuId]:
-    holding = job.holding
-    return frozenset(holding.allocation.gpu_ids) if holding is not None else frozenset()
+                if (wanted is None or id in wanted) and (node := known.get(id)) is not None:
+                    if not (sliced and id in sliced) and (self._domain is None or id not in self._domain.barred):
+                        yield node, count
+                    elif together := node.idle_together(self._seen(node)):
+                        yield node, together
 
 
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
@@ -442,24 +380,3 @@ def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
 
 def _sees(node: Node, root: str | None) -> bool:
     return root is None or node.facts.checkpoint_root_id == root
-
-
-def could_spread(job: Job, books: Books) -> bool:
-    """Whether ``job`` would fit on as many nodes as it wants, with one checkpoint root, if nobody else ran there."""
-    each = job.gpus_min // job.spec.nodes // WHOLE
-    roots = [
-        node.facts.checkpoint_root_id
-        for node in books.usable.values()
-        if len(node.slices) >= each and reads_checkpoint(job, node, books)
-    ]
-    return any(roots.count(root) >= job.spec.nodes for root in set(roots))
-
-
-def could_combine(job: Job, books: Books) -> bool:
-    """Whether as many nodes as ``job`` may have, with one checkpoint root, have enough if nobody else ran there."""
-    counts: dict[str, list[int]] = {}
-    for node in books.usable.values():
-        if reads_checkpoint(job, node, books):
-            counts.setdefault(node.facts.checkpoint_root_id, []).append(len(node.slices))
-    largest = max((sum(sorted(group)[-job.spec.max_nodes :]) for group in counts.values()), default=0)
-    return job.gpus_min <= largest * WHOLE

@@ -64,7 +64,7 @@ def company(state: ClusterState, job: Job) -> Company:
     if allocation.share % WHOLE == 0:
         return NOBODY
     own, [piece] = set(allocation.gpu_ids), allocation.nodes
-    others = [other for other in state.jobs_on(state.books.nodes[piece.node]) if other is not job and not other.off_gpu]
+    others = [other for other in state.jobs_on(state.nodes[piece.node]) if other is not job and not other.off_gpu]
     return frozenset(ref(other) for other in others if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids))
 
 
@@ -117,7 +117,7 @@ def setting_of(state: ClusterState, attempt: Attempt, alone: bool) -> Setting:
     """What the attempt runs on."""
     allocation = attempt.allocation
     first = allocation.nodes[0]
-    facts = state.books.nodes[first.node].gpus.get(first.gpus[0].gpu) if first.gpus else None
+    facts = state.nodes[first.node].gpus.get(first.gpus[0].gpu) if first.gpus else None
     return Setting(allocation.share, len(allocation.nodes), facts.model if facts is not None else "", alone)
 
 

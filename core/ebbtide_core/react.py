@@ -4,8 +4,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from ebbtide_core import (
+    belonging,
+    gang,
+    interference,
+    limits,
+    losses,
+    memory,
+    moving,
+    nodes,
+    rates,
+    requeuing,
+    sweeping,
+    unused,
+)
 from ebbtide_core import events as e
-from ebbtide_core import gang, interference, limits, losses, memory, moving, rates, unused
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
@@ -33,6 +46,8 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
 def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     job = state.jobs[event.job]
     yield from _work_resumed(job, event)
+    if job.spec.asha is not None:
+        yield from sweeping.at_rung(state, event)
     if (meter := job.attempts[-1].meter) is not None and meter.fresh:
         yield from rates.news(state, job)
         yield from interference.taken_apart(state, job)
@@ -53,6 +68,11 @@ def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
         if job.running or job.off_gpu or (event.kill and job.live is not None):
             grace_s = 0.0 if event.kill else job.spec.grace_s
             yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
+
+
+def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:
+    yield from nodes.lacks(state, event)
+    yield from _after_end(state, event)
 
 
 def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
@@ -107,7 +127,7 @@ def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
 
 def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event]:
     """Attempts that the node no longer has are over: it looked for their processes, or it was rebooted."""
-    node = state.books.nodes[event.node]
+    node = state.nodes[event.node]
     for job in state.jobs_on(node):
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) in event.known:
@@ -125,13 +145,16 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
     e.SuspendRequested: _suspend,
     e.DrillRequested: _drill,
+    e.JobMoved: belonging.step_aside,
+    e.RequeueRequested: requeuing.step_aside,
     e.ProgressReported: _progressed,
+    e.RungReached: sweeping.pause_or_go_on,
     e.MemoryOverran: _overran,
     e.SessionUnused: _unused,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,
-    e.AttemptRefused: _after_end,
+    e.AttemptRefused: _after_refusal,
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
 }
@@ -162,8 +185,8 @@ def _launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Laun
         # The user has changed the range since: the node is told what the attempt really has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
-    address = state.books.nodes[first].facts.address if attempt.members else ""
-    source = moving.source(job, first, state.books) if job.checkpoint_root_id and first in nodes else None
+    address = state.nodes[first].facts.address if attempt.members else ""
+    source = moving.source(job, first, state.nodes) if job.checkpoint_root_id and first in nodes else None
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port, source)
 
 
@@ -194,7 +217,7 @@ def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.Att
 
 def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command]:
     """Repeat every order that the node may not have received."""
-    for job in state.jobs_on(state.books.nodes[event.node]):
+    for job in state.jobs_on(state.nodes[event.node]):
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) not in event.known:
             if _never_arrived(attempt, event.node):

@@ -7,6 +7,7 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 from collections.abc import Iterable, Iterator
 
 from ebbtide_core import moving
+from ebbtide_core.eligible import allows
 from ebbtide_core.events import (
     AttemptPlaced,
     ClaimDropped,
@@ -16,34 +17,34 @@ from ebbtide_core.events import (
     RoomClaimed,
     StopRequested,
 )
-from ebbtide_core.job import Job
+from ebbtide_core.job import ITS_TURN, Job
 from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.pools import PoolState
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.snapshot import Eviction, Placement, Plan
-from ebbtide_core.state import ClusterState
 
 
-def settle_claims(state: ClusterState) -> Iterator[Event]:
+def settle_claims(pool: PoolState) -> Iterator[Event]:
     """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
-    roomier, state.roomier = state.roomier, set()
-    for job in list(state.claims.values()):
+    roomier, pool.roomier = pool.roomier, set()
+    for job in list(pool.claims.values()):
         planned = job.planned
-        if planned is None or not _exists(state, planned):
+        if planned is None or not _exists(pool, planned) or not allows(job, pool.books, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
-        elif roomier and job.waiting and (room := _free_room(state, job, planned, roomier)) is not None:
-            yield _start(state, job, room, _stays_sticky(job))
+        elif roomier and job.waiting and (room := _free_room(pool, job, planned, roomier)) is not None:
+            yield _start(pool, job, room, _stays_sticky(job))
 
 
-def reconcile(state: ClusterState, plan: Plan) -> Iterator[Event]:
-    """The decisions that lead from the state to ``plan``."""
+def reconcile(pool: PoolState, plan: Plan) -> Iterator[Event]:
+    """The decisions that lead from the pool's state to ``plan``."""
     for id, eviction in plan.evictions.items():
-        yield from _evict(state.jobs[id], eviction)
+        yield from _evict(pool.jobs[id], eviction)
     for id, reason in plan.holds.items():
         yield JobHeld(id, HeldBy.SYSTEM, reason)
-    for id, placement in _room_givers_first(state, plan):
-        yield from _place(state, state.jobs[id], placement)
+    for id, placement in _room_givers_first(pool, plan):
+        yield from _place(pool, pool.jobs[id], placement)
 
 
 def stop(job: Job, cause: StopCause, reason: str, for_job: JobId | None = None, grace_s: float | None = None) -> Event:
@@ -61,13 +62,13 @@ def _evict(job: Job, eviction: Eviction) -> Iterator[Event]:
         yield ClaimDropped(job.id, eviction.reason)
 
 
-def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId, Placement]]:
+def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Placement]]:
     """Those that shrink, then those that start, then those that grow: the order in which room appears."""
     if len(plan.placements) <= 1:  # as nearly always
         return plan.placements.items()
 
     def gain(item: tuple[JobId, Placement]) -> int:
-        planned = state.jobs[item[0]].planned
+        planned = pool.jobs[item[0]].planned
         if planned is None:
             return 0
         return 1 if item[1].allocation.share > planned.share else -1
@@ -75,15 +76,17 @@ def _room_givers_first(state: ClusterState, plan: Plan) -> Iterable[tuple[JobId,
     return sorted(plan.placements.items(), key=gain)
 
 
-def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Event]:
+def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
-    if state.books.apart is not None and state.apart.forbid(job, wanted, state.books.nodes):
-        return  # two who are kept apart were placed in the same pass; the next one knows better
-    if job.planned is None and job.waiting and state.books.open(wanted):
-        yield _start(state, job, wanted, placement.sticky)
+    if not allows(job, pool.books, wanted):
         return
-    if wanted == job.planned or not _fits_instead(state, job, wanted):
+    if pool.books.apart is not None and pool.apart.forbid(job, wanted, pool.books.nodes):
+        return  # two who are kept apart were placed in the same pass; the next one knows better
+    if job.planned is None and job.waiting and pool.books.open(wanted):
+        yield _start(pool, job, wanted, placement.sticky)
+        return
+    if wanted == job.planned or not _fits_instead(pool, job, wanted):
         return
     if job.running and job.held_by is not None:
         return  # it would step aside, and not come back
@@ -95,29 +98,37 @@ def _place(state: ClusterState, job: Job, placement: Placement) -> Iterator[Even
         yield RoomClaimed(job.id, wanted, reason)
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
-    elif job.waiting and state.books.free_now(wanted):
-        yield _start(state, job, wanted, placement.sticky)
+    elif job.waiting and pool.books.free_now(wanted):
+        yield _start(pool, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
-        yield RoomClaimed(job.id, wanted, placement.reason)
+        yield RoomClaimed(job.id, wanted, placement.reason, _waited(job))
 
 
-def _start(state: ClusterState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
+def _start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
-    if job.checkpoint_root_id and (source := moving.source(job, allocation.node_ids[0], state.books)) is not None:
+    if (
+        job.checkpoint_root_id
+        and (source := moving.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
+    ):
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:
-        reserved_s, known = next_reservation(state.history.run_times(job), job.ran_s)
+        reserved_s, known = next_reservation(pool.history.run_times(job), job.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
     if job.own_room is not None:
         reason = reason.replace("starting on", "coming back to", 1)
-        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s)
-    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s)
+        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s, _waited(job))
+    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s, _waited(job))
 
 
-def _fits_instead(state: ClusterState, job: Job, wanted: Allocation) -> bool:
+def _waited(job: Job) -> str:
+    """For what it has waited until now, if more can be said than that it was not its turn."""
+    return "" if job.reason is ITS_TURN else job.reason
+
+
+def _fits_instead(pool: PoolState, job: Job, wanted: Allocation) -> bool:
     """Whether nobody else has a promise on any of ``wanted``."""
-    usable = state.books.usable
+    usable = pool.books.usable
     own = {piece.node: piece for piece in job.planned.nodes} if job.planned is not None else {}
     return all(
         (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised, own.get(piece.node))
@@ -131,18 +142,18 @@ def _stays_sticky(job: Job) -> bool:
     return last is not None and last.sticky and last.stop is not None and last.stop.cause is StopCause.DRILLED
 
 
-def _exists(state: ClusterState, planned: Allocation) -> bool:
+def _exists(pool: PoolState, planned: Allocation) -> bool:
     """Whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
-        node = state.books.nodes.get(piece.node)
-        if node is None or node.lost or not all(node.offers(gpu) for gpu in piece.gpus):
+        node = pool.books.nodes.get(piece.node)
+        if node is None or node.lost or node.drain is not None or not all(node.offers(gpu) for gpu in piece.gpus):
             return False
     return True
 
 
-def _free_room(state: ClusterState, job: Job, planned: Allocation, roomier: set[NodeId]) -> Allocation | None:
+def _free_room(pool: PoolState, job: Job, planned: Allocation, roomier: set[NodeId]) -> Allocation | None:
     """The claimed room if it is free, else as much elsewhere that has become free."""
-    books = state.books
+    books = pool.books
     if books.free_now(planned):
         return planned
     trial = Trial(books)

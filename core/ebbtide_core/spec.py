@@ -7,21 +7,17 @@ from dataclasses import field
 from fractions import Fraction
 
 from ebbtide_core import limits
+from ebbtide_core.asha import Asha
+from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
+from ebbtide_core.spec_error import SpecError as SpecError
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-
-
-class SpecError(ValueError):
-    """A job that cannot be accepted: ``field`` is the option at fault, the message names the limit."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
 
 
 @frozen(kw_only=True)
@@ -37,7 +33,15 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
+    as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
+    ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
+    ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
+    ``pool`` is where it goes, empty: where jobs go that name none.
+    With ``asha`` a task is compared with the others of its array, and goes on while it is among the best.
+    It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
+    ``needs`` are of a node's kind, and of its GPUs'.
     ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
     """
 
@@ -70,6 +74,15 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    script: str = ""
+    python_env: str = ""
+    slurm: bool = False
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
+    needs: Needs = NO_NEEDS
+    after: tuple[Dependency, ...] = ()
+    begin_at: float = 0.0
+    asha: Asha | None = None
     kind: JobKind = JobKind.BATCH
     idle_limit_s: float | None = None
 
@@ -90,7 +103,10 @@ def validate(spec: JobSpec) -> None:
     _check_command(spec.command)
     _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
+    _check_text("script", spec.script, limits.MAX_SCRIPT_BYTES)
+    _check_scripts(spec.scripts)
     _check_text("--workdir", spec.workdir, limits.MAX_PATH_BYTES)
+    _check_text("--venv", spec.python_env, limits.MAX_PATH_BYTES)
     if not spec.workdir.startswith("/"):
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
     _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)
@@ -111,18 +127,30 @@ def validate(spec: JobSpec) -> None:
         _check_number("work", spec.work_s, 0, limits.MAX_WORK_S, "s")
     if spec.time_limit_s is not None:
         _check_number("--time", spec.time_limit_s, 1, limits.MAX_TIME_LIMIT_S, "s")
+    _check_number("--begin", spec.begin_at, 0, limits.MAX_BEGIN)
+    if len(spec.after) > limits.MAX_DEPENDENCIES:
+        raise SpecError("--after", f"{len(spec.after)} jobs are over the limit of {limits.MAX_DEPENDENCIES}")
+    if spec.asha is not None:
+        _check_asha(spec.asha, spec.suspend)
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
         )
-    if spec.kind is not JobKind.BATCH:
-        _check_kind(spec)
-    if spec.idle_limit_s is not None:
-        _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.needs is not NO_NEEDS:
+        check_needs(spec.needs, spec.gpus_max)
+    _check_kind(spec)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+
+
+def _check_asha(asha: Asha, suspend: SuspendMode) -> None:
+    if fault := asha.fault():
+        raise SpecError("--asha", fault)
+    _check_text("--asha metric", asha.metric, limits.MAX_METRIC_NAME)
+    if suspend is not SuspendMode.CHECKPOINT:
+        raise SpecError("--asha", f"pauses tasks, which need --suspend checkpoint for that, not {suspend.value}")
 
 
 def _check_swap(spec: JobSpec) -> None:
@@ -135,6 +163,10 @@ def _check_swap(spec: JobSpec) -> None:
 
 def _check_kind(spec: JobSpec) -> None:
     """A session is one process on one node, and what somebody types into it is in no checkpoint."""
+    if spec.idle_limit_s is not None:
+        _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.kind is JobKind.BATCH:
+        return
     if not spec.kind.is_session:
         return
     if spec.suspend is not SuspendMode.NONE:
@@ -213,6 +245,14 @@ def _check_env(env: Mapping[str, str]) -> None:
     total = sum(len(key) + len(value.encode()) + 2 for key, value in env.items())
     if total > limits.MAX_ENV_BYTES:
         raise SpecError("--env", f"{total} bytes in all are over the limit of {limits.MAX_ENV_BYTES}")
+
+
+def _check_scripts(scripts: Mapping[str, str]) -> None:
+    if len(scripts) > limits.MAX_SCRIPTS:
+        raise SpecError("scripts", f"{len(scripts)} are over the limit of {limits.MAX_SCRIPTS}")
+    for name, digest in scripts.items():
+        _check_text("scripts", name, limits.MAX_PATH_BYTES)
+        _check_text("scripts", digest, limits.MAX_NAME_LENGTH)
 
 
 def _check_text(field: str, text: str, limit: int | None) -> int:

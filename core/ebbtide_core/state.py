@@ -2,72 +2,100 @@
 
 import heapq
 from collections import deque
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
-from ebbtide_core.apart import Pairs
-from ebbtide_core.books import Books, Node
-from ebbtide_core.curves import Rates
+from ebbtide_core.arrays import Task
+from ebbtide_core.asha import Sweep
+from ebbtide_core.books import Node
+from ebbtide_core.gates import Gates, Ticket
 from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
-from ebbtide_core.model import FINISHED, Allocation, JobId, NodeId
-from ebbtide_core.queues import Queue
-from ebbtide_core.work import LINEAR, History, Script, Speedup, script_of
-
-
-class Ranking(Protocol):
-    """An index of its own that a policy wants kept up to date between its passes."""
-
-    def update(self, job: Job) -> None:
-        """``job`` changed; called after every event about it. Must be cheap, and idempotent."""
-        ...
+from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
+from ebbtide_core.pools import Common, PoolState
+from ebbtide_core.queues import Queue, by_arrival
+from ebbtide_core.settings import Settings
+from ebbtide_core.work import Script, Speedup
 
 
 class ClusterState:
-    """Jobs, nodes and the queue; changed only by `ebbtide_core.fold`.
+    """Jobs, nodes and pools; changed only by `ebbtide_core.fold`.
 
-    With ``trusting``, every job counts as one that has proved that it can suspend.
+    With ``trusting``, every job counts as one that has proved that it can suspend. ``queues`` are those of the pools
+    of ``settings``.
     """
 
-    def __init__(self, queue: Queue, speedup: Speedup = LINEAR, *, trusting: bool = False) -> None:
+    def __init__(
+        self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
+    ) -> None:
+        self.settings = settings
         self.trusting = trusting
-        self.jobs: dict[JobId, Job] = {}
+        self._common = common = Common(speedup)
+        self.jobs = common.jobs
+        self.nodes = common.nodes
+        """All of them, of whatever pool."""
+        self.problems = common.problems
+        self.pools = {name: PoolState(name, known, queues[name], common) for name, known in settings.pools.items()}
+        """By name; those that jobs or nodes are in though they are configured no more, too."""
+        for pool in self.pools.values() if len(self.pools) > 1 else ():
+            pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
         self.operations: dict[str, JobId] = {}
-        self.books = Books()
-        self.queue = queue
-        self.ranking: Ranking | None = None
         self.speedup = speedup
-        self.history = History()
-        self.rates = Rates()
-        self.apart = Pairs(self.jobs)
+        self.history = common.history
+        self.rates = common.rates
+        self.apart = common.apart
+        self.curve = common.curve
+        self.sweeps: dict[JobId, Sweep] = {}
+        """The arrays under successive halving that are not over (see `ebbtide_core.sweeping`)."""
+        self.sweeps_changed: set[JobId] = set()
+        self.gates = Gates(self.jobs, settings.quotas)
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
-        self.planned: dict[JobId, Job] = {}
-        """Those with room promised to them."""
-        self.claims: dict[JobId, Job] = {}
-        """Those of them for whom it is kept until an attempt can start there."""
-        self.came_back: dict[JobId, Job] = {}
-        """The unfinished jobs of which it was measured what a restart costs them."""
-        self.resizing: dict[JobId, Job] = {}
-        self.elastic: dict[JobId, Job] = {}
         self.foreign_gpu_s: dict[str, float] = {}
         """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
         self.awaited: set[NodeId] = set()
+        self.draining: set[NodeId] = set()
+        """Nodes that are to be empty at a time."""
         self.recovery_ends = 0.0
         self.quiesced = False
         self.epoch = 0
-        self.roomier: set[NodeId] = set()
-        """Nodes where something was freed, or given up, since claims were last looked at."""
         self.peaks: dict[Script, deque[int]] = {}
         """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 
+    # --- pools ---
+
+    def pool(self, name: str) -> PoolState:
+        """The pool of that name; one that is not configured is made to be there, and starts nothing."""
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = PoolState(name, None, Queue(by_arrival), self._common)
+        return pool
+
+    def pool_of(self, node: Node) -> PoolState:
+        """The pool that ``node`` is in."""
+        return self.pools[node.facts.pool]
+
+    def refresh_node(self, node: Node) -> None:
+        """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        pool, roots = self.pool_of(node), set(self._common.roots)
+        pool.books.refresh(node)
+        pool.changed = True
+        if roots != self._common.roots:  # checkpoints can be copied from there to nodes of any pool
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Have every policy asked again."""
+        for pool in self.pools.values():
+            pool.changed = True
+
     # --- jobs ---
 
     def add_job(self, job: Job) -> None:
         """Take in a new job."""
+        self.pool(job.pool)
         self.jobs[job.id] = self.unfinished[job.id] = job
         self.submissions += 1
 
@@ -76,46 +104,94 @@ class ClusterState:
 
         Called after every event about it, so only changes may cost.
         """
-        new = derive_state(job, self.unreachable)
+        if job.moves_to and job.holding is None and job.ending is None:
+            self._change_pool(job)
+        new, ticket = derive_state(job, self.unreachable), job.ticket
         if new is not job.state:
-            if (job.state, new) not in TRANSITIONS:
-                story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
-                raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
-            job.state = new
-            if new in FINISHED:
-                self.unfinished.pop(job.id, None)
-        planned = job.planned is not None
-        if job.gpus_max != job.gpus_min or job.id in self.elastic:
-            _keep(self.elastic, job, job.elastic and planned and job.held_by is None)
+            self._change_state(job, new, now)
+        if ticket is not None:
+            self._pass_gates(ticket, now)
+        pool, planned = self.pools[job.pool], job.planned is not None
+        pool.changed = True
+        if job.gpus_max != job.gpus_min or job.id in pool.elastic:
+            _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
-            _keep(self.resizing, job, job.running and job.held_by is None and _out_of_range(job))
+            _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
+        if ticket is not None:
+            waits = waits and ticket.seated
         if waits or job.queued is not None:
-            self._enqueue(job, now, waits)
-        if self.ranking is not None:
-            self.ranking.update(job)
+            self._enqueue(pool.queue, job, now, waits)
+        if pool.ranking is not None:
+            pool.ranking.update(job)
 
-    def _enqueue(self, job: Job, now: float, waits: bool) -> None:
+    def _change_state(self, job: Job, new: JobState, now: float) -> None:
+        if (job.state, new) not in TRANSITIONS:
+            story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
+            raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
+        if job.ticket is not None:
+            self.gates.count(job, new)
+        job.state = new
+        if new in FINISHED:
+            self.unfinished.pop(job.id, None)
+            if self.gates.dependents:
+                self._refresh_all(self.gates.ended(job), now)
+
+    def _change_pool(self, job: Job) -> None:
+        """Have ``job``, which holds nothing and is promised nothing, in the pool where it is to go."""
+        old, new = self.pools[job.pool], self.pools[job.moves_to]
+        if job.queued is not None:
+            old.queue.remove(job.queued, job)
+            job.queued = None
+        old.forget(job)
+        if old.came_back.pop(job.id, None) is not None:
+            new.came_back[job.id] = job
+        self.aside.pop(job.id, None)
+        # It comes last of its like there: it was not preempted by anybody of that pool.
+        job.pool, job.moves_to, job.returns = job.moves_to, "", False
+
+    def _pass_gates(self, ticket: Ticket, now: float) -> None:
+        """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
+        if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+            self.end_delays(now)
+        others, job = self.gates.update(ticket, now), ticket.job
+        if ticket.bound != job.gpus_max:
+            self.leave_queue(job)  # the queue groups by what is needed
+            job.gpus_max, job.range_changed = ticket.bound, True
+            if job.claiming and job.planned is not None and job.planned.share > ticket.bound:
+                self.unplan(job)
+        self._refresh_all(others, now)
+
+    def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
+        for job in jobs:
+            self.refresh(job, now)
+
+    def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
+        """Give the array of that id other limits (see `ebbtide_core.gates`)."""
+        self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
+
+    def enter_gates(self, job: Job, task: Task | None) -> None:
+        """Give a new job, for which there is a gate, its ticket."""
+        job.task = task
+        self.gates.enter(job, task)
+        if job.spec.begin_at:
+            heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
+
+    def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
         """Have ``job`` in the queue where it belongs, or not at all."""
-        wanted = self.queue.order(job) if waits else None
+        wanted = queue.order(job) if waits else None
         if wanted is not None and job.not_before > now:
-            heapq.heappush(self._delayed, (job.not_before, job.id))
+            self.look_at(job, job.not_before)
             wanted = None
         if wanted == job.queued:
             return
         if job.queued is not None:
-            self.queue.remove(job.queued, job)
+            queue.remove(job.queued, job)
         if wanted is not None:
-            self.queue.add(wanted, job)
+            queue.add(wanted, job)
         job.queued = wanted
 
     # --- speed ---
-
-    def curve(self, job: Job) -> Speedup | None:
-        """The curve that was measured of the script of ``job``; None if there is none."""
-        if not self.rates.curves or (script := script_of(job)) is None:
-            return None
-        return self.rates.curves.get(script)
 
     def speed(self, attempt: Attempt) -> float:
         """The work that ``attempt`` does per second, by what was known when it was placed."""
@@ -126,13 +202,20 @@ class ClusterState:
     def keep_apart(self, one: Job, other: Job, until: float) -> None:
         """Do not put the scripts of the two on one GPU until then; look at all again at that time."""
         self.apart.remember(one, other, until)
-        self.books.apart = self.apart
-        heapq.heappush(self._delayed, (until, one.id))
+        for pool in self.pools.values():
+            pool.books.apart = self.apart
+        self.look_at(one, until)
+
+    @property
+    def is_anybody_apart(self) -> bool:
+        """Whether any two scripts are."""
+        return any(pool.books.apart is not None for pool in self.pools.values())
 
     def end_apartness(self, now: float) -> None:
         """Let those be together again whose time is up."""
         if not self.apart.forget(now):
-            self.books.apart = None
+            for pool in self.pools.values():
+                pool.books.apart, pool.changed = None, True
 
     # --- room ---
 
@@ -141,41 +224,40 @@ class ClusterState:
         self.unplan(job)
         if self.aside:
             self.aside.pop(job.id, None)
-        self.books.occupy(job.id, allocation)
+        pool = self.pools[job.pool]
+        pool.books.occupy(job.id, allocation)
         job.planned = allocation
-        self.planned[job.id] = job
+        pool.planned[job.id] = job
 
     def vacate(self, job: Job) -> None:
         """The newest attempt of the job is proven over; if nobody asked for that, it gives up its room only now."""
-        attempt = job.attempts[-1]
+        attempt, pool = job.attempts[-1], self.pools[job.pool]
         if attempt.stop is None and attempt.exited is None:
-            self.books.vacate(job.id, attempt.allocation)
+            pool.books.vacate(job.id, attempt.allocation)
             job.planned = None
-            del self.planned[job.id]
+            del pool.planned[job.id]
         else:
-            self.books.free(job.id, attempt.allocation)
-        if self.claims:  # nobody else asks
-            self.roomier.update(attempt.allocation.node_ids)
+            pool.books.free(job.id, attempt.allocation)
+        if pool.claims:  # nobody else asks
+            pool.roomier.update(attempt.allocation.node_ids)
 
     def promise(self, job: Job, allocation: Allocation) -> None:
         """Keep ``allocation`` for the job, instead of what was planned before."""
+        pool = self.pools[job.pool]
         if job.planned is not None:
-            self._release(job.id, job.planned)
-        self.books.promise(job.id, allocation)
+            _release(pool, job.id, job.planned)
+        pool.books.promise(job.id, allocation)
         job.planned = allocation
-        self.planned[job.id] = self.claims[job.id] = job
+        pool.planned[job.id] = pool.claims[job.id] = job
 
     def unplan(self, job: Job) -> None:
         """Plan nothing for the job any more."""
         if job.planned is not None:
-            self._release(job.id, job.planned)
+            pool = self.pools[job.pool]
+            _release(pool, job.id, job.planned)
             job.planned = None
-            del self.planned[job.id]
-            self.claims.pop(job.id, None)
-
-    def _release(self, job: JobId, planned: Allocation) -> None:
-        self.books.release(job, planned)
-        self.roomier.update(planned.node_ids)
+            del pool.planned[job.id]
+            pool.claims.pop(job.id, None)
 
     def jobs_on(self, node: Node) -> list[Job]:
         """The jobs with an attempt on ``node`` that is not proven over."""
@@ -186,6 +268,19 @@ class ClusterState:
     def set_deadline(self, job: Job, time: float) -> None:
         """Remember that the job's time limit ends at ``time`` if it runs on."""
         heapq.heappush(self._deadlines, (time, job.id))
+
+    def look_at(self, job: Job, time: float) -> None:
+        """See to it that something is due at ``time``, because of ``job``."""
+        heapq.heappush(self._delayed, (time, job.id))
+
+    def leave_queue(self, job: Job) -> None:
+        """Take ``job`` out of the queue, so that what it needs may change; `refresh` puts it back."""
+        if job.queued is not None:
+            pool = self.pools[job.pool]
+            pool.queue.remove(job.queued, job)
+            job.queued = None
+            if pool.ranking is not None:
+                pool.ranking.update(job)
 
     def is_due(self, now: float) -> bool:
         """Whether something is due by itself."""
@@ -200,11 +295,11 @@ class ClusterState:
         return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
-        """Let the jobs whose back-off is over stand in the queue again."""
+        """Let the jobs whose back-off is over, or whose time has come, stand in the queue, the oldest first."""
+        due = []
         while self._delayed and self._delayed[0][0] <= now:
-            job = self.jobs.get(heapq.heappop(self._delayed)[1])
-            if job is not None:
-                self.refresh(job, now)
+            due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
+        self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""
@@ -214,6 +309,11 @@ class ClusterState:
         if self.awaited:
             times.append(self.recovery_ends)
         return min(times, default=None)
+
+
+def _release(pool: PoolState, job: JobId, planned: Allocation) -> None:
+    pool.books.release(job, planned)
+    pool.roomier.update(planned.node_ids)
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
@@ -227,3 +327,7 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
 def _out_of_range(job: Job) -> bool:
     """Whether the newest attempt has a GPU count that the job may not have any more."""
     return not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence

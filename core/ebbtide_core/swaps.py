@@ -22,6 +22,7 @@ SWAPPED_FOR: Final = frozenset(
         StopCause.DRILLED,
         StopCause.OVERRAN,
         StopCause.INTERFERENCE,
+        StopCause.REQUEUED,
     }
 )
 """Why a job is swapped; for any other reason it is ended."""
@@ -50,8 +51,9 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
-    state.books.free(job.id, attempt.allocation, leaves=False)
-    state.roomier.update(attempt.allocation.node_ids)
+    pool = state.pools[job.pool]
+    pool.books.free(job.id, attempt.allocation, leaves=False)
+    pool.roomier.update(attempt.allocation.node_ids)
     if attempt.overran:
         memory.widen(state, job, attempt)
     if came_back:
@@ -113,14 +115,16 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
 def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """The attempt has ended, and what it kept in any case is free, too."""
     assert attempt.kept is not None
-    state.books.drop(job.id, attempt.kept)
-    state.roomier.add(attempt.kept.node)
+    pool = state.pools[job.pool]
+    pool.books.drop(job.id, attempt.kept)
+    pool.roomier.add(attempt.kept.node)
     attempt.kept = None
 
 
 def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> None:
     """Have so much more host memory, or less, counted as the attempt's."""
     assert attempt.kept is not None
-    state.books.drop(job.id, attempt.kept)
+    books = state.pools[job.pool].books
+    books.drop(job.id, attempt.kept)
     attempt.kept = replace(attempt.kept, mem_bytes=attempt.kept.mem_bytes + more_bytes)
-    state.books.keep(job.id, attempt.kept)
+    books.keep(job.id, attempt.kept)

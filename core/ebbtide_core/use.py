@@ -78,7 +78,10 @@ class Use:
     def without(self, gpus: Iterable[GpuId]) -> "Use":
         """A copy in which these ``gpus`` are in whole use."""
         other = self.copy()
-        other.whole.update(gpus)
+        for gpu in gpus:
+            other.whole.add(gpu)
+            other.shares.pop(gpu, None)
+            other.gpu_mem.pop(gpu, None)
         return other
 
     def copy(self) -> "Use":

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import grpc
+from ebbtide_core import belonging, foreign
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core import foreign
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.model import GpuId, JobId, NodeId
@@ -52,6 +52,7 @@ class Session:
     def __init__(self, hello: agent_pb2.Hello) -> None:
         self.hello = hello
         self.registered = False
+        self.registration: e.NodeRegistered | None = None
         self.outbox = Outbox()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
@@ -163,6 +164,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
+        if refusal := await self.loop.ask(lambda cluster: belonging.refuse_node(cluster.state, registration)):
+            log.warning("node=%s rejected: %s", hello.node, refusal)
+            yield _rejection(refusal)
+            return
         session = self._open(registration.node, hello)
         reader = asyncio.create_task(self._read(session, registration, request_iterator))
         try:
@@ -245,7 +250,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self.loop.tell(lambda cluster: facts_of_status(status, node, cluster), lambda _: None)
+                await self.loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
             case "log":
@@ -291,7 +296,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         session.health |= health
 
         def facts(cluster: Cluster) -> Iterator[Event]:
-            set_aside = set(cluster.state.books.nodes[node].quarantine)
+            set_aside = set(cluster.state.nodes[node].quarantine)
             for gpu in changed:
                 reading = known[gpu]
                 if gpu not in set_aside or not reading.healthy:
@@ -314,18 +319,26 @@ def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None)
 
 def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
-    session.registered = True
-    yield registration
+    session.registered, session.registration = True, registration
+    yield belonging.registration(cluster.state, registration)
     for gpu in session.hello.gpus:
         if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells
             yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
         yield from facts_of_status(status, registration.node, cluster)
+    yield from belonging.change_of_node(cluster.state, registration)
+
+
+def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: Session, cluster: Cluster) -> Iterator[Event]:
+    """What a status implies; once nothing runs there any more, the node gets into the pool that it named."""
+    yield from facts_of_status(status, node, cluster)
+    if session.registration is not None:
+        yield from belonging.change_of_node(cluster.state, session.registration)
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
     """That other processes of no job are on a GPU now, or the same with other memory; most readings say nothing new."""
-    known, found = foreign.on_gpu(cluster.state.books.nodes[node], gpu), foreign_from_messages(processes)
+    known, found = foreign.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
     if foreign.is_change(known, found):
         yield e.ForeignUseChanged(node, gpu, found)
 

@@ -1,36 +1,53 @@
 """The clients' side of the master: every verb of `ebb` ends in one of these methods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
+from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.effect import missing_effects
 from ebbtide_core.events import Event
-from ebbtide_core.explain import explain
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import JobId, NodeId
-from ebbtide_core.spec import JobSpec, SpecError
+from ebbtide_core.model import JobId, JobState, NodeId
 from ebbtide_protos.spec import share_to_parts, spec_from_message
-from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.agents import Agents, LogUnavailableError
+from ebbtide_master.arrays import (
+    Member,
+    changed_among,
+    found,
+    is_over,
+    listed,
+    members,
+    named,
+    shown,
+    submitted,
+    wishes,
+)
+from ebbtide_master.bounds import check_submission, check_user
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.connecting import Connecting
+from ebbtide_master.explaining import Explaining
+from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.maintenance import Maintenance
+from ebbtide_master.requeue import Requeues
+from ebbtide_master.sessions import with_idle_limit
 from ebbtide_master.store import Store
-from ebbtide_master.views import event_message, explanation_message, job_message, node_message, submit_reply
+from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
-MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
+class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -53,82 +70,87 @@ class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
-        spec = spec_from_message(request.spec)
-        if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
-            raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
-        _check_user(request.user)
-        if not self._store.has_room():
-            raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
-        chosen: list[JobId] = []
+        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
+        spec = with_idle_limit(spec, request.spec, self._loop.settings)
+        check_submission(request, self._store)
+        jobs, chosen = members(request, spec), list[JobId]()
 
         def facts(cluster: Cluster) -> Iterable[Event]:
             if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
                 chosen.append(known)
                 return
-            chosen.append(JobId(str(len(cluster.state.jobs) + 1)))
-            yield e.JobSubmitted(chosen[0], spec, request.user, request.hold, request.operation_id)
-            needs = memory.learned(cluster.state, cluster.state.jobs[chosen[0]])
-            if needs is not None:
-                yield needs
+            chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
+            yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, request.operation_id)
 
         if request.dry_run:
-            return await self._loop.ask(lambda cluster: _try_out(cluster, spec, request.user))
+            return await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
         return await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""
-        return await self._wish(request.job_id, e.SuspendRequested(JobId(request.job_id)))
+        return await self._wish(request.job_id, e.SuspendRequested)
 
     async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Let a suspended job go on."""
-        return await self._wish(request.job_id, e.ResumeRequested(JobId(request.job_id)))
+        return await self._wish(request.job_id, e.ResumeRequested)
 
     async def Hold(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Keep a job from starting (again)."""
-        return await self._wish(request.job_id, e.HoldRequested(JobId(request.job_id)))
+        return await self._wish(request.job_id, e.HoldRequested)
 
     async def Release(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """End a hold."""
-        return await self._wish(request.job_id, e.ReleaseRequested(JobId(request.job_id)))
+        return await self._wish(request.job_id, e.ReleaseRequested)
 
     async def Resize(self, request: client_pb2.ResizeRequest, context: Any) -> client_pb2.Job:
         """Give a job another range of GPUs."""
         low = share_to_parts("--gpus", request.gpus_min)
         high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
-        return await self._wish(request.job_id, e.ResizeRequested(JobId(request.job_id), low, high))
+        return await self._wish(request.job_id, lambda id: e.ResizeRequested(id, low, high))
 
     async def Drill(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a running job step aside and come back at once."""
-        return await self._wish(request.job_id, e.DrillRequested(JobId(request.job_id)))
+        return await self._wish(request.job_id, e.DrillRequested)
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
-        """Give a job another priority or weight. One that has them already is what was wished for."""
-        _check_user(request.user)
-        id = JobId(request.job_id)
+        """Give a job another priority, weight or pool. One that has them already is what was wished for."""
+        check_user(request.user)
+        if request.HasField("max_concurrent") or request.HasField("max_slots"):
+            return await self.change_limits(request)
+        changes: list[e.JobChanged] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            job = cluster.job(id)
-            if job is None:  # the cluster refuses it
-                return [e.JobChanged(id, request.priority, request.weight, request.priority, request.weight)]
-            priority = request.priority if request.HasField("priority") else job.priority
-            weight = request.weight if request.HasField("weight") else job.weight
-            return [e.JobChanged(id, priority, weight, job.priority, job.weight, request.user)]
+            def changed(id: JobId) -> e.JobChanged:
+                return _changed(cluster.job(id), id, request)
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
+            # All of it, or nothing: what is refused comes first.
+            jobs = named(cluster, request.job_id)
+            if request.HasField("pool") and all(cluster.refusal(changed(job.id)) is None for job in jobs):
+                yield from wishes(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))
+            for change in wishes(cluster, request.job_id, changed):
+                assert isinstance(change, e.JobChanged)
+                changes.append(change)
+                yield change
+
+        def shown(cluster: Cluster) -> client_pb2.Job:
+            message = self._show(cluster, request.job_id)
+            message.effect = missing_effects(cluster.policies, cluster.state.jobs, changes)
+            return message
+
+        return await self._loop.tell(facts, shown)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            job = cluster.job(JobId(request.job_id))
-            if job is not None and job.state.name == "CANCELLED":
+            if (jobs := named(cluster, request.job_id)) and all(job.state is JobState.CANCELLED for job in jobs):
                 return []
-            return [e.CancelRequested(JobId(request.job_id), request.now)]
+            return wishes(cluster, request.job_id, lambda id: _cancelled(cluster.job(id), id, request))
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
 
-    async def _wish(self, id: str, event: Event) -> client_pb2.Job:
-        return await self._loop.tell(lambda _: [event], lambda cluster: self._show(cluster, id))
+    async def _wish(self, id: str, wish: Callable[[JobId], Event]) -> client_pb2.Job:
+        return await self._loop.tell(lambda cluster: wishes(cluster, id, wish), lambda cluster: self._show(cluster, id))
 
     # --- jobs ---
 
@@ -136,30 +158,15 @@ class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
         def jobs(cluster: Cluster) -> list[client_pb2.Job]:
-            now = self._clock.now()
             source = cluster.state.jobs if request.all else cluster.state.unfinished
-            return [job_message(job, now) for job in source.values()]
+            ids = request.job_ids or source
+            return listed(cluster, ids, bool(request.folded), self._clock.now())
 
         return client_pb2.ListJobsReply(jobs=await self._loop.ask(jobs))
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job."""
         return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
-
-    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
-        await self._loop.ask(lambda cluster: _found(cluster, request.job_id))
-        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
-        return client_pb2.StoryReply(events=[event_message(line) for line in stored])
-
-    async def Explain(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
-
-        def explained(cluster: Cluster) -> client_pb2.Explanation:
-            job, now = _found(cluster, request.job_id), self._clock.now()
-            return explanation_message(job, explain(cluster.state, job, now))
-
-        return await self._loop.ask(explained)
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
@@ -182,15 +189,16 @@ class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
         And whether nothing can follow, because those that were named are finished.
         """
         now = self._clock.now()
+        if wanted:
+            some = wanted if changed is None else [id for id in wanted if changed_among(cluster, id, changed)]
+            return [shown(cluster, id, now, briefly=True) for id in some], all(is_over(cluster, id) for id in wanted)
         if changed is None:
-            jobs = [_found(cluster, id) for id in wanted] or list(cluster.state.unfinished.values())
-        else:
-            jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
-        over = bool(wanted) and all(_found(cluster, id).state.finished for id in wanted)
-        return [job_message(job, now) for job in jobs if not wanted or job.id in wanted], over
+            return [job_message(job, now) for job in cluster.state.unfinished.values()], False
+        jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
+        return [job_message(job, now) for job in jobs], False
 
     def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
-        return job_message(_found(cluster, id), self._clock.now())
+        return shown(cluster, id, self._clock.now())
 
     # --- events and logs ---
 
@@ -260,10 +268,12 @@ class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
 
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
-            known = cluster.state.books.nodes
+            known = cluster.state.nodes
             said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            return client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            return client_pb2.ListNodesReply(
+                nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now), pools=pool_messages(cluster.state)
+            )
 
         return await self._loop.ask(reply)
 
@@ -276,6 +286,7 @@ class Clients(Connecting, client_pb2_grpc.ClientServiceServicer):
             message.recovering = bool(cluster.state.awaited)
             message.jobs_unfinished = len(cluster.state.unfinished)
             message.now = self._clock.now()
+            message.pools.extend(pool_messages(cluster.state))
             return message
 
         return await self._loop.ask(info)
@@ -306,11 +317,6 @@ def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
 
 
-def _check_user(user: str) -> None:
-    if len(user) > MAX_USER_LENGTH or not user.isprintable():
-        raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
-
-
 def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId | None:
     """The node whose part of the log is asked for; None if the attempt had none there. An error if it was named."""
     nodes = attempt.allocation.node_ids
@@ -322,25 +328,37 @@ def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId |
     raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
 
 
-def _found(cluster: Cluster, id: str) -> Job:
-    job = cluster.job(JobId(id))
-    if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
-    return job
-
-
 def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
     """The job's attempt of that number if there is one, and whether the job is finished."""
-    job = _found(cluster, id)
+    job = found(cluster, id)
     return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
 
 
-def _try_out(cluster: Cluster, spec: JobSpec, user: str) -> client_pb2.SubmitReply:
+def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobChanged:
+    """Its other priority or weight; if there is no such job, the cluster refuses it."""
+    old_priority, old_weight = (0, 0.0) if job is None else (job.priority, job.weight)
+    priority = request.priority if request.HasField("priority") else old_priority
+    weight = request.weight if request.HasField("weight") else old_weight
+    return e.JobChanged(id, priority, weight, old_priority, old_weight, request.user)
+
+
+def _moved(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobMoved:
+    return e.JobMoved(id, request.pool, "" if job is None else job.pool, request.user)
+
+
+def _cancelled(job: Job | None, id: JobId, request: client_pb2.CancelRequest) -> e.CancelRequested:
+    """With what it waited for until then."""
+    return e.CancelRequested(id, request.now, job.reason if job is not None and job.waiting else "")
+
+
+def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:
     """What a submit would be answered, and why it would be refused."""
-    refusal = cluster.refusal(e.JobSubmitted(JobId(""), spec, user))
+    first = next(submitted(cluster, JobId(""), jobs, user, False, ""))
+    refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)
     job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job.pool = spec.pool
     needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason

@@ -28,6 +28,8 @@ from ebbtide_core.model import (
     Sharing,
     StartFacts,
 )
+from ebbtide_core.needs import check_marks
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
 from ebbtide_core.use import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -43,6 +45,7 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
     agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
+    agent_pb2.REFUSAL_CAUSE_NO_PATH: RefusalCause.NO_PATH,
 }
 _LINKS = {
     agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
@@ -81,6 +84,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
                 first_rank=sum(len(piece.gpus) for piece in allocation.nodes[:rank]),
                 master_addr=order.address,
                 master_port=order.port,
+                node_names=allocation.node_ids if order.spec.slurm and len(allocation.nodes) > 1 else (),
             )
             return agent_pb2.MasterMessage(launch=launch)
         case c.Stop():
@@ -111,6 +115,7 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
     for field in ("hostname", "boot_id", "version", "address", "checkpoint_root_id", "gpu_backend"):
         if len(getattr(hello, field)) > MAX_FACT_LENGTH:
             raise SpecError(field, f"is over the limit of {MAX_FACT_LENGTH} characters")
+    check_marks(hello.labels, tuple(hello.taints))
     return e.NodeRegistered(
         node=NodeId(hello.node),
         hostname=hello.hostname,
@@ -124,6 +129,9 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         address=hello.address,
         known=tuple(AttemptRef(JobId(status.job_id), status.attempt) for status in hello.attempts),
         share_with_foreign=hello.share_with_foreign,
+        pool=hello.pool or DEFAULT_POOL,
+        labels=dict(hello.labels),
+        taints=tuple(hello.taints),
     )
 
 
@@ -140,6 +148,7 @@ def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
         parent=GpuId(message.parent) if message.parent else None,
         links=tuple(GpuLink(GpuId(peer.uuid), _LINKS[peer.link]) for peer in message.peers if peer.link in _LINKS),
         mps=message.mps,
+        compute_capability=message.compute_capability[:MAX_FACT_LENGTH],
     )
 
 
@@ -189,7 +198,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         swaps = max(0, status.swaps - is_swapped)
         sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
         pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
-        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared)
+        edited = tuple(name[:MAX_FACT_LENGTH] for name in status.edited[: limits.MAX_SCRIPTS])
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared, edited)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
@@ -262,7 +272,11 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
     """A job's progress."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
-    return Progress(message.step, total, loss if loss is None or abs(loss) < float("inf") else None)
+    known = list(message.metrics.items())[: limits.MAX_METRICS]
+    metrics = {name[: limits.MAX_METRIC_NAME]: value for name, value in known if abs(value) < float("inf")}
+    diverged = tuple(name[: limits.MAX_METRIC_NAME] for name in message.diverged[: limits.MAX_METRICS])
+    loss = loss if loss is None or abs(loss) < float("inf") else None
+    return Progress(message.step, total, loss, metrics, diverged)
 
 
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:

@@ -5,6 +5,7 @@ leave. If the journal fails, nothing has left and the master stops.
 """
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
 from ebbtide_core.events import Event, NodeEvent, SchedulingDue
 from ebbtide_core.model import JobId
+from ebbtide_core.settings import Settings
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
@@ -62,7 +64,13 @@ class MasterLoop:
         self._perform = perform
         self._queue: asyncio.Queue[_Work] = asyncio.Queue(MAX_QUEUE)
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes: list[float] = []
         self._stopped = False
+
+    @property
+    def settings(self) -> Settings:
+        """What the administrator decided; it stays as it is for as long as the master runs."""
+        return self._cluster.state.settings
 
     async def tell(self, facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]) -> Answer:
         """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
@@ -137,7 +145,7 @@ class MasterLoop:
         """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
         if not isinstance(fact, NodeEvent):
             return ()
-        node = self._cluster.state.books.nodes.get(fact.node)
+        node = self._cluster.state.nodes.get(fact.node)
         return node.attempts if node is not None else ()
 
     def _reply(self, work: _Work) -> None:
@@ -158,16 +166,26 @@ class MasterLoop:
                 self._perform(command)
 
     def _wake_at(self, time: float) -> None:
+        # The core does not ask for the same time again, even if it asked for an earlier one as well.
+        heapq.heappush(self._wakes, time)
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that the next time to wake is not missed."""
         loop = asyncio.get_running_loop()
-        # Woken a rounding error too early, the core would find nothing due, and not ask for the same time again.
-        when = loop.time() + max(0.0, time - self._clock.now()) + WAKE_MARGIN_S
+        # Woken a rounding error too early, the core would find nothing due.
+        when = loop.time() + max(0.0, self._wakes[0] - self._clock.now()) + WAKE_MARGIN_S
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(when, self._wake)
 
     def _wake(self) -> None:
-        self._timer = None
+        self._timer, now = None, self._clock.now()
+        while self._wakes and self._wakes[0] <= now:
+            heapq.heappop(self._wakes)
+        if self._wakes:
+            self._arm()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             self._queue.put_nowait(_Work(_wake, lambda _: None, done))

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.job import InvalidTransitionError
-from ebbtide_core.policies.registry import DEFAULT_POLICY, PolicyError, create_policy
+from ebbtide_core.policies.registry import PolicyError, create_policy
+from ebbtide_core.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
@@ -35,13 +36,14 @@ log = logging.getLogger(__name__)
 class MasterOptions:
     """How a master is started. ``port`` 0 is any free one; it is recorded in ``home``.
 
-    ``config`` is its configuration file; None: the one in ``home``, if there is one.
+    ``config`` is its configuration file; None: the one in ``home``, if there is one. ``policy`` and its options are
+    those of the pool `DEFAULT_POOL`; None: what the file says of it, else the default.
     """
 
     home: Path
     host: str = "127.0.0.1"
     port: int = 0
-    policy: str = DEFAULT_POLICY
+    policy: str | None = None
     policy_options: Mapping[str, str] = field(default_factory=dict)
     config: Path | None = None
 
@@ -70,13 +72,28 @@ def _open(options: MasterOptions) -> tuple[Cluster, Store]:
     if options.host not in LOOPBACK_HOSTS:
         message = f"--host {options.host}: only loopback is served without TLS and identities"
         raise StartError(message, EXIT_USAGE)
-    _read_config(options)
+    settings = _settings(options)
+    default = settings.pools[DEFAULT_POOL]
     try:
-        return Cluster(create_policy(options.policy, options.policy_options)), Store(options.home / "journal.db")
+        policy = create_policy(default.policy, default.options)
+        return Cluster(policy, settings=settings), Store(options.home / "journal.db")
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
     except (StoreInUseError, StoreError) as error:
         raise StartError(str(error), EXIT_FAILED) from None
+
+
+def _settings(options: MasterOptions) -> Settings:
+    """What the file says, and how the pool `DEFAULT_POOL` is scheduled if that was said on the command line."""
+    config = _read_config(options)
+    if options.policy is None and not options.policy_options:
+        return config.settings
+    if config.names_default_pool:
+        option = "--policy" if options.policy is not None else "--policy-option"
+        where = options.config or options.home / CONFIG_NAME
+        raise StartError(f"{option}: {where} has [pools.{DEFAULT_POOL}]: say it there", EXIT_USAGE)
+    default = PoolSettings(policy=options.policy or DEFAULT_POLICY, options=options.policy_options)
+    return replace(config.settings, pools={**config.settings.pools, DEFAULT_POOL: default})
 
 
 def _read_config(options: MasterOptions) -> Config:
@@ -118,11 +135,12 @@ def _recover(cluster: Cluster, store: Store) -> None:
 
 
 async def _run_server(options: MasterOptions, cluster: Cluster, store: Store) -> int:
+    policy = cluster.state.settings.pools[DEFAULT_POOL].policy
     try:
-        async with serving(cluster, store, options.host, options.port, options.policy) as service:
+        async with serving(cluster, store, options.host, options.port, policy) as service:
             stopped = _stop_signals()
             with published(options.home, options.host, service.port, store.cluster_id):
-                log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, options.policy, service.epoch)
+                log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, policy, service.epoch)
                 return await _until_stopped(stopped, service.consumer)
     except PortError as error:
         raise StartError(str(error), EXIT_FAILED) from None

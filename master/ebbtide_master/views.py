@@ -1,40 +1,44 @@
 """What clients are shown: messages made from the core's objects."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
-from ebbtide_core.explain import Explanation
+from ebbtide_core.draining import Prospect
 from ebbtide_core.foreign import on_gpu
+from ebbtide_core.gates import held_back
 from ebbtide_core.job import Attempt, Job, Suspension
-from ebbtide_core.model import Allocation, GpuId, JobId, JobState
+from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
+from ebbtide_core.state import ClusterState
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store import StoredEvent
 
-_STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
+STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 
 def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max, priority=job.priority, weight=job.weight)
+    asked = job.gpus_max if job.ticket is None else job.ticket.asked
+    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight, script="")
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,
         spec=spec_to_message(spec),
         user=job.user,
-        state=_STATES[job.state],
-        reason=job.reason,
+        state=STATES[job.state],
+        reason=reason_of(job),
         held_by=job.held_by.value if job.held_by is not None else "",
         preemptible=job.preemptible,
         gpus_allocated=parts_to_share(allocation.share if allocation is not None else 0),
@@ -61,7 +65,27 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
         steps_per_s=speed_now(job),
+        pool=job.pool,
+        moves_to=job.moves_to,
+        excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
+        array=job.task.array if job.task is not None else "",
+        index=job.task.index if job.task is not None else 0,
+        params=job.task.params if job.task is not None else {},
+        again_of=job.again_of or "",
+        again_as=job.again_as or "",
     )
+
+
+def reason_of(job: Job) -> str:
+    """Why it is as it is: the gate that holds it back, if one does."""
+    return held_back(job, _written) or job.reason
+
+
+def _written(seconds: float) -> str:
+    """A time of this day, or another, as the clocks here show it."""
+    moment = time.localtime(seconds)
+    today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
 
 
 def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
@@ -69,26 +93,6 @@ def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
     if job is None or not job.gpu_mem_from:
         return client_pb2.SubmitReply(job_id=id)
     return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
-
-
-def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
-    """Why a job waits."""
-    source = explanation.remaining_from
-    return client_pb2.Explanation(
-        job_id=job.id,
-        state=job.state.value,
-        reason=job.reason,
-        needs=explanation.needs,
-        ahead=explanation.ahead,
-        nodes=[
-            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
-            for view in explanation.nodes
-        ],
-        room_at=explanation.room_at,
-        basis=explanation.basis,
-        remaining_s=explanation.remaining_s,
-        remaining_from=source.value if source is not None else "",
-    )
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
@@ -106,7 +110,14 @@ def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
 def _progress_message(job: Job) -> job_pb2.Progress | None:
     if job.progress is None:
         return None
-    return job_pb2.Progress(step=job.progress.step, total=job.progress.total, loss=job.progress.loss)
+    progress = job.progress
+    return job_pb2.Progress(
+        step=progress.step,
+        total=progress.total,
+        loss=progress.loss,
+        metrics=progress.metrics,
+        diverged=progress.diverged,
+    )
 
 
 def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
@@ -149,6 +160,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         sharing=attempt.sharing.way if attempt.sharing is not None else "",
         limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
+        edited=attempt.edited,
         gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
     )
 
@@ -183,10 +195,7 @@ def node_message(
     """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
     facts = node.facts
     infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
-    if node.connected:
-        state, reason = "up", ""
-    else:
-        state, reason = "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
+    state, reason = _node_state(node, now)
     by_index = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index)
     return client_pb2.Node(
         name=node.id,
@@ -203,7 +212,54 @@ def node_message(
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
         cgroup=hello.cgroup if hello is not None else None,
+        pool=facts.pool,
+        moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
+        labels=facts.labels,
+        taints=facts.taints,
+        drain=_drain_message(node.drain),
     )
+
+
+def _node_state(node: Node, now: float) -> tuple[str, str]:
+    """How it is, and why, in words."""
+    if not node.connected:
+        return "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
+    if node.drain is None:
+        return "up", ""
+    return "draining" if node.attempts else "drained", node.drain.reason
+
+
+def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:
+    if drain is None:
+        return None
+    return client_pb2.NodeDrain(
+        since=drain.since, user=drain.user, reason=drain.reason, deadline=drain.deadline, force=drain.force
+    )
+
+
+def node_job_message(found: Prospect) -> client_pb2.NodeJob:
+    """What becomes of a job on a node that is drained."""
+    job = found.job
+    return client_pb2.NodeJob(
+        job_id=job.id,
+        name=job.spec.name,
+        user=job.user,
+        state=STATES[job.state],
+        fate=found.fate.name.lower(),
+        text=found.fate.value,
+        at=found.at,
+    )
+
+
+def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
+    """Every pool, those that are configured no more last."""
+    defaults = state.settings
+    for name, pool in state.pools.items():
+        found = client_pb2.Pool(name=name, for_gpus=name == defaults.gpu_pool, for_cpus=name == defaults.cpu_pool)
+        if (settings := pool.settings) is not None:
+            found.policy, found.fitting = settings.policy, settings.fitting.value
+            found.options.update(settings.options)
+        yield found
 
 
 def _node_gpu(

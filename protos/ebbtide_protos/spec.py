@@ -5,9 +5,13 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.asha import Asha, Mode
+from ebbtide_core.dependency import AfterKind, Dependency
+from ebbtide_core.model import ExitZero, JobClass, JobId, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
+from ebbtide_protos.needs import needs_from_message, needs_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -38,6 +42,17 @@ _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_AUTO: SignalTarget.AUTO,
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
     job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
+}
+_AFTER = {
+    job_pb2.AFTER_KIND_UNSPECIFIED: AfterKind.ANY,
+    job_pb2.AFTER_KIND_ANY: AfterKind.ANY,
+    job_pb2.AFTER_KIND_OK: AfterKind.OK,
+    job_pb2.AFTER_KIND_NOT_OK: AfterKind.NOT_OK,
+}
+_AFTER_MESSAGES = {
+    AfterKind.ANY: job_pb2.AFTER_KIND_ANY,
+    AfterKind.OK: job_pb2.AFTER_KIND_OK,
+    AfterKind.NOT_OK: job_pb2.AFTER_KIND_NOT_OK,
 }
 _KINDS = {
     job_pb2.JOB_KIND_UNSPECIFIED: JobKind.BATCH,
@@ -119,8 +134,17 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        script=message.script,
+        python_env=message.python_env,
+        slurm=message.slurm,
+        scripts=dict(message.scripts),
+        pool=message.pool,
+        needs=needs_from_message(message.needs) if message.HasField("needs") else NO_NEEDS,
+        after=tuple(Dependency(JobId(one.job_id), _known("--after", _AFTER, one.kind)) for one in message.after),
+        begin_at=message.begin_at,
+        asha=_asha(message.asha) if message.HasField("asha") else None,
         kind=_known("kind", _KINDS, message.kind),
-        idle_limit_s=message.idle_limit_s if message.HasField("idle_limit_s") else None,
+        idle_limit_s=message.idle_limit_s or None,
     )
 
 
@@ -154,8 +178,37 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        script=spec.script,
+        python_env=spec.python_env,
+        slurm=spec.slurm,
+        scripts=spec.scripts,
+        pool=spec.pool,
+        needs=None if spec.needs == NO_NEEDS else needs_to_message(spec.needs),
+        after=[job_pb2.Dependency(job_id=one.job, kind=_AFTER_MESSAGES[one.kind]) for one in spec.after],
+        begin_at=spec.begin_at,
+        asha=None if spec.asha is None else _asha_message(spec.asha),
         kind=_KIND_MESSAGES[spec.kind],
         idle_limit_s=spec.idle_limit_s,
+    )
+
+
+def _asha(message: job_pb2.Asha) -> Asha:
+    return Asha(
+        metric=message.metric,
+        mode=Mode.MAX if message.maximise else Mode.MIN,
+        eta=message.eta,
+        min_steps=message.min_steps,
+        max_steps=message.max_steps,
+    )
+
+
+def _asha_message(asha: Asha) -> job_pb2.Asha:
+    return job_pb2.Asha(
+        metric=asha.metric,
+        maximise=asha.mode is Mode.MAX,
+        eta=asha.eta,
+        min_steps=asha.min_steps,
+        max_steps=asha.max_steps,
     )
 
 

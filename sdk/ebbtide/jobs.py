@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -19,6 +20,7 @@ from ebbtide.leaving import Leave
 from ebbtide.stop import StopRequest
 
 REPORT_EVERY_S = 0.2
+MOST_METRICS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Job:
         self._begun = False
         self._step = 0
         self._next_report_at = -math.inf
+        self._metrics: dict[str, SupportsFloat] = {}
         self._saved_step = -1
         self._last: Checkpoint | None = None
         self._trusted: set[Path] = set()
@@ -92,11 +95,18 @@ class Job:
         if self._rank() == 0:
             self._retain()
 
-    def report(self, *, step: int, total: int | None = None, loss: SupportsFloat | None = None) -> None:
-        """Tell how many of `total` steps are done; call it as often as you like, five times a second are sent."""
+    def report(
+        self, *, step: int, total: int | None = None, loss: SupportsFloat | None = None, **metrics: SupportsFloat
+    ) -> None:
+        """Tell how many of `total` steps are done; call it as often as you like, five times a second are sent.
+
+        Further numbers, like `accuracy=0.9`, may be given at some steps only: each holds until it is given again.
+        """
         if self.id is None or os.getpid() != self._pid:
             return
         self._step = int(step)
+        if metrics:
+            self._metrics.update((name, _detached(value)) for name, value in metrics.items())
         if not self._begun:
             self._begun = True
             self._tell_time("stepped", step=int(step))
@@ -107,7 +117,15 @@ class Job:
         self._next_report_at = now + REPORT_EVERY_S
         if self._rank() == 0:
             progress = {"step": int(step), "total": total and int(total), "loss": _finite(loss)}
-            channel.send(self._socket, {"kind": "progress", "rank": 0, **progress}, timeout_s=0)
+            numbers = self._numbers(loss, progress["loss"])
+            channel.send(self._socket, {"kind": "progress", "rank": 0, **progress, **numbers}, timeout_s=0)
+
+    def _numbers(self, loss: SupportsFloat | None, finite: float | None) -> dict[str, object]:
+        """The newest value of each metric, None for what is no number any more, as a loss that has diverged."""
+        told = {name: _finite(value) for name, value in islice(self._metrics.items(), MOST_METRICS)}
+        if loss is not None and finite is None:
+            told["loss"] = None
+        return {"metrics": told} if told else {}
 
     def should_suspend(self) -> bool:
         """Whether the job has been asked to stop: checkpoint then and leave, within the grace period.
@@ -250,6 +268,11 @@ def _finite(loss: SupportsFloat | None) -> float | None:
         return None
     value = float(loss.item() if hasattr(loss, "item") else loss)  # float() of a tensor in training warns
     return value if math.isfinite(value) else None
+
+
+def _detached(value: SupportsFloat) -> SupportsFloat:
+    """`value`, without what a tensor in training keeps alive; its number is asked for only when it is sent."""
+    return value.detach() if hasattr(value, "detach") else value
 
 
 _job: Job | None = None

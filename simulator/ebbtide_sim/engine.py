@@ -25,6 +25,7 @@ from ebbtide_core.model import (
     SuspendMode,
 )
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.work import LINEAR, Speedup
 
@@ -113,6 +114,7 @@ class Simulation:
         self.world = world or World()
         # What the papers know nothing of: whether a job can suspend.
         self.cluster = Cluster(policy, self.world.speedup, trusting=True)
+        self._pool = self.cluster.state.pools[DEFAULT_POOL]
         self.now = 0.0
         self.events = 0
         self._source = source
@@ -268,7 +270,7 @@ class Simulation:
         allocation = self.cluster.state.jobs[id].attempts[-1].allocation
         job.run = Run(id, attempt, allocation, job.left, self.now)
         self._expect(self._physics.start(job.run, self.now))
-        self._changed = self._changed or bool(self.cluster.state.elastic)
+        self._changed = self._changed or bool(self._pool.elastic)
 
     def _expect(self, runs: Iterable[Run]) -> None:
         for run in runs:

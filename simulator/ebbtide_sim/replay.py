@@ -116,17 +116,21 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     state, end = _folded(lines)
     if not state.jobs:
         raise WorkloadError("the journal has no jobs")
-    nodes = tuple(_node(node.facts) for node in state.books.nodes.values())
+    nodes = tuple(_node(node.facts) for node in state.nodes.values())
     if not nodes:
         raise WorkloadError("the journal has no nodes: nothing could run")
     began = min(job.submitted for job in state.jobs.values())
     ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
     unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
     changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
-    notes = tuple(
+    needy = sum(job.choosy for job in ran)
+    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
+    notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
+    notes += tuple(
         f"{count} jobs {what}"
         for count, what in (
             (unfinished, "were not completed: they count with what they computed"),
+            (needy, "could not run on every node: they run wherever there is room"),
             (changed, "were given another priority or weight: they have the last one from the beginning"),
         )
         if count

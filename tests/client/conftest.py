@@ -9,6 +9,7 @@ from ebbtide_cli.main import main
 
 from tests.client.runs import Ebb, Result, start_ebb
 from tests.client.scripted_master import ScriptedMaster, serve
+from tests.json_schema import check_json
 
 
 @pytest.fixture
@@ -39,7 +40,9 @@ def ebb(home: Path, capfd: pytest.CaptureFixture[str]) -> Ebb:
         capfd.readouterr()
         code = main(arguments)
         sys.stdout.flush()
-        return Result(code, *capfd.readouterr())
+        result = Result(code, *capfd.readouterr())
+        check_json(arguments, result.out)
+        return result
 
     return run
 

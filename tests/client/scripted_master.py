@@ -48,6 +48,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def __init__(self) -> None:
         self.jobs: dict[str, client_pb2.Job] = {}
         self.changes: dict[str, list[client_pb2.Job]] = defaultdict(list)
+        self.pools: list[client_pb2.Pool] = []
         self.nodes: list[client_pb2.Node] = []
         self.foreign_gpu_s: dict[str, float] = {}
         self.events: list[client_pb2.Event] = []
@@ -57,6 +58,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
         self.learned = client_pb2.SubmitReply()
+        self.again: client_pb2.Job | None = None
         self.dying = 0
         self.mute = 0
         self.behind_s = 0.0
@@ -117,11 +119,15 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def Release(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Release", request, context)
 
+    def Requeue(self, request: client_pb2.RequeueRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        self._note("Requeue", request, context)
+        return self.again if self.again is not None else self._find(request.job_id, context)
+
     def ShowStory(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.StoryReply:
         self._one("ShowStory", request, context)
         return client_pb2.StoryReply(events=self.events)
 
-    def Explain(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
+    def Explain(self, request: client_pb2.ExplainRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
         self._note("Explain", request, context)
         return self.explanation
 
@@ -129,7 +135,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext
     ) -> client_pb2.ListNodesReply:
         self._note("ListNodes", request, context)
-        return client_pb2.ListNodesReply(nodes=self.nodes, foreign_gpu_s=self.foreign_gpu_s)
+        return client_pb2.ListNodesReply(nodes=self.nodes, foreign_gpu_s=self.foreign_gpu_s, pools=self.pools)
 
     def ShowCluster(
         self, request: client_pb2.ShowClusterRequest, context: grpc.ServicerContext

@@ -65,10 +65,18 @@ def test_set_sends_what_is_named_and_nothing_else(ebb, master):
     assert (third.weight, third.user) == (0.5, pwd.getpwuid(os.getuid()).pw_name)
 
 
+def test_set_says_what_has_no_effect_and_grants_it(ebb, master):
+    why = "job 17: its priority has no effect while it runs: it is not preemptible"
+    master.add(make_job("17", "RUNNING", effect=why), make_job("18"))
+    result = ebb("set", "17", "18", "--priority", "5")
+    assert (result.code, result.out, result.complaint) == (0, "job 17 RUNNING\njob 18 PENDING\n", why)
+    assert [job["effect"] for job in ebb("set", "17", "18", "--priority", "5", "--json").json] == [why, None]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([], "--priority or --weight"),
+        ([], "--priority, --weight, --pool, --max-concurrent or --max-slots"),
         (["--priority", "0"], "1<=x<=99"),
         (["--priority", "soon"], "--priority"),
         (["--weight", "0"], "0.001<=x<=1000"),
@@ -151,6 +159,29 @@ def test_wait_is_0_only_if_all_completed(ebb, master):
     master.add(make_job("19", "FAILED"))
     assert ebb("wait", "17", "19").code == 1
     assert [job["state"] for job in ebb("wait", "19", "17", "19", "--json").json] == ["FAILED", "COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "expected"),
+    [("FAILED", 7, 7), ("FAILED", -9, 137), ("FAILED", None, 1), ("CANCELLED", 143, 143), ("CANCELLED", None, 1)],
+)
+def test_wait_returns_the_code_of_the_first_job_that_did_not_complete(ebb, master, state, exit_code, expected):
+    master.add(make_job("17", "COMPLETED"), make_job("18", state, exit_code=exit_code), make_job("19", "FAILED"))
+    assert ebb("wait", "17", "18", "19").code == expected
+
+
+def test_wait_for_any_returns_with_the_first_to_finish(ebb, master):
+    master.add(make_job("17", "RUNNING"), make_job("18", "FAILED", exit_code=3))
+    result = ebb("wait", "--any", "17", "18")
+    assert (result.code, result.out) == (3, "job 18 FAILED\n")
+
+
+def test_wait_gives_up_in_time(ebb, master):
+    master.add(make_job("17", "RUNNING"), make_job("18", "COMPLETED"))
+    result = ebb("wait", "--timeout", "0.3s", "17", "18")
+    assert (result.code, result.out) == (124, "job 18 COMPLETED\n")
+    assert result.complaint == "after 0.3s still waiting for jobs 17, 18"
+    assert ebb("wait", "--timeout", "1h", "18").code == 0
 
 
 def test_wait_outlives_a_restart_of_the_master(ebb, master):

@@ -41,3 +41,39 @@ def test_a_running_job_has_nothing_to_wait_for(ebb, master):
     master.explanation = client_pb2.Explanation(job_id="5", state="RUNNING", reason="running", needs="1 GPU")
     result = ebb("explain", "5")
     assert result.out == "Job 5 is RUNNING: running\nIt needs 1 GPU.\n"
+
+
+FORECAST = client_pb2.Forecast(basis="at the latest, by time limits", after=["4"], nodes=["n1"])
+
+
+def test_when_it_starts_and_what_if_are_told_in_words(ebb, master):
+    master.explanation = client_pb2.Explanation(
+        **WAITING,
+        forecast=FORECAST,
+        what_if=client_pb2.Forecast(
+            basis="once those that it preempts have stepped aside",
+            after=["4"],
+            preempts=["4"],
+            start_at=time.time() + 10,
+        ),
+    )
+    master.explanation.forecast.start_at = time.time() + 3600
+    out = ebb("explain", "17", "--what-if", "priority=10", "--what-if", "gpus=1-2").out
+    assert "It starts: in about 1h" in out.replace("59m", "1h")
+    assert "at the latest, by time limits on node n1; job 4 has to end first." in out
+    assert "With priority=10 and gpus=1-2, it would start: in about" in out
+    assert "have stepped aside; it would preempt job 4." in out
+    _, request = master.requests[-1]
+    assert (request.priority, request.gpus_max.numerator, request.HasField("weight")) == (10, 2, False)
+
+
+def test_json_has_the_forecasts(ebb, master):
+    master.explanation = client_pb2.Explanation(**WAITING, forecast=FORECAST)
+    facts = json.loads(ebb("explain", "--json", "17").out)
+    assert facts["forecast"]["start_at"] is None
+    assert (facts["forecast"]["after"], facts["what_if"]) == (["4"], None)
+
+
+def test_a_wrong_what_if_is_named(ebb, master):
+    assert "--what-if color: is none of priority, weight, gpus" in ebb("explain", "17", "--what-if", "color=red").err
+    assert ebb("explain", "17", "--what-if", "priority=high").code == 2

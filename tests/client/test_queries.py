@@ -53,7 +53,7 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
     assert (shown["id"], shown["state"], shown["class"], shown["held_by"]) == ("17", "SUSPENDED", "be", "user")
     assert (shown["priority"], shown["weight"], shown["group"]) == (42, 1.0, None)
     assert shown["gpus"] == {"min": 1, "max": 4, "allocated": 0}
-    assert shown["progress"] == {"step": 120, "total": 1000, "loss": 0.5}
+    assert shown["progress"] == {"step": 120, "total": 1000, "loss": 0.5, "metrics": {}}
     assert shown["checkpoint"] == {"step": 120, "bytes": 2048, "path": "/ck/step-000000000120", "verified": True}
     assert (shown["submit_time"], shown["end_time"], shown["exit_code"], shown["pid"]) == (1000.5, None, None, None)
     (suspension,) = shown["suspensions"]
@@ -75,7 +75,7 @@ def test_show_prints_every_promised_key_with_its_true_value(ebb, master):
 def test_show_has_nulls_for_what_has_not_come_yet(ebb, master):
     master.add(make_job())
     shown = ebb("show", "17", "--json").json
-    assert shown["progress"] == {"step": None, "total": None, "loss": None}
+    assert shown["progress"] == {"step": None, "total": None, "loss": None, "metrics": {}}
     assert shown["checkpoint"] is None
     assert shown["start_time"] is None
     assert shown["held_by"] is None
@@ -262,10 +262,11 @@ def make_events() -> list[client_pb2.Event]:
 
 
 def test_a_story_tells_when_and_what(ebb, master):
-    master.add(make_job())
+    master.add(make_job(reason="waiting for 1 GPU"))
     master.events = make_events()
     lines = ebb("story", "17").out.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert lines[3] == "Now it is PENDING: waiting for 1 GPU"
     assert "+1.5s" in lines[1]
     assert lines[1].endswith("placed on ws1")
     story = ebb("story", "17", "--json").json

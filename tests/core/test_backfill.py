@@ -335,7 +335,7 @@ def test_under_reservation_the_next_request_goes_to_the_end_of_the_queue() -> No
     lab.wait(FIRST_S)
     lab.end(auto, stepped_aside())
     assert others[0].state is STARTED
-    assert [job.id for job in lab.cluster.state.queue] == [others[1].id, auto.id]
+    assert [job.id for job in lab.cluster.state.pools["default"].queue] == [others[1].id, auto.id]
 
 
 def test_under_reservation_whoever_stops_for_another_reason_keeps_its_place() -> None:
@@ -347,7 +347,7 @@ def test_under_reservation_whoever_stops_for_another_reason_keeps_its_place() ->
     assert second.state is STARTED
     third = lab.submit(1)
     lab.tell(ResumeRequested(first.id))
-    assert [job.id for job in lab.cluster.state.queue] == [first.id, third.id]
+    assert [job.id for job in lab.cluster.state.pools["default"].queue] == [first.id, third.id]
 
 
 def test_under_reservation_alone_a_job_goes_on_with_its_next_one() -> None:
@@ -424,7 +424,7 @@ def test_the_shadow_is_not_worked_out_while_nothing_is_free(monkeypatch: pytest.
 
 def test_the_order_of_leaving_follows_what_happens() -> None:
     lab = lab_of(gpus=4)
-    leaving: Leaving = lab.cluster.state.ranking
+    leaving: Leaving = lab.cluster.state.pools["default"].ranking
     jobs = [lab.submit(1, **asks(limit)) for limit in (300.0, 100.0, 200.0)]
     assert (leaving.order, list(leaving.starting)) == ([], [job.id for job in jobs])
     for job in jobs:

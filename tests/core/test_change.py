@@ -106,7 +106,7 @@ def test_a_change_outlives_the_master() -> None:
     again = Cluster(lab.cluster.policy)
     for now, event in lab.journal:
         again.replay(event, now)
-    assert [job.id for job in again.state.queue] == [jobs[1].id, jobs[0].id]
+    assert [job.id for job in again.state.pools["default"].queue] == [jobs[1].id, jobs[0].id]
     twin = again.job(jobs[1].id)
     assert (twin.priority, twin.weight, twin.spec.priority) == (7, 2.5, 42)
 

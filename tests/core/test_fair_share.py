@@ -400,8 +400,8 @@ def test_what_users_had_is_the_same_after_the_journal_is_folded_again() -> None:
     again = Cluster(create_policy("fair-share", {"per": "user", "half_life_s": "3600"}))
     for now, event in lab.journal:
         again.replay(event, now)
-    assert again.state.ranking.past == lab.cluster.state.ranking.past
-    assert again.state.ranking.past["ann"].average > 0
+    assert again.state.pools["default"].ranking.past == lab.cluster.state.pools["default"].ranking.past
+    assert again.state.pools["default"].ranking.past["ann"].average > 0
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
@@ -413,16 +413,16 @@ def test_options_that_make_no_sense_are_refused() -> None:
 def test_a_group_is_forgotten_with_its_last_job() -> None:
     lab = lab_of()
     job = lab.running(1, group="x")
-    assert list(lab.cluster.state.ranking.groups) == ["group x"]
+    assert list(lab.cluster.state.pools["default"].ranking.groups) == ["group x"]
     lab.end(job, DONE)
-    assert lab.cluster.state.ranking.groups == {}
+    assert lab.cluster.state.pools["default"].ranking.groups == {}
 
 
 def test_a_group_of_jobs_is_never_a_job_alone() -> None:
     lab = lab_of(gpus=4)
     alone = lab.running(1)
     lab.running(1, group=alone.id)
-    assert len(lab.cluster.state.ranking.groups) == 2
+    assert len(lab.cluster.state.pools["default"].ranking.groups) == 2
 
 
 def test_a_node_that_comes_gives_everyone_more() -> None:

@@ -73,7 +73,7 @@ def test_a_job_alone_is_as_old_as_its_submission_however_often_it_runs() -> None
     lab.end(jobs[0])
     lab.start(jobs[2])
     lab.tell(ResumeRequested(jobs[0].id))
-    assert [group.number for group in lab.cluster.state.ranking.groups.values()] == [
+    assert [group.number for group in lab.cluster.state.pools["default"].ranking.groups.values()] == [
         jobs[1].sequence, jobs[2].sequence, jobs[0].sequence
     ]  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> 
     lab = lab_of(gpus=4)
     running = lab.running(4, **BOUND)
     jobs = [lab.submit(1, 2) for _ in range(3)]
-    lines = lab.cluster.state.ranking.waiting
+    lines = lab.cluster.state.pools["default"].ranking.waiting
     assert [len(line) for line in lines.values()] == [3]
     lab.tell(ResizeRequested(jobs[0].id, 2 * WHOLE, 2 * WHOLE))
     assert sorted(len(line) for line in lines.values()) == [1, 2]
@@ -168,7 +168,8 @@ def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) ->
     lab = lab_of(gpus=gpus)
     for job in [lab.submit(size, group=group, weight=weight, hold=True) for size, group, weight in jobs]:
         lab.cluster.handle(ReleaseRequested(job.id), lab.now)
-    groups, snapshot = lab.cluster.state.ranking, Snapshot(lab.cluster.state, lab.now)
+    pool = lab.cluster.state.pools["default"]
+    groups, snapshot = pool.ranking, Snapshot(pool, lab.now)
     together = _Pass(FairShare(), Draft(snapshot)).grants
     groups.waiting = {(n, *kind): [entry] for kind, line in groups.waiting.items() for n, entry in enumerate(line)}
     assert together == _Pass(FairShare(), Draft(snapshot)).grants

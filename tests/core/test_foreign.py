@@ -164,7 +164,7 @@ def test_a_restarted_master_knows_of_foreign_processes_and_a_rebooted_node_has_n
     again = Cluster(create_policy("fitgpp", {}))
     for time, event in lab.journal:
         again.replay(decode_event(type(event).__name__, encode(event)), time)
-    assert again.state.books.nodes[NodeId("a")].foreign[GpuId("a0")].processes == (PYTHON,)
+    assert again.state.nodes[NodeId("a")].foreign[GpuId("a0")].processes == (PYTHON,)
     lab.tell(registration("a", 1))
     assert lab.submit(1).state is WAITS
     lab.tell(registration("a", 1, boot_id="boot-2"))

@@ -244,7 +244,7 @@ def test_if_the_first_node_refuses_nothing_was_started(lab: Gangs) -> None:
     job = lab.submit(2, nodes=2)
     lab.refuses(job, "a")
     assert (job.state, job.holding, lab.asked(Stop)) == (JobState.PENDING, None, [])
-    assert [*lab.cluster.state.books.nodes["b"].held.whole] == []
+    assert [*lab.cluster.state.nodes["b"].held.whole] == []
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_dirty_gpus_of_one_node_are_quarantined(lab: Gangs) -> None:
     lab.exits_on(job, "a", freed=True)
     lab.exits_on(job, "b")
     lab.frees_on(job, "b", "b0")
-    nodes = lab.cluster.state.books.nodes
+    nodes = lab.cluster.state.nodes
     assert (job.holding, [*nodes["a"].quarantine], [*nodes["b"].quarantine]) == (None, [], ["b0"])
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 from ebbtide_core.model import WHOLE, HeldBy, JobState, SuspendMode
-from ebbtide_core.policies.hybrid import Slots
 from ebbtide_core.policies.registry import PolicyError, create_policy
+from ebbtide_core.policies.slots import Slots
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stopped
 
@@ -314,7 +314,7 @@ def test_an_elastic_job_takes_as_many_slots_as_it_needs_at_least_and_stays_stick
     elastic = lab.running(1, 4)
     assert sticky(elastic)
     assert len(gpus_of(elastic)) == 4
-    slots = lab.cluster.state.ranking
+    slots = lab.cluster.state.pools["default"].ranking
     assert isinstance(slots, Slots)
     assert (slots.sticky_share, slots.regular_share) == (WHOLE, 0)
 
@@ -333,7 +333,7 @@ def test_what_an_elastic_job_has_grown_on_is_not_in_the_way_of_others() -> None:
 
 def test_the_books_of_slots_follow_every_change() -> None:
     lab = lab_of("hybrid", gpus=4, sticky="1")
-    slots = lab.cluster.state.ranking
+    slots = lab.cluster.state.pools["default"].ranking
     jobs = [lab.running(1, priority=12 - index) for index in range(4)]
     assert (slots.sticky_share, slots.regular_share) == (WHOLE, 3 * WHOLE)
     waiting = lab.submit(1, priority=12)

@@ -126,7 +126,7 @@ class TestSuspendAndResume:
         assert not first.returns
         lab.tell(e.SuspendRequested(first.id))
         lab.tell(e.ResumeRequested(first.id))
-        assert [job.id for job in lab.cluster.state.queue] == [first.id, second.id]
+        assert [job.id for job in lab.cluster.state.pools["default"].queue] == [first.id, second.id]
 
 
 class TestHoldAndRelease:
@@ -477,6 +477,4 @@ def _eventful_day(lab: Lab) -> None:
 
 
 def _books(cluster: Cluster) -> dict[str, Any]:
-    return {
-        id: (node.held, node.promised, node.attempts, node.planned) for id, node in cluster.state.books.nodes.items()
-    }
+    return {id: (node.held, node.promised, node.attempts, node.planned) for id, node in cluster.state.nodes.items()}

@@ -157,16 +157,16 @@ def test_why_a_gpu_is_dirty_is_in_its_reason_and_in_the_story_and_it_ends_with_a
     lab.exit(job, ExitFacts())
     freed = e.AttemptFreed(job.id, 1, (GpuId("a0"),), dirty_reasons=("its process 7 does not end",))
     lab.tell(freed)
-    facts = lab.cluster.state.books.nodes["a"].gpus["a0"]
+    facts = lab.cluster.state.nodes["a"].gpus["a0"]
     assert (facts.healthy, facts.unhealthy_reason) == (False, "job 1 ended, but its process 7 does not end")
     assert narrate(freed) == "what attempt 1 held is free; not a0: its process 7 does not end"
     lab.tell(e.GpuHealthChanged(NodeId("a"), GpuId("a0"), True))
-    assert lab.cluster.state.books.nodes["a"].quarantine == {}
+    assert lab.cluster.state.nodes["a"].quarantine == {}
 
 
 def test_a_journal_of_before_gives_no_reason_and_the_reason_is_as_it_was(lab):
     job = lab.running()
     lab.exit(job, ExitFacts())
     lab.tell(e.AttemptFreed(job.id, 1, (GpuId("a0"),)))
-    reason = lab.cluster.state.books.nodes["a"].quarantine["a0"]
+    reason = lab.cluster.state.nodes["a"].quarantine["a0"]
     assert reason == "job 1 ended, but its memory was not released"

@@ -331,7 +331,7 @@ def test_a_swapped_job_keeps_its_process_and_comes_back_once_it_has_its_gpu_to_i
     assert overrun(lab, job, 12) == []
     lab.end(job, ExitFacts())
     assert job.state is JobState.COMPLETED
-    assert not lab.cluster.state.books.nodes["a"].held.whole
+    assert not lab.cluster.state.nodes["a"].held.whole
 
 
 # --- out of memory ---

@@ -44,7 +44,7 @@ def test_no_policy_wants_anything_while_nobody_waits_and_no_size_may_change(name
     jobs = [lab.running(gpus, te=te) for gpus in ("1/4", 1, 2) for te in (False, True)]
     lab.tell(e.HoldRequested(jobs[0].id))
     lab.end(jobs[1])
-    state = lab.cluster.state
+    state = lab.cluster.state.pools["default"]
     assert len(state.queue) + len(state.elastic) + len(state.claims) == 0
     for later in (0.0, 1e3, 1e6):
         assert list(reconcile(state, create_policy(name, {}).plan(Snapshot(state, lab.now + later)))) == []

@@ -156,7 +156,7 @@ def test_the_reason_says_what_is_known_of_the_work_and_from_where() -> None:
     reporting = lab.running(1, 4)
     lab.wait(HOUR)
     lab.tell(ProgressReported(reporting.id, 1, Progress(50, 100)))
-    reason = in_proportion(Snapshot(lab.cluster.state, lab.now), reporting)
+    reason = in_proportion(Snapshot(lab.cluster.state.pools["default"], lab.now), reporting)
     assert reason == "in proportion to the 4 GPU hours that it has left, from its progress"
 
 
@@ -196,14 +196,14 @@ def test_restarts_that_take_no_time_change_nothing_of_what_is_left(
     left = []
     for size in sizes:
         restart(lab, job, size)
-        left.append(lab.cluster.state.ranking.left(job, lab.now))
+        left.append(lab.cluster.state.pools["default"].ranking.left(job, lab.now))
     assert set(left[1:]) == {left[1]}
 
 
 def restart(lab: Lab, job: Job, size: int) -> None:
     """End the attempt, and start the next with ``size`` GPUs, all at the same moment."""
     number, [piece] = len(job.attempts), job.attempts[-1].allocation.nodes
-    gpus = lab.cluster.state.books.nodes[piece.node].entire.gpus[:size]
+    gpus = lab.cluster.state.nodes[piece.node].entire.gpus[:size]
     allocation = Allocation((NodeAllocation(piece.node, gpus, piece.cpus, piece.mem_bytes),))
     for event in (
         StopRequested(job.id, number, StopCause.RESIZED, 0.0, "another size"),

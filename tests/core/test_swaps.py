@@ -42,7 +42,7 @@ def away(lab, **spec):
 
 
 def use(lab):
-    node = lab.cluster.state.books.nodes["a"]
+    node = lab.cluster.state.nodes["a"]
     assert node.held == node.promised
     return len(node.held.whole), node.held.cpus, node.held.mem_bytes // GIB
 
@@ -322,7 +322,7 @@ def test_the_journal_leads_to_the_same_state(lab):
     for time, event in lab.journal:
         again.replay(event, time)
     assert again.state.jobs[job.id].attempts == job.attempts
-    assert again.state.books.nodes["a"].held == lab.cluster.state.books.nodes["a"].held
+    assert again.state.nodes["a"].held == lab.cluster.state.nodes["a"].held
 
 
 def test_a_swap_share_is_not_put_beside_others_where_shares_are_under_mps():

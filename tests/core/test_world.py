@@ -1,7 +1,6 @@
 """The core against a world that holds the truth: what must hold whatever happens, and what in the end."""
 
 from ebbtide_core import events as e
-from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import WHOLE, ExitFacts, JobState
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
@@ -64,7 +63,7 @@ class WatchedWorld(World):
     def the_journal_folds_to_what_the_core_has(self) -> None:
         if not hasattr(self, "cluster"):
             return
-        again = Cluster(self.policy)
+        again = self.new_cluster()
         for now, event in self.journal:
             again.replay(event, now)
         for id, job in self.cluster.state.jobs.items():

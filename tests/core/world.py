@@ -87,7 +87,7 @@ class World(RuleBasedStateMachine):
     def begin(self, policy: str, shares: bool) -> None:
         options = {field.name for field in dataclasses.fields(POLICIES[policy])}
         self.policy = create_policy(policy, {"resize_after_s": "5"} if "resize_after_s" in options else {})
-        self.cluster = Cluster(self.policy)
+        self.cluster = self.new_cluster()
         self.now = 0.0
         self.journal: list[tuple[float, e.Event]] = []
         self.processes: dict[tuple[AttemptRef, str], Process] = {}
@@ -99,6 +99,14 @@ class World(RuleBasedStateMachine):
         self.shares_with_foreign = shares
         for node in NODES:
             self.connect(node)
+
+    def new_cluster(self) -> Cluster:
+        """A cluster that has heard of nothing."""
+        return Cluster(self.policy)
+
+    def pool_for(self, job: JobId) -> str:
+        """The pool that a new job names."""
+        return ""
 
     # --- what the machinery does ---
 
@@ -129,7 +137,7 @@ class World(RuleBasedStateMachine):
         if not self.shares_with_foreign:
             assert self.foreign.isdisjoint(gpus), "placed beside a foreign process"
         for piece in allocation.nodes:
-            held = self.cluster.state.books.nodes[piece.node].held
+            held = self.cluster.state.nodes[piece.node].held
             for gpu in piece.gpus:
                 if gpu.gpu in self.foreign:
                     assert gpu.share < WHOLE
@@ -223,9 +231,11 @@ class World(RuleBasedStateMachine):
         if suspend is SuspendMode.SWAP:
             low, more, nodes = min(low, Fraction(1)), 0, 1
         smallest = parts(low) if nodes == 1 else 2 * WHOLE * max(1, int(low))
+        id = JobId(str(len(self.accepted) + 1))
         spec = JobSpec(
             command=("x",),
             workdir="/",
+            pool=self.pool_for(id),
             gpus_min=smallest,
             gpus_max=max(smallest, (more + 3 * spread) * WHOLE) if nodes == 1 else smallest,
             nodes=nodes,
@@ -238,7 +248,6 @@ class World(RuleBasedStateMachine):
             priority=priority,
             grace_s=float(len(self.accepted) + 1),
         )
-        id = JobId(str(len(self.accepted) + 1))
         submitted = e.JobSubmitted(id, spec, "ann", hold)
         if self.cluster.refusal(submitted) is None:
             self.accepted.add(id)
@@ -468,7 +477,7 @@ class World(RuleBasedStateMachine):
     @rule()
     def restart_the_master(self) -> None:
         """A new master folds the journal and hears from every node again."""
-        self.cluster = Cluster(self.policy)
+        self.cluster = self.new_cluster()
         for now, event in self.journal:
             self.cluster.replay(event, now)
         self.mail.clear()

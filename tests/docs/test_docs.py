@@ -16,7 +16,8 @@ from ebbtide_cli.verb import VERBS
 from ebbtide_core.job import TRANSITIONS
 from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
 from ebbtide_core.outcome import Ending, read_exit
-from ebbtide_core.policies.registry import DEFAULT_POLICY, POLICIES
+from ebbtide_core.policies.registry import POLICIES
+from ebbtide_core.settings import DEFAULT_POLICY
 from ebbtide_core.spec import JobSpec
 
 from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table

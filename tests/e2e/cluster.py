@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.json_schema import check_json
+
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -56,20 +58,21 @@ class Cluster:
             [*EBB, *arguments], env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds
         )
         assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        check_json(arguments, done.stdout)
         return Result(done.returncode, done.stdout, done.stderr)
 
     def up(self, gpus: str = "4xA100-40GB", *options: str) -> None:
         """Start master and agent."""
         self.ebb("up", "--gpus", gpus, *options)
 
-    def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+    def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *options: str) -> None:
         """Start one more agent, as a second machine would, and wait until it is there."""
-        self.start_workstation(name, gpus, checkpoint_root)
+        self.start_workstation(name, gpus, checkpoint_root, *options)
         wait_for(f"node {name} is up", lambda: name in self.nodes_up())
 
-    def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None) -> None:
+    def start_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *more: str) -> None:
         """Start one more agent."""
-        options = ["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []
+        options = [*(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []), *more]
         log = (self.home / f"agent-{name}.log").open("ab")
         command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
         with log:

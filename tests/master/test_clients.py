@@ -40,10 +40,11 @@ class TestSubmit:
                 job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR, priority=7, grace_s=12.5, time_limit_s=3600.0, retries=3,
                 suspend=job_pb2.SUSPEND_MODE_NONE, launch=job_pb2.LAUNCH_MODE_DDP, signal="SIGINT",
                 signal_target=job_pb2.SIGNAL_TARGET_LEADER, exit_zero=job_pb2.EXIT_ZERO_COMPLETED, weight=2.5,
-                group="vision", nodes=1,
+                group="vision", nodes=1, pool="default",
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
+            spec.pool = "default"
             assert shown.spec == spec
             assert (shown.user, shown.held_by, shown.reason) == ("ann", "user", "held by user")
             assert shown.state == job_pb2.JOB_STATE_PENDING
@@ -196,6 +197,7 @@ class TestWishes:
                 await master.ask.Change(client_pb2.ChangeRequest(job_id=job, priority=5, user="bob"))
             shown = await master.ask.Change(client_pb2.ChangeRequest(job_id=job, weight=3.0, user="bob"))
             assert (shown.spec.priority, shown.spec.weight) == (5, 3.0)
+            assert shown.effect == f"job {job}: its weight will have no effect: policy fitgpp does not go by weight"
             told = [event.text for event in (await master.ask.ShowStory(client_pb2.JobRequest(job_id=job))).events]
             assert told[1:] == ["priority 42 → 5 by bob", "weight 2 → 3 by bob"]
         async with a_master(tmp_path) as master:
@@ -313,7 +315,8 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         job = await master.running(agent)
-        progress = job_pb2.Progress(step=3, total=9, loss=float("nan"))
+        metrics = {"accuracy": 0.5, "bad": float("nan")}
+        progress = job_pb2.Progress(step=3, total=9, loss=float("nan"), metrics=metrics, diverged=["loss"])
         checkpoint = job_pb2.Checkpoint(step=2, bytes=2**63, path="/c/step-2", verified=True)
         status = make_status(job, 1, RUNNING, progress=progress, checkpoint=checkpoint)
         stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job]))
@@ -321,6 +324,7 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
         await agent.send(status=status)
         shown = await stream.read()
         assert (shown.progress.step, shown.progress.total, shown.progress.HasField("loss")) == (3, 9, False)
+        assert (dict(shown.progress.metrics), list(shown.progress.diverged)) == ({"accuracy": 0.5}, ["loss"])
         assert shown.checkpoint == checkpoint
         stream.cancel()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ebbtide_core import memory
-from ebbtide_core.placing import CONTEXT_BYTES
+from ebbtide_core.picking import CONTEXT_BYTES
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.master.world import FREED, GIB, RUNNING, STEPPED_ASIDE, Agent, Master, a_master, make_spec, share

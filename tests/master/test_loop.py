@@ -241,6 +241,18 @@ async def test_of_two_times_it_wakes_up_at_the_earlier_one_first() -> None:
         assert start + 0.03 <= policy.asked[0] < start + 5
 
 
+async def test_it_wakes_up_at_both_of_two_times_though_one_is_past() -> None:
+    policy = Counting()
+    async with a_bench(Disk(), policy) as bench:
+        await bench.tell(submitted())
+        policy.asked.clear()
+        later = bench.clock.now() + 0.03
+        bench.loop._carry_out(WakeAt(1.0))
+        bench.loop._carry_out(WakeAt(later))
+        await turns(lambda: len(policy.asked) == 2)
+        assert policy.asked[0] <= later <= policy.asked[1]
+
+
 async def test_a_time_that_is_past_is_now() -> None:
     policy = Counting()
     async with a_bench(Disk(), policy) as bench:

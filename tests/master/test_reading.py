@@ -89,7 +89,7 @@ class TestEvents:
             assert [event.sequence for event in events] == [2, 3]
             assert [event.kind for event in events] == ["JobSubmitted", "CancelRequested"]
             assert {event.job_id for event in events} == {job}
-            assert events[1].text == "user asked to cancel it"
+            assert events[1].text == "user asked to cancel it (until then: waiting for 1 GPU: no node is connected)"
             assert await master.kinds(after=2**64 - 1) == []
 
     async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
@@ -118,15 +118,15 @@ class TestEvents:
         async with a_master(tmp_path) as master:
             agent = await master.agent("n1")
             running = await master.running(agent)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=running))
+            explanation = await master.ask.Explain(client_pb2.ExplainRequest(job_id=running))
             assert (explanation.state, explanation.HasField("ahead")) == ("RUNNING", False)
             first, second = await master.submit(gpus=2), await master.submit(gpus=2)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=second))
+            explanation = await master.ask.Explain(client_pb2.ExplainRequest(job_id=second))
             assert (explanation.job_id, explanation.state, explanation.ahead) == (second, "PENDING", 1)
-            explanation = await master.ask.Explain(client_pb2.JobRequest(job_id=first))
+            explanation = await master.ask.Explain(client_pb2.ExplainRequest(job_id=first))
             assert [view.node for view in explanation.nodes] == ["n1"]
             assert explanation.basis
-            assert (await refused(master.ask.Explain(client_pb2.JobRequest(job_id="99"))))[0] is UNKNOWN
+            assert (await refused(master.ask.Explain(client_pb2.ExplainRequest(job_id="99"))))[0] is UNKNOWN
 
 
 class TestLogs:

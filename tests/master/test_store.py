@@ -19,6 +19,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.model import WHOLE, JobId, NodeId, StartFacts
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.settings import PoolSettings, Settings
 from ebbtide_master import store as stores
 from ebbtide_master.store import Store, StoreError, StoreInUseError
 
@@ -264,7 +265,7 @@ class TestGoldenJournal:
         with golden("journal-1-swaps", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        job, node = cluster.state.jobs["1"], cluster.state.books.nodes["a"]
+        job, node = cluster.state.jobs["1"], cluster.state.nodes["a"]
         [attempt] = job.attempts
         assert (job.state.value, job.held_by.value, attempt.swaps, attempt.off_gpu) == ("SUSPENDED", "user", 2, True)
         assert (node.held.share("a0"), node.held.cpus, node.held.mem_bytes) == (0, 2.0, 38 << 30)
@@ -291,7 +292,7 @@ class TestGoldenJournal:
         with golden("journal-1-foreign", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        node = cluster.state.books.nodes["a"]
+        node = cluster.state.nodes["a"]
         assert {gpu: [found.pid for found in use.processes] for gpu, use in node.foreign.items()} == {"a0": [7, 8]}
         assert [*node.slices] == ["a1"]
         assert cluster.state.foreign_gpu_s == {"alice": 100.0, "bob": 1.0}
@@ -320,7 +321,7 @@ class TestGoldenJournal:
         ]
         assert curve is not None
         assert curve(1441440) == 1.5
-        assert cluster.state.apart.gpus(JobId("2"), cluster.state.books.nodes["a"]) == {}
+        assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
     def test_a_session_that_nobody_used_is_known_again(self, tmp_path: Path) -> None:
@@ -331,6 +332,84 @@ class TestGoldenJournal:
         job = cluster.state.jobs["1"]
         assert (job.spec.kind.value, job.attempts[0].unused_since) == ("shell", 1003.0)
         assert job.reason == "unused: ended in 10 min unless somebody uses it"
+
+    def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-scripts", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        first, second = cluster.state.jobs.values()
+        assert first.spec.script.endswith("SLURM_JOB_ID\n")
+        assert (first.spec.python_env, first.spec.slurm) == ("/venv", True)
+        assert second.reason == "running; train.py was edited since submit"
+
+    @pytest.mark.parametrize("configured", [True, False])
+    def test_who_was_moved_is_in_its_pool_again_configured_or_not(self, tmp_path: Path, configured: bool) -> None:
+        big = {"big": PoolSettings(policy="priority")} if configured else {}
+        settings = Settings(pools={"default": PoolSettings(), **big})
+        cluster = Cluster(create_policy("fitgpp", {}), settings=settings)
+        with golden("journal-1-pools", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        found = {job.id: (job.state.value, job.pool, job.moves_to) for job in cluster.state.jobs.values()}
+        assert found == {
+            "1": ("RUNNING", "big", ""),
+            "2": ("PENDING", "big", ""),
+            "3": ("SUSPENDING", "default", "big"),
+        }
+        assert [*cluster.state.pools["big"].books.nodes] == ["b"]
+
+    def test_what_a_job_needs_and_which_nodes_are_out_of_service_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-drains", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job, nodes = cluster.state.jobs["1"], cluster.state.nodes
+        assert (job.state.value, job.choosy, job.excluded) == ("PENDING", True, {"a"})
+        assert job.spec.needs.select[0].values == ("lab", "den")
+        assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
+        assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
+
+    def test_who_was_held_back_is_held_back_again_and_who_was_given_up_is_over(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-arrays", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        jobs, array = cluster.state.jobs, cluster.state.gates.arrays[JobId("100")]
+        assert {id: job.state.value for id, job in jobs.items() if job.state.finished} == {
+            "100.0": "FAILED",
+            "4": "CANCELLED",
+        }
+        assert (array.max_concurrent, array.unfinished, jobs["100.0"].again_as, jobs["6"].again_of) == (
+            2,
+            2,
+            "6",
+            "100.0",
+        )
+        assert [job.ticket is None or job.ticket.seated for job in jobs.values()] == [
+            False,
+            True,
+            True,
+            False,
+            True,
+            True,
+        ]
+
+    def test_who_paused_at_a_rung_went_on_or_was_given_up_there(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-sweeps", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        sweep = cluster.state.sweeps[JobId("1")]
+        results = {id: (task.results, task.passed, task.over) for id, task in sweep.tasks.items()}
+        assert results == {
+            "1.0": ([4.0, 4.0], 1, True),
+            "1.1": ([None], 0, True),
+            "1.2": ([1.0, 1.0], 2, False),
+            "1.3": ([2.0], 1, False),
+        }
+        reason = "stopped early at 100 steps: loss no number is number 3 of 3"
+        assert (cluster.state.jobs[JobId("1.1")].reason, sweep.promotable(), sweep.hopeless()) == (reason, [], [])
 
     def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
@@ -344,6 +423,10 @@ class TestGoldenJournal:
             "journal-1-memory",
             "journal-1-rates",
             "journal-1-sessions",
+            "journal-1-pools",
+            "journal-1-drains",
+            "journal-1-arrays",
+            "journal-1-sweeps",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
@@ -399,6 +482,6 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "unhealthy": sorted(gpu for gpu, facts in node.gpus.items() if not facts.healthy),
                 "attempts": sorted(node.attempts),
             }
-            for node in state.books.nodes.values()
+            for node in state.nodes.values()
         },
     }

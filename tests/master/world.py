@@ -9,12 +9,14 @@ from typing import Any
 import grpc
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.settings import Settings
 from ebbtide_master.main import _recover
 from ebbtide_master.service import Service, serving
 from ebbtide_master.store import Store
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
 DEADLINE_S = 10.0
+ONE_POOL = Settings()
 GIB = 2**30
 RUNNING = agent_pb2.ATTEMPT_PHASE_RUNNING
 EXITED = agent_pb2.ATTEMPT_PHASE_EXITED
@@ -179,12 +181,14 @@ class Master:
 
 
 @asynccontextmanager
-async def a_master(home: Path, policy: str = "fitgpp", store: Store | None = None) -> AsyncIterator[Master]:
+async def a_master(
+    home: Path, policy: str = "fitgpp", store: Store | None = None, settings: Settings = ONE_POOL
+) -> AsyncIterator[Master]:
     """A master on the journal in ``home``, which it recovers first, as the process does."""
     async with AsyncExitStack() as stack:
         store = store or Store(home / "journal.db")
         stack.callback(store.close)
-        cluster = Cluster(create_policy(policy, {}))
+        cluster = Cluster(create_policy(policy, {}), settings=settings)
         _recover(cluster, store)
         service = await stack.enter_async_context(serving(cluster, store, "127.0.0.1", 0, policy))
         options = [("grpc.use_local_subchannel_pool", 1)]

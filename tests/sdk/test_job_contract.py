@@ -118,7 +118,41 @@ def test_progress_is_sent_at_first_at_last_and_five_times_a_second_between(
 
 def test_a_loss_that_is_not_a_number_is_null(make_job: MakeJob, listener: Listener) -> None:
     make_job().report(step=1, loss=math.nan)
-    assert listener.arrived() == [{"kind": "progress", "rank": 0, "step": 1, "total": None, "loss": None}]
+    told = {"kind": "progress", "rank": 0, "step": 1, "total": None, "loss": None}
+    assert listener.arrived() == [told | {"metrics": {"loss": None}}]
+
+
+def test_a_metric_holds_until_it_is_given_again(
+    make_job: MakeJob, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr(jobs, "time", clock)
+    job = make_job()
+    job.report(step=1)
+    job.report(step=2, accuracy=0.5)  # too soon to be sent
+    for step, metrics in ((3, {}), (4, {"accuracy": 0.75, "val/loss": math.inf}), (5, {})):
+        clock.now += 1.0
+        job.report(step=step, loss=1.0, **metrics)
+    told = [message.get("metrics") for message in listener.arrived() if message["kind"] == "progress"]
+    assert told == [None, {"accuracy": 0.5}, *[{"accuracy": 0.75, "val/loss": None}] * 2]
+
+
+def test_a_metric_keeps_no_tensor_of_a_training_alive_and_is_a_number_only_when_it_is_sent(
+    make_job: MakeJob, listener: Listener
+) -> None:
+    asked = []
+
+    class Tensor:
+        def detach(self):
+            return SimpleNamespace(item=lambda: asked.append("sent") or 0.25)
+
+    job = make_job()
+    job.report(step=1)
+    job.report(step=2, total=9, accuracy=Tensor())
+    assert asked == []
+    job.report(step=9, total=9)
+    assert asked == ["sent"]
+    assert listener.arrived()[-1]["metrics"] == {"accuracy": 0.25}
 
 
 def test_only_rank_0_reports_progress(make_job: MakeJob, listener: Listener) -> None:

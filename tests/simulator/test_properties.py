@@ -160,6 +160,34 @@ def test_two_gangs_of_the_whole_cluster_do_not_wait_for_each_other(policy: str) 
     assert checker.finished == {"a", "b"}
 
 
+TWO_LEVELS = st.fixed_dictionaries(
+    {
+        "preemption": st.sampled_from(["on", "on", "off"]),
+        "backfill": st.sampled_from(["on", "off"]),
+        "victims": st.sampled_from(["newest", "cheapest"]),
+        "classes": st.sampled_from(["on", "off"]),
+        "sticky": st.sampled_from(["0", "0.3", "1", "2", "100"]),
+        "min_run_s": st.sampled_from(["0", "600"]),
+    }
+)
+
+
+@settings(careful, max_examples=60)
+@given(jobs=workloads(), nodes=NODES, world=WORLDS, options=TWO_LEVELS)
+def test_the_same_holds_for_policies_inside_of_priorities(
+    jobs: list[SimJob], nodes: list[SimNode], world: World, options: dict[str, str]
+) -> None:
+    nodes = named(nodes)
+    jobs = [job for job in jobs if could_run(job, nodes)]
+    log, checker = simulated("priority", jobs, nodes, world, **options)
+    note(log)
+    assert checker.finished == {job.id for job in jobs}
+    assert not checker.held
+    if options["preemption"] == "off":
+        assert not checker.preempted
+    assert simulated("priority", jobs, nodes, world, **options)[0] == log
+
+
 @careful
 @given(jobs=workloads(), nodes=NODES, p=st.integers(0, 2))
 def test_fitgpp_preempts_no_job_more_often_than_p(jobs: list[SimJob], nodes: list[SimNode], p: int) -> None:

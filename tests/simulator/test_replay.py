@@ -10,7 +10,7 @@ from ebbtide_core.codec import encode
 from ebbtide_sim.replay import Line, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 
-from tests.core.lab import DONE, Lab, stepped_aside
+from tests.core.lab import DONE, Lab, registration, stepped_aside
 
 
 def recorded(lab: Lab) -> list[Line]:
@@ -71,6 +71,14 @@ def test_a_priority_that_was_changed_counts_as_it_was_in_the_end_and_a_note_says
     assert past.workload.notes == (
         "1 jobs were given another priority or weight: they have the last one from the beginning",
     )
+
+
+def test_pools_are_taken_for_one_and_a_note_says_so() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.tell(registration("b", 1, pool="big"))
+    lab.end(lab.running(1), DONE)
+    past = reconstruct(recorded(lab))
+    assert (len(past.nodes), past.workload.notes) == (2, ("the pools big, default are taken for one",))
 
 
 def test_a_job_needs_the_gpu_memory_that_it_turned_out_to_need() -> None:

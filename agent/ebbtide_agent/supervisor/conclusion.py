@@ -1,10 +1,14 @@
 """What is said of an attempt when no process of it is left."""
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ebbtide import checkpoints
 
+from ebbtide_agent import slurm
+from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence, gpu_memory
 from ebbtide_agent.supervisor.ending import LEADER
 from ebbtide_agent.supervisor.evidence import Contents
@@ -29,6 +33,11 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, out
     if sealed is not None:
         status.checkpoint = PublishedCheckpoint(sealed.step, sealed.bytes, str(sealed.path), True)
     status.exit = _complete(watch, intent)
+    if reports.requeue:
+        status.exit.set_return_code(os.EX_TEMPFAIL)  # what a script says by itself that is to be run again
+    if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
+        with suppress(OSError):
+            (steps_dir(intent) / slurm.END).touch()
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
     status.exit.out_of_memory = bool(intent.gpus) and _failed(status.exit) and gpu_memory.ran_out(output)

@@ -64,6 +64,11 @@ class Intent:
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
     idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
+    script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
+    python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
+    slurm: bool = False  # it finds what a script for Slurm expects
+    scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
+    node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
 
     @property
     def processes(self) -> int:
@@ -96,5 +101,6 @@ class Intent:
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
         command = tuple(content["command"])
         resume_args = tuple(content.get("resume_args", ()))
-        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached}
+        names = tuple(content.get("node_names", ()))
+        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "node_names": names}
         return cls(**{**content, **read, "resume_args": resume_args})

@@ -1,6 +1,7 @@
 """What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,11 @@ from ebbtide import checkpoints
 
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
+from ebbtide_agent.supervisor.edits import edited
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
+from ebbtide_agent.supervisor.script import command_of, has_python
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
@@ -24,6 +28,7 @@ class Prepared:
     resumed_step: int | None
     environments: tuple[dict[str, str], ...]  # one per process
     port: int  # where its ranks meet; 0: it has but one
+    edited: tuple[str, ...]  # scripts that have changed since the job was submitted
 
 
 def prepare(intent: Intent, place: AttemptDir) -> Prepared:
@@ -33,14 +38,22 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         checkpoint = _checkpoint_to_resume(intent)
         intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         intent.output_dir.mkdir(exist_ok=True)
+        if intent.slurm and intent.num_nodes > 1:
+            steps_dir(intent).mkdir(exist_ok=True)
+    if not has_python(intent.python_env):
+        reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
+        raise Refused(reason, RefusalCause.NO_PATH)
+    with refusing("cannot write the job's script"):
+        command = command_of(intent, place)
     port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
     resume_dir = "" if checkpoint is None else str(checkpoint.path)
     return Prepared(
-        command=intent.command + _resume_args(intent, resume_dir),
+        command=command + _resume_args(intent, resume_dir),
         signal=signum,
         resumed_step=None if checkpoint is None else checkpoint.step,
         environments=_environments(intent, place, resume_dir, port),
         port=port,
+        edited=edited(intent),
     )
 
 
@@ -75,6 +88,8 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
     )
     if intent.meets:
         common |= gang_environment(intent, port)
+    if intent.slurm:
+        common |= slurm_environment(intent, common, sys.executable)
     if not intent.ddp:
         return (common,)
     return tuple({**common, **rank_environment(intent, rank, port)} for rank in range(intent.processes))

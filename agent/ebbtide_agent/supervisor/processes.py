@@ -13,6 +13,8 @@ from ebbtide_agent.identity import Identity
 # A process that blocks a signal is looked at so often, and at this distance, before that is believed.
 _LOOKS = 8
 _LOOK_S = 0.002
+# Our own `srun` hands on what it gets; whether anybody handles the signal, its tasks say.
+_PASSES_ON = "Name:\tebb:srun\n"
 
 
 class Reaction(Enum):
@@ -87,6 +89,8 @@ def reaction(pid: int, signum: int) -> Reaction:
     except (FileNotFoundError, ProcessLookupError):
         return Reaction.NONE
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
+    if status.startswith(_PASSES_ON):
+        return Reaction.NONE
     if int(masks["SigCgt"], 16) >> (signum - 1) & 1:
         return Reaction.HANDLER
     return Reaction.WAITS if int(masks["SigBlk"], 16) >> (signum - 1) & 1 else Reaction.NONE

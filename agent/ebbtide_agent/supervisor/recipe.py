@@ -56,7 +56,7 @@ class Recipe:
 
         What `--resume-args` will add is not known before the attempt.
         """
-        if not intent.warm or intent.resume_args or not _is_script(intent.command):
+        if not intent.warm or intent.resume_args or intent.script or intent.slurm or not _is_script(intent.command):
             return None
         whole = job_environment(intent, checkpoint_dir="", resume_dir="", socket="")
         if intent.ddp:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Start
@@ -16,6 +17,9 @@ _LARGEST_DATAGRAM = 64 * 1024
 _INT64 = range(-(2**63), 2**63)
 # So many datagrams are read before anything else has its turn.
 _BATCH = 256
+# So many numbers beside the loss are believed, with names of so many characters.
+_MOST_METRICS = 32
+_LONGEST_NAME = 64
 # So much of names of modules is believed; torch with scikit-learn has 70 kB of them.
 _MOST_NAMES_BYTES = 512 * 1024
 
@@ -30,6 +34,7 @@ class Reports:
     any: bool = False
     asked: bool = False
     acknowledged: bool = False
+    requeue: bool = False  # it asked to be run again, and for its end
     progress: Progress | None = None
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
@@ -73,6 +78,8 @@ class Reports:
                 self.told = _told(report) or self.told
             case "asked":
                 self.asked = True
+            case "requeue":
+                self.requeue = True
             case "acknowledge" if report.get("rank") == self.leader_rank:
                 self.acknowledged = True
 
@@ -105,8 +112,14 @@ class Reports:
 
 
 def _progress(report: dict[str, Any]) -> Progress | None:
-    step = _int64(report.get("step"))
-    return None if step is None else Progress(step, _int64(report.get("total")), _finite(report.get("loss")))
+    step, told = _int64(report.get("step")), report.get("metrics")
+    if step is None:
+        return None
+    known = dict(islice(told.items(), _MOST_METRICS)) if isinstance(told, dict) else {}
+    metrics = {name[:_LONGEST_NAME]: _finite(value) for name, value in known.items() if name.isprintable()}
+    numbers = {name: value for name, value in metrics.items() if value is not None}
+    diverged = [name for name, value in metrics.items() if value is None]
+    return Progress(step, _int64(report.get("total")), _finite(report.get("loss")), numbers, diverged)
 
 
 def _told(report: dict[str, Any]) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,7 @@ class RefusalCause(StrEnum):
     NODE = "REFUSAL_CAUSE_UNSPECIFIED"
     BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
     NO_CHECKPOINT = "REFUSAL_CAUSE_NO_CHECKPOINT"
+    NO_PATH = "REFUSAL_CAUSE_NO_PATH"
 
 
 class Checkpointed(StrEnum):
@@ -84,6 +85,8 @@ class Progress:
     step: int
     total: int | None = None
     loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    diverged: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -130,6 +133,7 @@ class Status:
     swap_note: str = ""
     master_port: int = 0
     start: Start | None = None
+    edited: tuple[str, ...] = ()
     told: bool = False  # what its script had imported by its first step
 
     def refuse(self, refusal: Refused) -> None:

@@ -208,6 +208,7 @@ def _note_start(status: Status, prepared: Prepared, ranks: list[Rank], started_a
     status.started_at = started_at
     status.resumed_step = prepared.resumed_step
     status.master_port = prepared.port
+    status.edited = prepared.edited
 
 
 def _record(place: AttemptDir, status: Status) -> None:

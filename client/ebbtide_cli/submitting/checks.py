@@ -4,10 +4,13 @@ import os
 import pwd
 import re
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePath
+from typing import Final
 
-from ebbtide_core.limits import MAX_NAME_LENGTH
+from ebbtide_core.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
 from ebbtide_core.spec import JobSpec, SpecError, validate
 
 from ebbtide_cli.errors import USAGE, Failure
@@ -16,6 +19,9 @@ from ebbtide_cli.values import abbreviated
 
 INHERITED = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
 """What a job gets of its submitter's environment without being asked."""
+
+LARGEST_SCRIPT: Final = 1 << 20
+"""Of a longer one the beginning is looked at, here as on the node."""
 
 SCRIPT = re.compile(r".+\.(py|sh|bash|pl|r|jl)", re.IGNORECASE)
 
@@ -45,6 +51,18 @@ def default_name(command: Sequence[str]) -> str:
     script = next((word for word in command if SCRIPT.fullmatch(word)), command[0] if command else "")
     name = printable(PurePath(script).name).encode(errors="ignore")
     return name[:MAX_NAME_LENGTH].decode(errors="ignore")
+
+
+def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
+    """Digests of the scripts that the command names, as far as they are here, so that a later edit is noticed."""
+    found: dict[str, str] = {}
+    for word in command:
+        path = os.path.join(workdir, word)
+        if SCRIPT.fullmatch(word) and os.path.isfile(path) and len(found) < MAX_SCRIPTS:
+            with suppress(OSError), open(path, "rb") as file:
+                content = file.read(LARGEST_SCRIPT + 1)
+                found[word] = f"{zlib.crc32(content):08x}-{len(content)}"
+    return found
 
 
 def working_directory(given: str | None) -> str:

@@ -5,13 +5,37 @@ from typing import Any, Final, TypeVar
 
 from ebbtide_core.spec import JobSpec
 
-from ebbtide_cli.submitting import resources, running, standing, stepping_aside
+from ebbtide_cli.submitting import (
+    array,
+    environments,
+    halving,
+    pools,
+    resources,
+    running,
+    standing,
+    stepping_aside,
+    templates,
+    waiting,
+    whereabouts,
+)
 from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
-TOPICS: Final[tuple[Topic, ...]] = (running, resources, standing, stepping_aside)
+TOPICS: Final[tuple[Topic, ...]] = (
+    running,
+    resources,
+    pools,
+    whereabouts,
+    standing,
+    waiting,
+    array,
+    halving,
+    stepping_aside,
+    environments,
+    templates,
+)
 """In the order in which the help shows their options."""
 
 

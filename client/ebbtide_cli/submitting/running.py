@@ -7,7 +7,9 @@ import click
 from ebbtide_core import limits
 from ebbtide_core.model import LaunchMode
 
-from ebbtide_cli.submitting.checks import default_name, job_environment, working_directory
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.checks import default_name, digests, job_environment, working_directory
+from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -28,12 +30,21 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    argv = given["argv"]
+    workdir = working_directory(given["workdir"])
+    argv, script = given["argv"], given.get("script")
+    slurm = script is not None and "#SBATCH" in script.marks
+    if slurm and given["launch"] != LaunchMode.SINGLE.value:
+        raise Failure("submit: --launch: a script with #SBATCH lines starts its tasks itself, with srun", USAGE)
+    if script is not None and not script.is_shell:
+        argv, script = (*script.interpreter, os.path.abspath(script.name), *argv[1:]), None
     return {
         "command": argv,
-        "workdir": working_directory(given["workdir"]),
+        "workdir": workdir,
         "name": default_name(argv) if given["name"] is None else given["name"],
-        "env": job_environment(os.environ, given["variables"]),
+        "env": job_environment(activated(os.environ, given), given["variables"]),
         "launch": LaunchMode(given["launch"]),
         "retries": given["retries"],
+        "scripts": {} if script else digests(argv, workdir),
+        "script": script.text if script else "",
+        "slurm": slurm,
     }

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.verb import CPUS, SIZE, examples
+from ebbtide_cli.verb import CPUS, SETTING, SIZE, examples
 
 
 @click.command(
@@ -15,7 +16,9 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
         "ebb agent --warm 4",
         "ebb agent --mps off",
+        "ebb agent --pool a100",
         "ebb agent --share-with-foreign",
+        "ebb agent --label zone=basement --label disk=nvme --taint gold",
         "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     )
@@ -47,10 +50,26 @@ from ebbtide_cli.verb import CPUS, SIZE, examples
     show_default=True,
     help="Whether jobs on shares of a GPU compute through NVIDIA's MPS (auto: if it is installed).",
 )
+@click.option("--pool", metavar="NAME", default="default", show_default=True, help="Of nodes that it belongs to.")
 @click.option(
     "--share-with-foreign",
     is_flag=True,
     help="Offer shares of GPUs that others compute on, beside what these use (default: not offered while they do).",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="K=V",
+    multiple=True,
+    type=SETTING,
+    help="What jobs can select this node by (several).",
+)
+@click.option(
+    "--taint",
+    "taints",
+    metavar="NAME",
+    multiple=True,
+    help="Keep all jobs away that were not submitted with --tolerate NAME (several).",
 )
 @click.option(
     "--on-foreign",
@@ -69,12 +88,16 @@ def command(
     ports: str,
     warm: int,
     mps: str,
+    pool: str,
     share_with_foreign: bool,
+    labels: tuple[tuple[str, str], ...],
+    taints: tuple[str, ...],
     on_foreign: str,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
     from ebbtide_agent.main import AgentOptions, run
 
+    _check_marks(labels, taints)
     return run(
         AgentOptions(
             home=Home.current().root,
@@ -88,7 +111,23 @@ def command(
             ports=ports,
             warm=warm,
             mps=mps,
+            pool=pool,
             share_with_foreign=share_with_foreign,
+            labels=labels,
+            taints=taints,
             on_foreign=on_foreign,
         )
     )
+
+
+def _check_marks(labels: tuple[tuple[str, str], ...], taints: tuple[str, ...]) -> None:
+    """Refuse what the master would refuse, again and again."""
+    from ebbtide_core.needs import check_marks
+    from ebbtide_core.spec_error import SpecError
+
+    try:
+        check_marks(dict(labels), taints)
+    except SpecError as error:
+        raise Failure(f"agent: {error}", USAGE) from None
+    if len(dict(labels)) < len(labels):
+        raise Failure("agent: --label: a key is given twice", USAGE)

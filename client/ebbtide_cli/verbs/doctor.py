@@ -121,7 +121,7 @@ def _ask_master(master: str | None) -> Word:
             raise
         named = master or os.environ.get("EBB_MASTER") or Home.current().master_record.exists()
         return Word(False if named else None, failure.message)
-    roots = {node.name: node.checkpoint_root_id for node in nodes if node.state == "up"}
+    roots = {node.name: node.checkpoint_root_id for node in nodes if node.state != "down"}
     middle, doubt = (began + ended) / 2, (ended - began) / 2
     return Word(
         True,

@@ -1,32 +1,76 @@
-"""``ebb explain``: why a job waits, and when it may start."""
+"""``ebb explain``: why a job waits, when it may start, and what would follow if it were another."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import print_json
-from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import examples, id_argument, json_option, master_option
+from ebbtide_cli.values import format_duration, parse_gpus
+from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
+
+CHANGES: Final = ("priority", "weight", "gpus")
 
 
-@click.command(epilog=examples("ebb explain 17", "ebb explain --json 17"))
+@click.command(
+    epilog=examples(
+        "ebb explain 17",
+        "ebb explain 17 --what-if priority=10",
+        "ebb explain 17 --what-if gpus=1-4 --what-if weight=2 --json",
+    )
+)
 @id_argument
+@click.option(
+    "--what-if",
+    "changes",
+    metavar="K=V",
+    type=SETTING,
+    multiple=True,
+    help=f"Say when it would start with another {', '.join(CHANGES[:-1])} or number of {CHANGES[-1]}; nothing changes.",
+)
 @json_option
 @master_option
-def command(job_id: str, as_json: bool, master: str | None) -> None:
-    """Say why a job waits: what it needs, who stands before it, what each node has, and when there is room.
+def command(job_id: str, changes: tuple[tuple[str, str], ...], as_json: bool, master: str | None) -> None:
+    """Say why a job waits: what it needs, who stands before it, what each node has, and when it starts.
 
-    There is room once enough running jobs have ended as their progress, earlier runs or time limits tell.
+    That is found out by letting a copy of the cluster go on under the same policy: running jobs end as their
+    progress, earlier runs or time limits tell, and nobody submits anything.
     """
+    request = _request(job_id, changes)
     with connected(master) as stub:
-        explanation = ask(stub.Explain, client_pb2.JobRequest(job_id=job_id))
+        explanation = ask(stub.Explain, request)
     if as_json:
         print_json(_facts(explanation))
     else:
-        _print(explanation)
+        _print(explanation, [f"{key}={value}" for key, value in changes])
+
+
+def _request(job_id: str, changes: Sequence[tuple[str, str]]) -> client_pb2.ExplainRequest:
+    request = client_pb2.ExplainRequest(job_id=job_id)
+    for key, text in changes:
+        try:
+            _set(request, key, text)
+        except ValueError as error:
+            raise Failure(f"explain: --what-if {key}: {error}", USAGE) from None
+    return request
+
+
+def _set(request: client_pb2.ExplainRequest, key: str, text: str) -> None:
+    match key:
+        case "priority":
+            request.priority = int(text)
+        case "weight":
+            request.weight = float(text)
+        case "gpus":
+            wanted = parse_gpus(text)
+            for field, share in ((request.gpus_min, wanted.low), (request.gpus_max, wanted.high)):
+                field.CopyFrom(job_pb2.Share(numerator=share.numerator, denominator=share.denominator))
+        case _:
+            raise ValueError(f"is none of {', '.join(CHANGES)}")
 
 
 def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
@@ -34,6 +78,7 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
         "id": explanation.job_id,
         "state": explanation.state,
         "reason": explanation.reason,
+        "pool": explanation.pool or "default",
         "needs": explanation.needs,
         "ahead": explanation.ahead if explanation.HasField("ahead") else None,
         "nodes": [
@@ -44,10 +89,22 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
         "basis": explanation.basis or None,
         "remaining_s": explanation.remaining_s if explanation.HasField("remaining_s") else None,
         "remaining_from": explanation.remaining_from or None,
+        "forecast": _forecast(explanation.forecast) if explanation.HasField("forecast") else None,
+        "what_if": _forecast(explanation.what_if) if explanation.HasField("what_if") else None,
     }
 
 
-def _print(explanation: client_pb2.Explanation) -> None:
+def _forecast(seen: client_pb2.Forecast) -> dict[str, Any]:
+    return {
+        "start_at": seen.start_at if seen.HasField("start_at") else None,
+        "basis": seen.basis,
+        "after": list(seen.after),
+        "preempts": list(seen.preempts),
+        "nodes": list(seen.nodes),
+    }
+
+
+def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
     from ebbtide_cli.drawing import print_table
 
     print(f"Job {explanation.job_id} is {explanation.state}: {explanation.reason}")
@@ -55,16 +112,33 @@ def _print(explanation: client_pb2.Explanation) -> None:
     if explanation.HasField("remaining_s"):
         left = format_duration(explanation.remaining_s)
         print(f"It has {left} of work on one GPU left ({explanation.remaining_from}).")
-    if not explanation.HasField("ahead"):
-        return
-    print(f"Before it in the queue: {explanation.ahead}.")
-    when = ""
-    if explanation.HasField("room_at"):
-        wait = explanation.room_at - time.time()
-        when = f"in about {format_duration(wait)}, " if wait > 1 else ""
-    print(f"Room for it: {when}{explanation.basis}.")
+    if explanation.HasField("ahead"):
+        print(f"Before it in the queue: {explanation.ahead}.")
+        print(f"Room for it: {_in_about(explanation, 'room_at')}{explanation.basis}.")
+    if explanation.HasField("forecast"):
+        print(f"It starts: {_in_words(explanation.forecast)}.")
+    if explanation.HasField("what_if"):
+        print(f"With {' and '.join(changes)}, it would start: {_in_words(explanation.what_if)}.")
     if explanation.nodes:
         print_table(
             ("NODE", "IDLE GPUS", "IN THE WAY"),
             [(view.node, f"{view.idle_gpus} of {view.gpus}", view.obstacle or "nothing") for view in explanation.nodes],
         )
+
+
+def _in_about(message: client_pb2.Explanation | client_pb2.Forecast, field: str) -> str:
+    if not message.HasField(field):  # type: ignore[arg-type]  # two kinds of message, each with its own names
+        return ""
+    wait = getattr(message, field) - time.time()
+    return f"in about {format_duration(wait)}, " if wait > 1 else ""
+
+
+def _in_words(seen: client_pb2.Forecast) -> str:
+    if not seen.HasField("start_at"):
+        return seen.basis
+    when = _in_about(seen, "start_at") or "now, "
+    where = f" on node {', '.join(seen.nodes)}" if seen.nodes else ""
+    gone = [id for id in seen.after if id not in seen.preempts]
+    first = f"; job {', '.join(gone)} has to end first" if gone else ""
+    asked = f"; it would preempt job {', '.join(seen.preempts)}" if seen.preempts else ""
+    return f"{when}{seen.basis}{where}{first}{asked}"

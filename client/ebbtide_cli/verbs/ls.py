@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.arrays import counts_words, indices_words
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import CLASSES, KINDS, job_facts, state_of
 from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
@@ -15,29 +16,42 @@ if TYPE_CHECKING:
     from ebbtide_cli.drawing import Cell
 
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
+DEFAULT_POOL = "default"
+POOL_AT = TITLES.index("CLASS")
+"""Where the pool stands, if any job is in another than that one."""
 ELASTIC = ("NAME", "NODE", "REASON")
-SPARE = ("CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
+SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
-@click.command(epilog=examples("ebb ls", "ebb ls --all --json"))
+@click.command(epilog=examples("ebb ls", "ebb ls --tasks", "ebb ls --all --json"))
 @click.option("--all", "finished_too", is_flag=True, help="Show finished jobs too.")
+@click.option("--tasks", is_flag=True, help="Show each task of an array (--json always does).")
 @json_option
 @master_option
-def command(finished_too: bool, as_json: bool, master: str | None) -> None:
-    """List jobs with their progress."""
+def command(finished_too: bool, tasks: bool, as_json: bool, master: str | None) -> None:
+    """List jobs with their progress; an array is one line."""
     with connected(master) as stub:
-        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too)).jobs
+        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too, folded=not (tasks or as_json))).jobs
     if as_json:
         print_json([job_facts(job) for job in jobs])
     elif jobs:
         from ebbtide_cli.drawing import print_list
 
-        print_list(TITLES, map(_row, jobs), elastic=ELASTIC, spare=SPARE)
+        pools = any(job.pool not in ("", DEFAULT_POOL) for job in jobs)
+        titles = (*TITLES[:POOL_AT], "POOL", *TITLES[POOL_AT:]) if pools else TITLES
+        print_list(
+            titles,
+            [_row(job, pools=pools) for job in jobs],
+            elastic=ELASTIC,
+            spare=[name for name in SPARE if name in titles],
+        )
     else:
         print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
 
 
-def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
+def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+    if job.HasField("tasks"):
+        return _array_row(job, pools=pools)
     return (
         job.job_id,
         job.spec.name,
@@ -45,8 +59,26 @@ def _row(job: client_pb2.Job) -> "tuple[Cell, ...]":
         state_of(job),
         gpus_words(job),
         (progress_words(job), done(job)),
+        *((job.pool,) if pools else ()),
         CLASSES[job.spec.job_class] if KINDS[job.spec.kind] == "batch" else KINDS[job.spec.kind],
         times_words(job),
         node_words(job),
         job.reason,
+    )
+
+
+def _array_row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+    """In the place of a reason, how many tasks are in which state."""
+    return (
+        job.job_id,
+        f"{job.spec.name} {indices_words(job.tasks)}",
+        job.user,
+        state_of(job),
+        gpus_words(job),
+        ("-", None),
+        *((job.pool,) if pools else ()),
+        CLASSES[job.spec.job_class],
+        times_words(job),
+        "-",
+        counts_words(job.tasks),
     )

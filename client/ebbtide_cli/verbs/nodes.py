@@ -1,12 +1,15 @@
 """``ebb nodes``: the machines of the cluster and their GPUs."""
 
+from collections.abc import Sequence
+
 import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.draining import drain_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_count
+from ebbtide_cli.text import format_count, plural
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 
@@ -26,13 +29,32 @@ def command(as_json: bool, master: str | None) -> None:
         return
     if not nodes:
         print("No nodes: start one with 'ebb agent' or 'ebb up'.")
+    if len(reply.pools) > 1:
+        _print_pools(reply.pools, nodes)
+    else:
+        _print_nodes(nodes)
+    used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
+    if used:
+        print(f"\nGPU time past the cluster: {', '.join(used)}")
+
+
+def _print_pools(pools: Sequence[client_pb2.Pool], nodes: Sequence[client_pb2.Node]) -> None:
+    for place, pool in enumerate(pools):
+        own = [node for node in nodes if node.pool == pool.name]
+        gpus = [gpu for node in own if node.state == "up" for gpu in node.gpus]
+        idle = sum(1 for gpu in gpus if not gpu.job_ids and not why_unusable(gpu))
+        how = (
+            f"{pool.policy}, {pool.fitting} fit" if pool.policy else "not configured any more: nothing is started here"
+        )
+        print(f"{chr(10) if place else ''}Pool {pool.name}: {how}; {idle} of {plural(len(gpus), 'GPU')} idle")
+        _print_nodes(own)
+
+
+def _print_nodes(nodes: Sequence[client_pb2.Node]) -> None:
     for place, node in enumerate(nodes):
         if place:
             print()
         _print_node(node)
-    used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
-    if used:
-        print(f"\nGPU time past the cluster: {', '.join(used)}")
 
 
 def _print_node(node: client_pb2.Node) -> None:
@@ -41,10 +63,20 @@ def _print_node(node: client_pb2.Node) -> None:
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"
     reason = [f"({node.reason})"] if node.reason else []
+    reason += [f"(to be in pool {node.moves_to} once nothing runs here)"] if node.moves_to else []
     groups = () if not node.HasField("cgroup") else (f"control groups: {'yes' if node.cgroup else 'no'}",)
     print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
+    if marks := _marks(node):
+        print_words(marks)
     if node.gpus:
         print_table(TITLES, map(_gpu_row, node.gpus))
+
+
+def _marks(node: client_pb2.Node) -> tuple[str, ...]:
+    """Labels, taints, and since when and for whom it is out of service."""
+    labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
+    taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
+    return (*labels, *taints, *([drain_words(node)] if node.HasField("drain") else ()))
 
 
 def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:

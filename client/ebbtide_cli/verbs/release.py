@@ -14,7 +14,7 @@ from ebbtide_cli.wishes import grant, wait_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let held jobs start, whether a user or the system holds them."""
+    """Let held jobs start, whoever holds them; nodes that one was excluded from since its submit will do again."""
     return grant(
         master,
         job_ids,

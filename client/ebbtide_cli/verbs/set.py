@@ -1,33 +1,62 @@
-"""``ebb set``: give jobs another priority or weight."""
+"""``ebb set``: give jobs another priority, weight or pool, and arrays other limits."""
+
+from typing import Any
 
 import click
-from ebbtide_core.limits import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
+from ebbtide_core.limits import MAX_ARRAY_TASKS, MAX_GPUS, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.facts import Facts, job_facts
+from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant
 
 
-@click.command(epilog=examples("ebb set 17 --priority 5", "ebb set 17 18 --weight 2"))
+@click.command(
+    epilog=examples(
+        "ebb set 17 --priority 5",
+        "ebb set 17 18 --weight 2",
+        "ebb set 17 --pool a100",
+        "ebb set 17 --max-concurrent 4",
+    )
+)
 @ids_argument
 @click.option("--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower is more urgent.")
 @click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Of its demand under fair-share.")
+@click.option("--pool", metavar="NAME", help="Nodes that it goes to; one that runs steps aside first.")
+@click.option(
+    "--max-concurrent", type=click.IntRange(0, MAX_ARRAY_TASKS), help="Of an array: tasks at a time; 0 for all."
+)
+@click.option(
+    "--max-slots", type=click.IntRange(0, MAX_GPUS), help="Of an array: GPUs at a time; 0 for as many as there are."
+)
 @json_option
 @master_option
-def command(
-    job_ids: tuple[str, ...], priority: int | None, weight: float | None, as_json: bool, master: str | None
-) -> int:
-    """Give jobs another priority or weight, whether they wait or run. It counts from the next decision on."""
-    if priority is None and weight is None:
-        raise Failure("set: --priority or --weight: one of them is needed", USAGE)
+def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wanted: Any) -> int:
+    """Give jobs another priority, weight or pool, and arrays other limits, whether they wait or run.
+
+    It counts from the next decision on. If it does nothing as things are, one line on stderr says why (with --json:
+    "effect").
+    """
+    if all(value is None for value in wanted.values()):
+        raise Failure(
+            "set: --priority, --weight, --pool, --max-concurrent or --max-slots: one of them is needed", USAGE
+        )
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
-        request = client_pb2.ChangeRequest(job_id=job_id, priority=priority, weight=weight, user=user_name())
-        return ask(stub.Change, request)
+        job = ask(stub.Change, client_pb2.ChangeRequest(job_id=job_id, user=user_name(), **wanted))
+        if job.effect:
+            complain(job.effect)
+        return job
 
     # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
-    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json)
+    return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json, facts=_facts)
+
+
+def _facts(job: client_pb2.Job) -> Facts:
+    """The job, and why the change does nothing; null if it counts."""
+    return job_facts(job) | {"effect": job.effect or None}

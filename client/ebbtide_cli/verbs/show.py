@@ -1,10 +1,11 @@
 """``ebb show``: everything on one job."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli.arrays import after_words, counts_words
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import (
     CHECKPOINTED,
@@ -14,11 +15,13 @@ from ebbtide_cli.facts import (
     PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
+    asha_facts,
     job_facts,
     share_of,
     state_of,
 )
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
+from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
@@ -28,6 +31,8 @@ ATTEMPT_TITLES = ("ATTEMPT", "PLACED", "STARTED", "ENDED", "FROM STEP", "NODE", 
 PARTS_TITLES = ("REQUESTED", *(part.replace("_", " ").upper() for part in PARTS))
 SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "CHECKPOINTED", "REASON")
 
+TASK_TITLES = ("ID", "PARAMS", "STATE", "PROGRESS", "WAITED/RAN", "REASON")
+
 Fields = Iterator[tuple[str, str]]
 
 
@@ -36,11 +41,14 @@ Fields = Iterator[tuple[str, str]]
 @json_option
 @master_option
 def command(job_id: str, as_json: bool, master: str | None) -> None:
-    """Show everything on one job: state, request, allocation, checkpoint, attempts, suspensions."""
+    """Show everything on one job, or array: state, request, allocation, checkpoint, attempts, suspensions."""
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
+        tasks = ask(stub.ListJobs, client_pb2.ListJobsRequest(job_ids=[job_id])).jobs if job.HasField("tasks") else []
     if as_json:
-        print_json(job_facts(job))
+        print_json(job_facts(job) | ({"jobs": [job_facts(task) for task in tasks]} if tasks else {}))
+    elif tasks:
+        _print_array(job, tasks)
     else:
         _print_job(job)
 
@@ -62,6 +70,33 @@ def _print_job(job: client_pb2.Job) -> None:
         print_table(PARTS_TITLES, map(_parts_row, job.suspensions))
 
 
+def _print_array(job: client_pb2.Job, tasks: Sequence[client_pb2.Job]) -> None:
+    from ebbtide_cli.drawing import print_columns, print_table, print_words
+
+    print_words((f"Array {job.job_id}", job.spec.name, counts_words(job.tasks)))
+    print_columns(_present(_array(job)))
+    print("\nRequest")
+    print_columns(_present(_request(job.spec)))
+    print("\nTasks")
+    print_table(TASK_TITLES, map(_task_row, tasks))
+
+
+def _array(job: client_pb2.Job) -> Fields:
+    counts = job.tasks
+    yield "user", job.user
+    yield "indices", counts.indices
+    yield "at a time", f"{counts.max_concurrent} tasks" if counts.max_concurrent else ""
+    yield "gpus at a time", str(counts.max_slots or "")
+    yield "gpus held", format_count(share_of(job.gpus_allocated))
+    yield "waited/ran", times_words(job)
+    yield "submitted", format_time(job.submit_time)
+
+
+def _task_row(job: client_pb2.Job) -> tuple[str, ...]:
+    params = " ".join(f"{name}={value}" for name, value in sorted(job.params.items()))
+    return (job.job_id, params, state_of(job), progress_words(job), times_words(job), job.reason)
+
+
 def _state(job: client_pb2.Job) -> Fields:
     yield "reason", job.reason
     yield "held by", job.held_by
@@ -69,12 +104,19 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
     yield "gpus", gpus_words(job)
+    yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
     for node in job.allocation:
         gpus = ", ".join(f"{gpu.uuid} ({format_count(share_of(gpu.share))})" for gpu in node.gpus)
         yield "on node", f"{node.node}: {gpus or 'no GPU'}"
+    yield "edited since", ", ".join(job.attempts[-1].edited) if job.attempts else ""
+    for name, why in sorted(job.excluded_nodes.items()):
+        yield "not on node", f"{name}: {why}"
     yield "sharing", _sharing(job.attempts[-1]) if job.allocation and job.attempts else ""
     yield "waited/ran", times_words(job)
+    yield "array", f"{job.array}, task {job.index}" if job.array else ""
+    yield "params", " ".join(f"{name}={value}" for name, value in sorted(job.params.items()))
+    yield "again", "; ".join([f"{way} job {id}" for way, id in (("of", job.again_of), ("as", job.again_as)) if id])
     yield "submitted", format_time(job.submit_time)
     yield "started", format_time(job.start_time) if job.HasField("start_time") else ""
     yield "ended", format_time(job.end_time) if job.HasField("end_time") else ""
@@ -93,10 +135,12 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
+    yield "python", spec.python_env
     yield "class", f"{CLASSES[spec.job_class]}, priority {spec.priority}"
     yield "weight", f"{spec.weight:g}" if spec.weight != 1 else ""
     yield "group", spec.group
     yield "nodes", f"1-{spec.max_nodes}" if spec.max_nodes > 1 else str(spec.nodes) if spec.nodes > 1 else ""
+    yield "needs", needs_words(spec.needs)
     yield "checkpoints", "copied to nodes that cannot read them" if spec.move_checkpoints else ""
     yield "gpu memory", format_size(spec.gpu_mem_bytes) if spec.gpu_mem_bytes else ""
     yield "cpus", f"{format_count(spec.cpus)} per node" if spec.cpus else ""
@@ -109,6 +153,10 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
+    yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
+    yield "after", after_words(spec)
+    yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
 
 
 def _kind(spec: job_pb2.JobSpec) -> str:

@@ -9,35 +9,47 @@ from ebbtide_core.model import JobClass, SuspendMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.completing import files
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.submitting.array import add_tasks
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS] --",
+    options_metavar="[OPTIONS] [--]",
     epilog=examples(
         "ebb submit -- python train.py",
+        "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
+        "ebb submit --venv .venv -- python train.py",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
+        "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
+        "ebb submit --require-path /data/imagenet --exclude ws3 -- python train.py",
         "ebb submit --move-checkpoints -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
+        "ebb submit --array 0-9%2 -- python train.py",
+        "ebb submit --array 0-63%8 --asha min-steps=100,max-steps=6400 -- python train.py",
+        "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
-@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 @job_options
 @click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
 @click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
@@ -45,11 +57,15 @@ from ebbtide_cli.watching import wait_for
 @json_option
 @master_option
 def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | None, **given: Any) -> int:
-    """Queue a job; print its id. Options stand before the command."""
+    """Queue a job; print its id. Options stand before the command.
+
+    A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
+    """
     spec = job_spec(given)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
+    add_tasks(request, given)
     return _queue(master, request, as_json, wait and not dry_run)
 
 
@@ -72,9 +88,13 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     for warning in reply.warnings:
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
+    if request.spec.begin_at and not as_json:
+        complain(f"not before {format_time(request.spec.begin_at)}")
     if as_json:
         memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
-        print_json({"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class, **memory})
+        gates = {"begin_time": request.spec.begin_at or None, "tasks": len(request.tasks) or None}
+        facts = {"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class}
+        print_json(facts | memory | gates)
         return reply.job_id
     if reply.gpu_mem_from:
         complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
@@ -91,6 +111,8 @@ def _wait(master: str | None, job_id: str, as_json: bool) -> int:
     job = wait_for(master, [job_id], finished, drawn=not as_json)[0]
     if as_json:
         print_json(job_facts(job))
+    for name in dict.fromkeys(name for attempt in job.attempts for name in attempt.edited):
+        complain(f"warning: {name} was edited after the submit, before a start")
     status = exit_status(job, OURS)
     if status:
         complain(summary(job))

@@ -7,7 +7,7 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.address import local_master
-from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.cluster import DEFAULT_POLICY, Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.daemons import print_log_end
 from ebbtide_cli.errors import OK, USAGE, Failure
@@ -45,7 +45,7 @@ class Wish:
 )
 @click.option("--gpus", metavar="PROFILE", help="auto (real GPUs if there are any, else fake ones), or e.g. 4xRTX4090.")
 @click.option("--node", metavar="NAME", help="Name of this node (default: the host's).")
-@click.option("--policy", metavar="NAME", help="Scheduling policy (default: fitgpp).")
+@click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
 @click.option("--interface", metavar="NAME", help="Network that jobs on several nodes use (default: the master's).")
 @click.option("--ports", metavar="N-M", help="Where their ranks may meet (default: 20000-31999).")
@@ -141,9 +141,9 @@ def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> N
     """Settings of a part that runs cannot change; pretending that they did would be worse."""
     if before is None or before == settings:
         return
-    same_policy = (before.policy, before.policy_options) == (settings.policy, settings.policy_options)
-    if home.master() and not same_policy:
-        raise Failure(f"up: --policy: the master already runs with {before.policy}: 'ebb down' first")
+    policies = [(known.policy or DEFAULT_POLICY, known.policy_options) for known in (before, settings)]
+    if home.master() and policies[0] != policies[1]:
+        raise Failure(f"up: --policy: the master already runs with {policies[0][0]}: 'ebb down' first")
     if home.agent(before.node) and (before.node, before.gpus) != (settings.node, settings.gpus):
         raise Failure(f"up: --gpus: node {before.node} already runs with {before.gpus}: 'ebb down' first")
     same_network = (before.interface, before.ports) == (settings.interface, settings.ports)

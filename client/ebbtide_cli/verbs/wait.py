@@ -5,24 +5,42 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.errors import FAILED, OK
 from ebbtide_cli.facts import job_facts
-from ebbtide_cli.jobs import finished, summary
+from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
-from ebbtide_cli.watching import wait_for
+from ebbtide_cli.verb import DURATION, examples, ids_argument, json_option, master_option
+from ebbtide_cli.watching import in_time, wait_for
 
 
-@click.command(epilog=examples("ebb wait 17", "ebb wait 17 18 19 && ./evaluate.sh"))
+@click.command(
+    epilog=examples(
+        "ebb wait 17",
+        "ebb wait 17 18 19 && ./evaluate.sh",
+        "ebb wait --any 17 18",
+        "ebb wait --timeout 30m 17 && ./evaluate.sh",
+    )
+)
 @ids_argument
+@click.option("--any", "any_of_them", is_flag=True, help="Return as soon as one of them has finished.")
+@click.option("--timeout", metavar="TIME", type=DURATION, help="Give up after so long, with exit code 124.")
 @json_option
 @master_option
-def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
-    """Wait until jobs have finished; exit 0 if all completed, else 1. Ctrl-C detaches."""
+def command(
+    job_ids: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool, master: str | None
+) -> int:
+    """Wait until jobs have finished. Ctrl-C detaches and changes nothing.
+
+    Exit 0 if all of them completed, else the exit code of the first one, as they were given, that did not: 128 and the
+    signal if one ended it, 1 if it has none.
+    """
 
     def report(job: client_pb2.Job) -> None:
         if not as_json:
             print(summary(job), flush=True)
 
-    jobs = wait_for(master, job_ids, finished, report, drawn=not as_json)
+    enough = 1 if any_of_them else None
+    with in_time(timeout, job_ids):
+        jobs = wait_for(master, job_ids, finished, report, drawn=not as_json, enough=enough)
     if as_json:
         print_json([job_facts(job) for job in jobs])
-    return OK if all(job.state == job_pb2.JOB_STATE_COMPLETED for job in jobs) else FAILED
+    failed = next((job for job in jobs if job.state != job_pb2.JOB_STATE_COMPLETED), None)
+    return OK if failed is None else exit_status(failed, FAILED)

@@ -9,11 +9,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from ebbtide_core.books import Apart, Node
+from ebbtide_core.books import Books, Node
+from ebbtide_core.eligible import may_use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.moving import sees_checkpoint
-from ebbtide_core.placing import memory_of
+from ebbtide_core.picking import memory_of
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
@@ -26,6 +27,7 @@ Now = Mapping[JobId, Allocation]
 class Seat:
     """One GPU, what of it is free, in parts and bytes, and the jobs that chose it beside ``others`` that stay."""
 
+    books: Books
     node: Node
     gpu: GpuSlice
     order: int
@@ -33,7 +35,6 @@ class Seat:
     memory: int = 0
     others: int = 0
     jobs: list[Job] = field(default_factory=list)
-    apart: Apart | None = None
     least: int = 0
     """The greatest of the smallest sizes of ``jobs``."""
 
@@ -52,7 +53,9 @@ class Seat:
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
-        if self.apart is not None and self.gpu.gpu in self.apart.gpus(job.id, self.node):
+        if (job.choosy or self.books.picky) and not may_use(job, self.books, self.node.id, self.gpu.gpu):
+            return False
+        if self.books.apart is not None and self.gpu.gpu in self.books.apart.gpus(job.id, self.node):
             return False
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
 
@@ -162,8 +165,7 @@ def _seats(draft: Draft, now: Now) -> list[Seat]:
             free = WHOLE - use.share(gpu) + shares[gpu]
             if free:
                 left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
-                apart = draft.snapshot.books.apart
-                seats.append(Seat(node, whole, len(seats), free, left, others[gpu], apart=apart))
+                seats.append(Seat(draft.snapshot.books, node, whole, len(seats), free, left, others[gpu]))
     return seats
 
 

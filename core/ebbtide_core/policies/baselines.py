@@ -14,9 +14,9 @@ from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 from ebbtide_core.work import expected_end
 
 
@@ -35,7 +35,7 @@ class Lrtp(Policy):
         """Trial-and-error jobs first."""
         return Queue(by_class)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Running best-effort jobs by when they would end."""
         return Ends(state)
 
@@ -91,7 +91,7 @@ class Rand(Policy):
 class Ends:
     """The best-effort jobs with room by when they would end, the last first; unknown ones at the end."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._known: dict[JobId, tuple[float, bool, int, Job]] = {}
         self._sorted: list[tuple[float, bool, int, Job]] = []

@@ -1,12 +1,15 @@
 """A plan in the making: the moves that policies share."""
 
+from collections.abc import Callable, Sequence
+
 from ebbtide_core.apart import kept_from
 from ebbtide_core.books import Books
+from ebbtide_core.eligible import could_combine, could_spread, obstacle
 from ebbtide_core.foreign import on_gpu, users_text
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.moving import keepers, reads_checkpoint
-from ebbtide_core.placing import Trial, could_combine, could_spread
+from ebbtide_core.placing import Trial
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -31,6 +34,8 @@ class Draft:
         self.waits: dict[JobId, str] = {}
         self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
+        self.may_have_room: Callable[[Job, Sequence[Job]], bool] | None = None
+        """Whether a job may have room once others have gone, as far as it is not a matter of room; None: it may."""
 
     def plan(self) -> Plan:
         """What it has come to."""
@@ -130,20 +135,24 @@ class Draft:
         need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
         if job.gpu_mem_bytes and job.own_room is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
-        self.waits[job.id] = f"waiting for {need}{self._obstacle(job)}"
+        self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job)}"
 
     def _obstacle(self, job: Job) -> str:
         """What more than the lack of free GPUs is in the way, in words."""
         books = self.snapshot.books
         if not books.usable:
-            return ": no node is connected"
+            drained = any(node.reachable for node in books.nodes.values())
+            return ": every connected node is being drained" if drained else ": no node is connected"
         if (own := job.own_room) is not None:
             node = books.nodes[own.node_ids[0]]
             users = on_gpu(node, own.gpu_ids[0])
             used = f", used by {users_text(users)}" if users else ""
+            used += ", which is being drained" if node.drain is not None else ""
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
+        if (job.choosy or books.picky) and (why := obstacle(job, books)):
+            return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
         if job.checkpoint_root_id and (pinned := self._pinned(job)):
@@ -161,7 +170,7 @@ class Draft:
         if len(reaching) == len(books.usable):
             return ""
         if not reaching:
-            away = ", ".join(node.id for node in keepers(job, books))
+            away = ", ".join(node.id for node in keepers(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"

@@ -26,8 +26,8 @@ from ebbtide_core.policies.moldable import plan_moldable
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
 from ebbtide_core.policies.seats import dhondt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class MalleableEquipartition(Policy):
         """In order of arrival."""
         return Arrivals()
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Those that have room, in order of arrival."""
         return Members(state)
 

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice, pairwise
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
@@ -27,12 +27,12 @@ from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 SAME: Final = 9
 """Shares that are the same to this many digits are equal."""
@@ -53,6 +53,7 @@ class FairShare(Policy):
     half_life_s: float | None = None
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.WEIGHT})
 
     def __post_init__(self) -> None:
         if self.half_life_s is not None and self.per != "user":
@@ -64,7 +65,7 @@ class FairShare(Policy):
         """In order of arrival."""
         return ShapedQueue(by_arrival_and_size, _shape)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The jobs of each group."""
         return Groups(self.per, self.half_life_s)
 
@@ -368,7 +369,8 @@ class _Pass:
         over = [other for other in allowed if other.id not in self.grants]
         later = [other for other in allowed if self._is_later(other, job)]
         smaller = [other for other in later if _share(other) <= job.gpus_min]
-        return preempt(draft, job, [over, smaller], f"preempted by job {job.id}, to which this share belongs")
+        reason = f"preempted by job {job.id}, to which this share belongs"
+        return bool(preempt(draft, job, [over, smaller], reason))
 
     def _is_later(self, other: Job, job: Job) -> bool:
         """Whether it is the turn of ``other``, which may run as well, after that of ``job``."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
 from ebbtide_core.policies.defragment import defragment
@@ -10,9 +11,9 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.rigid import by_arrival_and_size
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, ShapedQueue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Fifo(Policy):
         """In order of submission."""
         return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival_and_size, shape_in_time)
 
-    def ranking(self, state: ClusterState) -> Ranking | None:
+    def ranking(self, state: PoolState) -> Ranking | None:
         """For backfill, who leaves when."""
         return None if self.backfill == "off" else Leaving(state)
 
@@ -48,7 +49,7 @@ class Fifo(Policy):
                 or defragment(draft, job, self.resize_after_s)
             ):
                 draft.wait(job)
-                if job.own_room is None:
+                if holds_up(job, snapshot.books):
                     break
         grow(draft, self.resize_after_s)
         return draft.plan()

@@ -13,9 +13,9 @@ that they can suspend come last.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ebbtide_core.books import Books
 from ebbtide_core.job import Job
@@ -24,15 +24,18 @@ from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class,
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 Choice = tuple[list[Job], list[NodeId] | None]
 """Who has to go, and where there is room then; on any nodes if None."""
 _Known = tuple[Job, Allocation, float, float, bool]
 """A job, its room, the size of that, its grace period, and whether it has proved that it can suspend."""
 _Entry = tuple[float, bool, int, Job]
+
+PAPER_S: Final = 4.0
+"""The weight of the grace period against size in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class FitGpp(Policy):
     spares nobody (paper). ``resize_after_s``: as for `Fifo`.
     """
 
-    s: float = 4.0
+    s: float = PAPER_S
     p: int | None = None
     fallback: Literal["multi", "wait"] = "multi"
     min_run_s: float = 600.0
@@ -59,7 +62,7 @@ class FitGpp(Policy):
         """Trial-and-error jobs first."""
         return Queue(by_class)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The best-effort jobs by Eq. 1."""
         return Scores(self.s, state.books)
 
@@ -132,14 +135,15 @@ class FitGpp(Policy):
 
 
 class Scores:
-    """Eq. 1 for every best-effort job with room, kept sorted.
+    """Eq. 1 for every job with room that ``counts``, kept sorted.
 
     All scores change when the largest size or the longest grace period does; that is rare, and they are computed again
     when next asked for. Otherwise a job that comes or goes costs a binary search.
     """
 
-    def __init__(self, s: float, books: Books) -> None:
+    def __init__(self, s: float, books: Books, counts: Callable[[Job], bool] = best_effort) -> None:
         self._s = s
+        self._counts = counts
         self._books = books
         self._known: dict[JobId, _Known] = {}
         self._sizes: list[float] = []
@@ -149,7 +153,7 @@ class Scores:
 
     def update(self, job: Job) -> None:
         """Take ``job`` in, or out."""
-        planned = job.planned if best_effort(job) else None
+        planned = job.planned if self._counts(job) else None
         known = self._known.get(job.id)
         if known is None and planned is None:
             return

@@ -15,23 +15,24 @@ all regular ones together: it gets both.
 """
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from ebbtide_core.books import Node
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId, NodeId
+from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, QueueKey
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 PRODUCTION: Final = 3
 """Jobs of this priority or a more urgent one are production: HYBRID's classes 9 to 11, which become 12 - class."""
@@ -50,6 +51,7 @@ class Hybrid(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sticky) and self.sticky > 0):
@@ -59,16 +61,13 @@ class Hybrid(Policy):
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who arrived first, and who started last."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The sticky phase, then the regular one."""
-        total = sum([len(node.slices) for node in snapshot.nodes.values()])
-        sticky = min(total, math.ceil(self.sticky * total) if self.sticky < 1 else round(self.sticky))
-        phases = _Pass(snapshot, self.seed, self.min_run_s, sticky * WHOLE, (total - sticky) * WHOLE)
-        return phases.plan(self.resize_after_s)
+        return _Pass(snapshot, self.seed, self.min_run_s, self.sticky).plan(self.resize_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +77,19 @@ class Pri(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def queue(self) -> Queue:
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who started last."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The regular phase."""
-        return _Pass(snapshot, self.seed, self.min_run_s, 0, None).plan(self.resize_after_s)
+        return _Pass(snapshot, self.seed, self.min_run_s).plan(self.resize_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class PriLimit(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -113,13 +114,13 @@ class PriLimit(Policy):
         """By priority, then by arrival."""
         return Queue(by_priority)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who started last."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The regular phase, with a limit."""
-        return _Pass(snapshot, self.seed, self.min_run_s, 0, None, self.limit).plan(self.resize_after_s)
+        return _Pass(snapshot, self.seed, self.min_run_s, limit=self.limit).plan(self.resize_after_s)
 
 
 def by_priority(job: Job) -> QueueKey:
@@ -127,105 +128,26 @@ def by_priority(job: Job) -> QueueKey:
     return (job.priority, job.sequence)
 
 
-class Slots:
-    """Waiting jobs by arrival; and those with regular slots by priority, the one placed first at the front."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[int, Job]] = []
-        self.regular: dict[int, list[tuple[float, int, Job]]] = {}
-        self.regular_share = 0
-        self.sticky_share = 0
-        self._known: dict[JobId, tuple[int, float, int, bool]] = {}
-        self._stands: dict[JobId, tuple[int, Job]] = {}
-
-    def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
-        if (job.queued is not None) is not (job.id in self._stands):
-            self._queue(job)
-        entry = None
-        if job.planned is not None:
-            placed = job.attempts[-1] if job.running else None
-            sticky = placed is not None and placed.sticky
-            entry = (job.priority, placed.placed if placed else math.inf, slots_of(job), sticky)
-        known = self._known.get(job.id)
-        if entry == known:
-            return
-        if known is not None:
-            self._count(job, known, -1)
-        if entry is not None:
-            self._known[job.id] = entry
-            self._count(job, entry, 1)
-        else:
-            del self._known[job.id]
-
-    def _queue(self, job: Job) -> None:
-        if job.queued is not None:
-            entry = self._stands[job.id] = (job.sequence, job)
-            insort(self.waiting, entry)
-        else:
-            del self.waiting[bisect_left(self.waiting, self._stands.pop(job.id))]
-
-    def _count(self, job: Job, entry: tuple[int, float, int, bool], sign: int) -> None:
-        priority, placed, slots, sticky = entry
-        if sticky:
-            self.sticky_share += sign * slots
-            return
-        self.regular_share += sign * slots
-        line = self.regular.setdefault(priority, [])
-        key = (placed, job.sequence, job)
-        if sign > 0:
-            insort(line, key)
-        else:
-            del line[bisect_left(line, key)]
-            if not line:
-                del self.regular[priority]
-
-
 class _Pass:
-    """One pass. ``sticky`` and ``regular`` are how many slots of each kind there are, in parts; None: no limit."""
+    """One pass. ``sticky``: as for `Hybrid`, or 0; ``limit``: as for `PriLimit`, None for no limit."""
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        seed: int,
-        min_run_s: float,
-        sticky: int,
-        regular: int | None,
-        limit: int | None = None,
+        self, snapshot: Snapshot, seed: int, min_run_s: float, sticky: float = 0.0, limit: int | None = None
     ) -> None:
         self.draft = Draft(snapshot)
         self.slots: Slots = snapshot.ranking
+        self.left = SlotsLeft(snapshot, self.slots, sticky)
         self.seed = seed
         self.min_run_s = min_run_s
         self.limit = limit
-        self.sticky = sticky
-        self.regular = regular
-        self.sticky_left = sticky - self.slots.sticky_share
-        self.regular_left = None if regular is None else regular - self.slots.regular_share
 
     def plan(self, resize_after_s: float) -> Plan:
         """What should run where."""
         fit_ranges(self.draft)
-        self._sticky_phase()
+        self.left.hand_out(lambda job: self._place(job, "starting on a sticky slot", sticky=True))
         self._regular_phase(resize_after_s)
         grow(self.draft, resize_after_s)
         return self.draft.plan()
-
-    # --- the sticky phase (§3.1) ---
-
-    def _sticky_phase(self) -> None:
-        if self.sticky_left <= 0:
-            return
-        for _, job in self.slots.waiting:
-            if self._needs_all(job):
-                return
-            if not 0 < job.gpus_min <= self.sticky:
-                continue
-            if job.gpus_min > self.sticky_left or not self._place(job, "starting on a sticky slot", sticky=True):
-                return
-            self.sticky_left -= job.gpus_min
-            if self.sticky_left <= 0:
-                return
 
     # --- the regular phase (§3.2) ---
 
@@ -235,28 +157,18 @@ class _Pass:
                 continue
             if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
-                if job.gpus_min and job.own_room is None:
+                if job.gpus_min and holds_up(job, self.draft.snapshot.books):
                     return
 
     def _admit(self, job: Job, resize_after_s: float) -> bool:
         """Place ``job`` without preempting anybody: where it can start now, else where room is being freed."""
         draft = self.draft
-        if self.regular_left is not None:
-            left = self.regular_left + (self.sticky_left if self._needs_all(job) else 0)
-            if job.gpus_min > max(0, left):
-                return False
+        if not self.left.suffice(job):
+            return False
         if not (self._place(job, "starting") or draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s)):
             return False
-        self._use_slots(job.gpus_min)
+        self.left.use(job.gpus_min)
         return True
-
-    def _needs_all(self, job: Job) -> bool:
-        """Whether ``job`` is larger than all regular slots together: once it is its turn, it gets sticky ones too."""
-        return self.regular is not None and job.gpus_min > max(self.regular, self.sticky)
-
-    def _use_slots(self, slots: int) -> None:
-        if self.regular_left is not None:
-            self.regular_left -= slots
 
     def _place(self, job: Job, reason: str, sticky: bool = False) -> bool:
         find = partial(self.draft.trial.find, job, job.gpus_min, free_now=True)
@@ -304,7 +216,7 @@ class _Pass:
             self.draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
         room = self.draft.trial.find(job, job.gpus_min, self._node_of(victims[0]))
         assert room is not None, f"preemption made no room for job {job.id}"
-        self._use_slots(job.gpus_min - sum([slots_of(victim) for victim in victims]))
+        self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
         names = ", ".join(victim.id for victim in victims)
         reason = f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free"
         self.draft.place(job, room, reason, claim=True)
@@ -345,8 +257,7 @@ class _Pass:
         return job.planned.node_ids
 
     def _fits_without(self, job: Job, victims: list[Job]) -> bool:
-        slots = sum([slots_of(victim) for victim in victims])
-        if self.regular_left is not None and slots + self.regular_left < job.gpus_min:
+        if not self.left.suffice(job, victims):
             return False
         trial = self.draft.trial
         given = [victim.planned for victim in victims if victim.planned is not None]
@@ -389,11 +300,6 @@ def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId
             return next(islice(ids, slot // idle, None))
         slot -= idle * len(ids)
     raise IndexError(slot)
-
-
-def slots_of(job: Job) -> int:
-    """The slots that ``job`` takes with the room promised to it, in parts: what it has to grow on does not count."""
-    return min(job.gpus_min, job.planned.share) if job.planned is not None else 0
 
 
 def power(node: Node) -> float:

@@ -1,10 +1,18 @@
 """What a policy is."""
 
+from enum import Enum
 from typing import ClassVar, Protocol
 
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
+
+
+class Standing(Enum):
+    """What a user says of how much a job matters."""
+
+    PRIORITY = "priority"
+    WEIGHT = "weight"
 
 
 class Policy(Protocol):
@@ -16,6 +24,8 @@ class Policy(Protocol):
 
     rigid: ClassVar[bool] = False
     """Whether it gives elastic jobs their greatest size or nothing."""
+    goes_by: ClassVar[frozenset[Standing]] = frozenset()
+    """What it goes by of what a user says of a job."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows.
@@ -25,10 +35,14 @@ class Policy(Protocol):
         """
         ...
 
+    def preempts(self) -> bool:
+        """Whether one job is ever asked to step aside because another one is more urgent."""
+        return True
+
     def queue(self) -> Queue:
         """A new, empty queue in the order in which this policy wants to see waiting jobs."""
         return Queue(by_arrival)
 
-    def ranking(self, state: ClusterState) -> Ranking | None:
+    def ranking(self, state: PoolState) -> Ranking | None:
         """A new, empty index for its own use, if it needs one."""
         return None

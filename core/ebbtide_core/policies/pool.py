@@ -11,13 +11,13 @@ from statistics import fmean
 from typing import Final
 
 from ebbtide_core.books import Books
+from ebbtide_core.eligible import could_run, largest
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
-from ebbtide_core.placing import could_spread
 from ebbtide_core.policies.draft import Draft
+from ebbtide_core.pools import PoolState
 from ebbtide_core.queues import QueueKey, ShapedQueue
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.state import ClusterState
 from ebbtide_core.work import estimated_at, remaining
 
 Wanted = list[tuple[Job, int]]
@@ -69,24 +69,11 @@ def by_arrival_only(job: Job) -> QueueKey:
     return (job.sequence, job.gpus_min, job.gpus_max)
 
 
-def could_run(job: Job, books: Books) -> bool:
-    """Whether ``job`` would fit on the connected nodes if nobody else ran there."""
-    if job.spec.nodes > 1:
-        return could_spread(job, books)
-    if job.gpus_min > books.largest * WHOLE and not _fits_as_gang(job, books):
-        return False
-    return not job.checkpoint_root_id or job.checkpoint_root_id in books.roots
-
-
-def _fits_as_gang(job: Job, books: Books) -> bool:
-    counts = sorted((len(node.slices) for node in books.usable.values()), reverse=True)
-    return job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE
-
-
 def reach(job: Job, snapshot: Snapshot) -> int:
     """The most that ``job`` could make use of, in parts: no more than its range, and no more than its node has."""
-    most, largest = snapshot.most_of_use(job) if snapshot.has_curves else job.gpus_max, snapshot.books.largest * WHOLE
-    return most if most <= largest or job.spec.most_nodes > 1 else max(job.gpus_min, largest)
+    most = snapshot.most_of_use(job) if snapshot.has_curves else job.gpus_max
+    on_one = largest(job, snapshot.books) * WHOLE
+    return most if most <= on_one or job.spec.most_nodes > 1 else max(job.gpus_min, on_one)
 
 
 def enough_for_all(jobs: Sequence[Job], most: Sequence[int], here: Supply, measured: bool) -> Wanted | None:
@@ -112,7 +99,7 @@ class Member:
 
     __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
 
-    def __init__(self, state: ClusterState, job: Job, planned: Allocation) -> None:
+    def __init__(self, state: PoolState, job: Job, planned: Allocation) -> None:
         self._state = state
         self.job = job
         self.sequence = job.sequence
@@ -174,7 +161,7 @@ class Member:
 class Members:
     """The jobs with GPUs promised to them, in order of arrival."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._known: dict[JobId, Member] = {}
         self._uneven: set[JobId] = set()

@@ -9,24 +9,31 @@ Where the seed is silent: of the least urgent jobs the newest goes, and alone if
 one node, each of which is needed, and nobody if the job could not start even so. An elastic job's surplus is taken back
 before anybody is preempted. Jobs without GPUs are started in the same order, but block nobody, and nobody blocks them;
 they preempt only their like.
+
+Other policies may be had inside of priorities: FitGpp's choice of the victim (``victims``, Eq. 1 of seed 000), its
+classes (``classes``), and HYBRID's sticky slots (``sticky``, seed 004).
 """
 
-from collections.abc import Hashable, Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import ALL, Backfill, shape_in_time, stands_behind
+from ebbtide_core.policies.classes import best_effort
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.hybrid import Slots
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.fitgpp import PAPER_S, Scores
+from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.victims import may_be_preempted, preempt
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +42,49 @@ class Priority(Policy):
 
     ``preemption``: whether less urgent jobs are preempted. ``backfill``: who may pass a job that has to wait: nobody
     (``off``); less urgent jobs that would be preempted for it, any of them if nobody is (``on``); or those that would
-    be preempted for it, and any other that does not delay it (``easy``, see `Backfill`). ``min_run_s``: as for
-    `FitGpp`. ``resize_after_s``: as for `Fifo`.
+    be preempted for it, and any other that does not delay it (``easy``, see `Backfill`). ``victims``: of the least
+    urgent jobs, the ``newest`` goes first, or the ``cheapest`` by FitGpp's score. ``classes``: within a priority,
+    trial-and-error jobs come before best-effort ones, and preempt them. ``sticky``: as for `Hybrid`; 0 for none.
+    ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
     preemption: Literal["on", "off"] = "on"
     backfill: Literal["off", "on", "easy"] = "on"
+    victims: Literal["newest", "cheapest"] = "newest"
+    classes: Literal["on", "off"] = "off"
+    sticky: float = 0.0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
+    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sticky) and self.sticky >= 0):
+            raise ValueError(f"sticky is at least 0, not {self.sticky}")
+        if self.sticky and self.backfill == "easy":
+            raise ValueError("sticky and backfill=easy do not go together: easy knows when GPUs are free, not slots")
+
+    def preempts(self) -> bool:
+        """As the option says."""
+        return self.preemption == "on"
+
     def queue(self) -> ShapedQueue:
         """The most urgent first, then by submission."""
-        return ShapedQueue(by_urgency, _shape_in_time if self.backfill == "easy" else _shape)
+        urgency, fits = self.urgency, shape_in_time if self.backfill == "easy" else shape_of
 
-    def ranking(self, state: ClusterState) -> Ranking:
+        def by_urgency(job: Job) -> QueueKey:  # one whose size is changed while it waits goes to those of its size
+            return (urgency(job), job.sequence, job.gpus_min, job.gpus_max)
+
+        return ShapedQueue(by_urgency, lambda job: (fits(job), urgency(job), job.preemptible))
+
+    def ranking(self, state: PoolState) -> Ranking:
         """Who runs, by priority and start; for EASY backfill, also by when they leave."""
-        return _Running(Slots(), Leaving(state) if self.backfill == "easy" else None)
+        scores = Scores(PAPER_S, state.books, _anybody) if self.victims == "cheapest" else None
+        return _Running(Slots(self.urgency), Leaving(state) if self.backfill == "easy" else None, scores)
+
+    def urgency(self, job: Job) -> int:
+        """How urgent ``job`` is: the less, the more urgent. With classes, each priority counts twice."""
+        return 2 * job.priority + best_effort(job) if self.classes == "on" else job.priority
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Offer each job its turn, then grow."""
@@ -59,6 +93,7 @@ class Priority(Policy):
         queue = snapshot.queue
         assert isinstance(queue, ShapedQueue)
         turns = _Turns(self, draft)
+        turns.hand_out_sticky_slots()
         queue.first_fit(turns.offer, lambda: ALL)
         if turns.backfill is None:
             grow(draft, self.resize_after_s)
@@ -71,24 +106,18 @@ class Priority(Policy):
 class _Running:
     slots: Slots
     leaving: Leaving | None
+    scores: Scores | None
 
     def update(self, job: Job) -> None:
         self.slots.update(job)
         if self.leaving is not None:
             self.leaving.update(job)
+        if self.scores is not None:
+            self.scores.update(job)
 
 
-def by_urgency(job: Job) -> QueueKey:
-    """By priority, then by submission; a job whose size is changed while it waits goes to those of its size."""
-    return (job.priority, job.sequence, job.gpus_min, job.gpus_max)
-
-
-def _shape(job: Job) -> Hashable:
-    return (shape_of(job), job.priority, job.preemptible)
-
-
-def _shape_in_time(job: Job) -> Hashable:
-    return (shape_in_time(job), job.priority, job.preemptible)
+def _anybody(job: Job) -> bool:
+    return True
 
 
 class _Turns:
@@ -100,13 +129,32 @@ class _Turns:
         running: _Running = draft.snapshot.ranking
         self.running = running.slots
         self.leaving = running.leaving
+        self.urgency = policy.urgency
+        self.left = SlotsLeft(draft.snapshot, self.running, policy.sticky)
+        self.scores = running.scores
+        self.cheapest: dict[int, list[Job]] | None = None
+        """Jobs with room by urgency, those that cost least first; made when they are first needed."""
         self.blocked: int | None = None
-        """The priority of the job that was the last to have to wait."""
+        """The urgency of the job that was the last to have to wait."""
         self.backfill: Backfill | None = None
         """Behind the first that has to wait; only for EASY."""
 
+    def hand_out_sticky_slots(self) -> None:
+        """Start those who arrived first on the sticky slots that are free."""
+        if self.policy.sticky:
+            self.draft.may_have_room = self.left.suffice
+            self.left.hand_out(self._start_sticky)
+
+    def _start_sticky(self, job: Job) -> bool:
+        room = self.draft.trial.find(job, job.gpus_min, free_now=True)
+        if room is not None:
+            self.draft.place(job, room, "starting on a sticky slot", sticky=True)
+        return room is not None
+
     def offer(self, job: Job) -> bool:
         """Start ``job`` if it is its turn; False if it has to wait."""
+        if self.policy.sticky and job.id in self.draft.placements:
+            return True
         if self._may_start(job):
             if self._start(job):
                 return True
@@ -114,8 +162,8 @@ class _Turns:
             return True
         if self.blocked is None or not job.gpus_min:
             self.draft.wait(job)
-        if job.gpus_min and job.own_room is None:
-            self.blocked = job.priority
+        if job.gpus_min and holds_up(job, self.draft.snapshot.books):
+            self.blocked = self.urgency(job)
             if self.leaving is not None and self.backfill is None:
                 behind = stands_behind(self.draft.snapshot.queue)
                 self.backfill = Backfill(self.draft, self.leaving, job, behind, self._would_be_preempted_for(job))
@@ -125,7 +173,7 @@ class _Turns:
         """Whether nobody whom ``job`` must not pass has to wait."""
         if self.blocked is None or not job.gpus_min:
             return True
-        if self.policy.backfill == "off" or job.priority <= self.blocked:
+        if self.policy.backfill == "off" or self.urgency(job) <= self.blocked:
             return False
         if self.policy.preemption == "off":
             return self.policy.backfill == "on"
@@ -135,32 +183,52 @@ class _Turns:
         """Who will go for ``job`` once that makes room; those that are spared for now count, too."""
         if self.policy.preemption == "off":
             return
-        for priority, placed in self.running.regular.items():
-            if priority > job.priority:
+        urgency = self.urgency(job)
+        for less, placed in self.running.regular.items():
+            if less > urgency:
                 yield from (other for _, _, other in placed if other.preemptible)
         for id in self.draft.placements:
             other = self.draft.snapshot.job(id)
-            if other.priority > job.priority and other.preemptible:
+            if self.urgency(other) > urgency and other.preemptible:
                 yield other
 
     def _start(self, job: Job) -> bool:
-        draft = self.draft
-        if draft.admit(job) or admit_by_shrinking(draft, job, self.policy.resize_after_s):
+        draft, left, resize_after_s = self.draft, self.left, self.policy.resize_after_s
+        if left.suffice(job) and (draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s)):
+            left.use(job.gpus_min)
             return True
         if self.policy.preemption == "on" and self._preempt_for(job):
             return True
-        return self.blocked is None and defragment(draft, job, self.policy.resize_after_s)
+        if self.blocked is not None or not left.suffice(job) or not defragment(draft, job, resize_after_s):
+            return False
+        left.use(job.gpus_min)
+        return True
 
     def _preempt_for(self, job: Job) -> bool:
-        return preempt(self.draft, job, self._levels(job), f"preempted by job {job.id} of priority {job.priority}")
+        reason = f"preempted by job {job.id} of priority {job.priority}"
+        victims = preempt(self.draft, job, self._levels(job), reason)
+        if victims:
+            self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
+        return bool(victims)
 
     def _levels(self, job: Job) -> Iterator[list[Job]]:
-        """The less urgent jobs that may be preempted: the least urgent priority first, and of each the newest job."""
-        for priority in sorted(self.running.regular, reverse=True):
-            if priority <= job.priority:
+        """The less urgent jobs that may be preempted, the least urgent first; of one urgency as ``victims`` says."""
+        limit = self.urgency(job)
+        for urgency in sorted(self.running.regular, reverse=True):
+            if urgency <= limit:
                 return
-            newest_first = (other for _, _, other in reversed(self.running.regular[priority]))
-            yield [other for other in newest_first if self._may_be_preempted(other, job)]
+            yield [other for other in self._line(urgency) if self._may_be_preempted(other, job)]
+
+    def _line(self, urgency: int) -> Iterable[Job]:
+        """Those of one urgency in the order in which they are preempted."""
+        if self.scores is None:
+            return (other for _, _, other in reversed(self.running.regular[urgency]))
+        if self.cheapest is None:
+            self.cheapest = {}
+            for _, other in self.scores:
+                if not (other.running and other.attempts[-1].sticky):
+                    self.cheapest.setdefault(self.urgency(other), []).append(other)
+        return self.cheapest[urgency]
 
     def _may_be_preempted(self, other: Job, job: Job) -> bool:
         if other.gpus_min and not job.gpus_min:

@@ -40,7 +40,6 @@ POLICIES: Final[dict[str, type[Any]]] = {
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
 }
-DEFAULT_POLICY: Final = "fitgpp"
 
 
 def create_policy(name: str, options: Mapping[str, str]) -> Policy:
@@ -60,6 +59,11 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
     except ValueError as error:
         raise PolicyError(f"--policy-option: {error}") from None
     return policy
+
+
+def name_of(policy: Policy) -> str:
+    """The name of ``policy``."""
+    return next(name for name, kind in POLICIES.items() if type(policy) is kind)
 
 
 def option_names(name: str) -> tuple[str, ...]:

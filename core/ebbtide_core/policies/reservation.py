@@ -20,9 +20,9 @@ from ebbtide_core.policies.backfill import admit_in_order, shape_in_time
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Reservation(Policy):
         """In order of requests."""
         return ShapedQueue(by_request, shape_in_time)
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """Who leaves when."""
         return Leaving(state)
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from ebbtide_core.job import Job
 from ebbtide_core.linking import best_of
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, NodeAllocation
-from ebbtide_core.placing import Trial, memory_of
+from ebbtide_core.picking import memory_of
+from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.seats import size_at_most, sizes
 
@@ -77,7 +78,7 @@ def grown(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocat
     trial.take(allocation)
     if found is not None or allocation.share < WHOLE:
         return found
-    size = allocation.share + sum(trial.nodes[id].idle(trial.use(id)) for id in allocation.node_ids) * WHOLE
+    size = allocation.share + trial.idle_beside(job, allocation) * WHOLE
     return trial.grown(job, allocation, size) if max(job.gpus_min, allocation.share + 1) <= size else None
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ebbtide_core.books import Books
+from ebbtide_core.eligible import Domain, open_to
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.state import ClusterState, Ranking
 from ebbtide_core.work import remaining
 
 
@@ -47,7 +48,7 @@ class RigidShortest(Policy):
 
     rigid: ClassVar[bool] = True
 
-    def ranking(self, state: ClusterState) -> Ranking:
+    def ranking(self, state: PoolState) -> Ranking:
         """The waiting jobs by work."""
         return ByWork(state)
 
@@ -60,7 +61,7 @@ class RigidShortest(Policy):
 class ByWork:
     """The waiting jobs by the work that they still have to do, and then by arrival; those of unknown work last."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: PoolState) -> None:
         self._state = state
         self._keys: dict[JobId, QueueKey] = {}
         self.line = ShapedQueue(self._key)
@@ -111,10 +112,15 @@ def _size(books: Books, job: Job) -> int:
     """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
     if not job.elastic or job.gpus_max <= WHOLE:
         return job.gpus_max
+    most = max((_most(job, domain) for domain in open_to(job, books, job.gpus_max)), default=0)
+    return min(job.gpus_max, max(job.gpus_min, most * WHOLE))
+
+
+def _most(job: Job, domain: Domain) -> int:
+    """How many GPUs with enough memory there are for ``job``."""
     memory = job.gpu_mem_bytes
     large_enough = [
-        min(node.together, sum(1 for piece in node.slices.values() if piece.mem_bytes >= memory))
-        for node in books.usable.values()
+        min(domain.together(node), sum(1 for piece in domain.offered(node) if piece.mem_bytes >= memory))
+        for node in domain.nodes.values()
     ]
-    gpus = max(large_enough, default=0) if job.spec.most_nodes == 1 else sum(large_enough)
-    return min(job.gpus_max, max(job.gpus_min, gpus * WHOLE))
+    return sum(sorted(large_enough)[-job.spec.most_nodes :])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from ebbtide_core.eligible import may_use
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
@@ -14,6 +15,8 @@ def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId)
         return False
     if job.own_room is not None:
         return id in job.own_room.node_ids
+    if (job.choosy or draft.snapshot.books.picky) and not may_use(job, draft.snapshot.books, id):
+        return False
     use, spec = draft.trial.use(id), job.spec
     pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
     if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:
@@ -25,6 +28,8 @@ def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId)
 
 def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Sequence[NodeId] | None) -> bool:
     """Whether ``job`` fits on one of ``nodes`` (all if None) without ``victims``."""
+    if draft.may_have_room is not None and not draft.may_have_room(job, victims):
+        return False
     given = [allocation for victim in victims if (allocation := draft.allocation(victim)) is not None]
     for allocation in given:
         draft.trial.give(allocation)
@@ -50,8 +55,8 @@ def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Sequence[N
     return victims
 
 
-def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> bool:
-    """Evict as few as possible for ``job`` because of ``reason``, and place it there; False if all cannot help.
+def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> list[Job]:
+    """Evict as few as possible for ``job`` because of ``reason``, and place it there; nobody if all cannot help.
 
     Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
     the first that will do, then the fewest on one node, or on all for a gang; each of them is needed. Jobs that
@@ -60,14 +65,14 @@ def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) ->
     levels = (sorted(level, key=_unproved) for level in levels)
     victims, nodes = _gang_victims(draft, job, levels) if draft.trial.is_gang(job) else _victims(draft, job, levels)
     if not victims:
-        return False
+        return []
     for victim in victims:
         draft.evict(victim, reason, job.id)
     room = draft.trial.find(job, job.gpus_min, nodes)
     assert room is not None, f"preemption made no room for job {job.id}"
     names = ", ".join(victim.id for victim in victims)
     draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
-    return True
+    return victims
 
 
 def _victims(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> tuple[list[Job], list[NodeId]]:

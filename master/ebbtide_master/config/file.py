@@ -5,17 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide_core.settings import DEFAULT_POOL, Settings
+from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 
 from ebbtide_master.config.pools import read_pools
+from ebbtide_master.config.quotas import read_quotas
+from ebbtide_master.config.sessions import read_idle_limit
 from ebbtide_master.config.table import ConfigError, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What the file says. ``settings`` is for the core; the rest is for the master itself."""
+    """What the file says. ``settings`` is for the core; the rest is for the master itself.
+
+    ``names_default_pool``: whether it says how the pool `DEFAULT_POOL` is scheduled.
+    """
 
     settings: Settings = field(default_factory=Settings)
+    names_default_pool: bool = False
 
 
 def read_config(path: Path) -> Config:
@@ -32,11 +38,12 @@ def read_config(path: Path) -> Config:
 
 def _read(values: Mapping[str, object]) -> Config:
     file = Table("", values)
-    pools = read_pools(file)
+    read = read_pools(file)
+    pools = {DEFAULT_POOL: PoolSettings(), **read}
     defaults = {key: file.take(key, str, DEFAULT_POOL) for key in ("gpu_pool", "cpu_pool")}
     for key, pool in defaults.items():
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
-    settings = Settings(pools=pools, **defaults)
+    settings = Settings(pools=pools, quotas=read_quotas(file), idle_s=read_idle_limit(file), **defaults)
     file.finish()
-    return Config(settings=settings)
+    return Config(settings=settings, names_default_pool=DEFAULT_POOL in read)

@@ -1,20 +1,26 @@
-"""``[pools.NAME]``: how each pool is scheduled, and where jobs go that name none."""
+"""``[pools.NAME]``: how each pool is scheduled."""
 
-from ebbtide_core.policies.registry import DEFAULT_POLICY, PolicyError, create_policy
-from ebbtide_core.settings import DEFAULT_POOL, Fitting, PoolSettings
+import re
+from typing import Final
 
-from ebbtide_master.config.table import Table
+from ebbtide_core.policies.registry import PolicyError, create_policy
+from ebbtide_core.settings import DEFAULT_POLICY, Fitting, PoolSettings
+
+from ebbtide_master.config.table import ConfigError, Table
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def read_pools(file: Table) -> dict[str, PoolSettings]:
-    """The pools of the file; the pool `DEFAULT_POOL` is always there."""
-    pools = {DEFAULT_POOL: PoolSettings()}
-    for name, table in file.tables("pools"):
-        pools[name] = _read_pool(table)
-    return pools
+    """The pools that the file names."""
+    return {name: _read_pool(name, table) for name, table in file.tables("pools")}
 
 
-def _read_pool(table: Table) -> PoolSettings:
+def _read_pool(name: str, table: Table) -> PoolSettings:
+    if NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"pools.{name}: a name is up to 63 letters, digits, '.', '_' and '-', not starting with a mark"
+        )
     policy = table.take("policy", str, DEFAULT_POLICY)
     options = {key: _text(value) for key, value in table.take("options", dict, {}).items()}
     fitting = table.take("fitting", str, Fitting.BEST.value)

@@ -105,6 +105,8 @@ class _RefusalCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalC
     """had progress, and no checkpoint of it verifies"""
     REFUSAL_CAUSE_NOT_MOVED: _RefusalCause.ValueType  # 70
     """its checkpoint could not be copied to this node"""
+    REFUSAL_CAUSE_NO_PATH: _RefusalCause.ValueType  # 220
+    """a path that it requires does not exist here"""
 
 class RefusalCause(_RefusalCause, metaclass=_RefusalCauseEnumTypeWrapper): ...
 
@@ -116,6 +118,8 @@ REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.ValueType  # 2
 """had progress, and no checkpoint of it verifies"""
 REFUSAL_CAUSE_NOT_MOVED: RefusalCause.ValueType  # 70
 """its checkpoint could not be copied to this node"""
+REFUSAL_CAUSE_NO_PATH: RefusalCause.ValueType  # 220
+"""a path that it requires does not exist here"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
 
 @_typing.final
@@ -240,6 +244,26 @@ Global___MasterMessage: _TypeAlias = MasterMessage  # noqa: Y015
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NODE_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
@@ -255,6 +279,9 @@ class Hello(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     SHARE_WITH_FOREIGN_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -278,11 +305,21 @@ class Hello(_message.Message):
     """shares of GPUs may be given out beside processes of no job"""
     cgroup: _builtins.str
     """below which each attempt gets a control group; empty: none gets one"""
+    pool: _builtins.str
+    """that it belongs to; empty: "default" """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptStatus]:
         """every attempt on the node that was not forgotten"""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what its administrator says of it; jobs select by them"""
+
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """keep all jobs away that do not tolerate each of them"""
 
     def __init__(
         self,
@@ -302,10 +339,13 @@ class Hello(_message.Message):
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         share_with_foreign: _builtins.bool = ...,
         cgroup: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "mem_bytes", b"mem_bytes", "node", b"node", "share_with_foreign", b"share_with_foreign", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -612,6 +652,7 @@ class Launch(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
+    NODE_NAMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -632,6 +673,10 @@ class Launch(_message.Message):
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.GpuAllocation]: ...
+    @_builtins.property
+    def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of several nodes, by rank, for a script that expects Slurm"""
+
     def __init__(
         self,
         *,
@@ -647,10 +692,11 @@ class Launch(_message.Message):
         master_port: _builtins.int = ...,
         move_checkpoint: _builtins.bool = ...,
         first_rank: _builtins.int = ...,
+        node_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -779,6 +825,7 @@ class AttemptStatus(_message.Message):
     DIRTY_REASONS_FIELD_NUMBER: _builtins.int
     UNUSED_SINCE_FIELD_NUMBER: _builtins.int
     UNUSED_LEFT_S_FIELD_NUMBER: _builtins.int
+    EDITED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -838,6 +885,10 @@ class AttemptStatus(_message.Message):
     def dirty_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """why, for each of dirty_gpus"""
 
+    @_builtins.property
+    def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """scripts of the job that had changed since submit when it started"""
+
     def __init__(
         self,
         *,
@@ -869,10 +920,11 @@ class AttemptStatus(_message.Message):
         dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
         unused_since: _builtins.float = ...,
         unused_left_s: _builtins.float = ...,
+        edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015

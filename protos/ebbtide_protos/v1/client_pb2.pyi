@@ -3,6 +3,9 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+it, at once, and the job that is replied stands for them (see Job.tasks).
+
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
 does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is stopping.
 """
@@ -33,6 +36,9 @@ class SubmitRequest(_message.Message):
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
     hold: _builtins.bool
     operation_id: _builtins.str
     """chosen by the client; at most 64 characters"""
@@ -40,8 +46,16 @@ class SubmitRequest(_message.Message):
     """check only"""
     user: _builtins.str
     """who submits; trusted on loopback only"""
+    max_concurrent: _builtins.int
+    """tasks of it at a time; 0: all"""
+    max_slots: _builtins.int
+    """whole GPUs of it at a time; 0: as many as there are"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArrayTask]:
+        """if there are any: an array, with these tasks"""
+
     def __init__(
         self,
         *,
@@ -50,14 +64,62 @@ class SubmitRequest(_message.Message):
         operation_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         user: _builtins.str = ...,
+        tasks: _abc.Iterable[Global___ArrayTask] | None = ...,
+        max_concurrent: _builtins.int = ...,
+        max_slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "hold", b"hold", "operation_id", b"operation_id", "spec", b"spec", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "hold", b"hold", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "operation_id", b"operation_id", "spec", b"spec", "tasks", b"tasks", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
+
+@_typing.final
+class ArrayTask(_message.Message):
+    """One task of an array. A param called lr stands as {lr} in the command, and is EBB_PARAM_LR in its environment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParamsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    @_builtins.property
+    def params(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        params: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayTask: _TypeAlias = ArrayTask  # noqa: Y015
 
 @_typing.final
 class SubmitReply(_message.Message):
@@ -111,6 +173,37 @@ class JobRequest(_message.Message):
 Global___JobRequest: _TypeAlias = JobRequest  # noqa: Y015
 
 @_typing.final
+class RequeueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    failed: _builtins.bool
+    """of an array: only its tasks that failed"""
+    operation_id: _builtins.str
+    """as in a submit"""
+    user: _builtins.str
+    """who asks; trusted on loopback only"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        failed: _builtins.bool = ...,
+        operation_id: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "job_id", b"job_id", "operation_id", b"operation_id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequeueRequest: _TypeAlias = RequeueRequest  # noqa: Y015
+
+@_typing.final
 class ResizeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -145,12 +238,20 @@ class ChangeRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     priority: _builtins.int
     """unset: stays as it is"""
     weight: _builtins.float
     user: _builtins.str
     """who asks; trusted on loopback only"""
+    pool: _builtins.str
+    max_concurrent: _builtins.int
+    """of an array: tasks at a time; 0: all"""
+    max_slots: _builtins.int
+    """of an array: whole GPUs at a time; 0: as many as there are"""
     def __init__(
         self,
         *,
@@ -158,15 +259,30 @@ class ChangeRequest(_message.Message):
         priority: _builtins.int | None = ...,
         weight: _builtins.float | None = ...,
         user: _builtins.str = ...,
+        pool: _builtins.str | None = ...,
+        max_concurrent: _builtins.int | None = ...,
+        max_slots: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent", "_max_slots", b"_max_slots", "_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "pool", b"pool", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "job_id", b"job_id", "priority", b"priority", "user", b"user", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent", "_max_slots", b"_max_slots", "_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "job_id", b"job_id", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "pool", b"pool", "priority", b"priority", "user", b"user", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_concurrent: _TypeAlias = _typing.Literal["max_concurrent"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrent: _TypeAlias = _typing.Literal["_max_concurrent", b"_max_concurrent"]  # noqa: Y015
+    _WhichOneofReturnType__max_slots: _TypeAlias = _typing.Literal["max_slots"]  # noqa: Y015
+    _WhichOneofArgType__max_slots: _TypeAlias = _typing.Literal["_max_slots", b"_max_slots"]  # noqa: Y015
+    _WhichOneofReturnType__pool: _TypeAlias = _typing.Literal["pool"]  # noqa: Y015
+    _WhichOneofArgType__pool: _TypeAlias = _typing.Literal["_pool", b"_pool"]  # noqa: Y015
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent) -> _WhichOneofReturnType__max_concurrent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_slots) -> _WhichOneofReturnType__max_slots | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pool) -> _WhichOneofReturnType__pool | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
     @_typing.overload
@@ -202,16 +318,26 @@ class ListJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ALL_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     """finished ones too"""
+    folded: _builtins.bool
+    """an array that has an unfinished task, or with `all` any, is one job (see Job.tasks)"""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only these, finished or not; the tasks of an array each"""
+
     def __init__(
         self,
         *,
         all: _builtins.bool = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        folded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "folded", b"folded", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -405,6 +531,7 @@ class AttemptSummary(_message.Message):
     SHARING_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    EDITED_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
     start_time: _builtins.float
@@ -423,6 +550,10 @@ class AttemptSummary(_message.Message):
     """the most that it used of one GPU; unset: not known"""
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
+    @_builtins.property
+    def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """scripts of the job that had changed since submit when it started"""
+
     def __init__(
         self,
         *,
@@ -438,10 +569,11 @@ class AttemptSummary(_message.Message):
         sharing: _builtins.str = ...,
         limited_by: _builtins.str = ...,
         gpu_mem_peak_bytes: _builtins.int | None = ...,
+        edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "edited", b"edited", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -469,6 +601,46 @@ Global___AttemptSummary: _TypeAlias = AttemptSummary  # noqa: Y015
 @_typing.final
 class Job(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ExcludedNodesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ParamsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
@@ -501,6 +673,16 @@ class Job(_message.Message):
     GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    MOVES_TO_FIELD_NUMBER: _builtins.int
+    EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    AGAIN_OF_FIELD_NUMBER: _builtins.int
+    AGAIN_AS_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -531,6 +713,20 @@ class Job(_message.Message):
     """how that is known; empty: as it was submitted"""
     steps_per_s: _builtins.float
     """now; unset: it does not run, or not known"""
+    pool: _builtins.str
+    """where it is now"""
+    moves_to: _builtins.str
+    """the pool where it goes once it has stepped aside; empty: none"""
+    array: _builtins.str
+    """that it is a task of; empty: of none"""
+    index: _builtins.int
+    """in it"""
+    again_of: _builtins.str
+    """the job that it was requeued from"""
+    again_as: _builtins.str
+    """the job that it was requeued as"""
+    effect: _builtins.str
+    """in a reply to Change: why it does nothing as things are; empty: it counts"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -548,6 +744,18 @@ class Job(_message.Message):
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]:
         """how fast it was, by what it ran on"""
+
+    @_builtins.property
+    def excluded_nodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """where it does not run any more, and why"""
+
+    @_builtins.property
+    def params(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """that it stands for"""
+
+    @_builtins.property
+    def tasks(self) -> Global___TaskCounts:
+        """set: this is not one job, but the tasks of an array, as `job_id` names them"""
 
     def __init__(
         self,
@@ -583,10 +791,20 @@ class Job(_message.Message):
         gpu_mem_from: _builtins.str = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
         steps_per_s: _builtins.float | None = ...,
+        pool: _builtins.str = ...,
+        moves_to: _builtins.str = ...,
+        excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        array: _builtins.str = ...,
+        index: _builtins.int = ...,
+        params: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tasks: Global___TaskCounts | None = ...,
+        again_of: _builtins.str = ...,
+        again_as: _builtins.str = ...,
+        effect: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "allocation", b"allocation", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "job_id", b"job_id", "pid", b"pid", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -614,6 +832,60 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__steps_per_s) -> _WhichOneofReturnType__steps_per_s | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class TaskCounts(_message.Message):
+    """How many tasks of an array are in which state (PENDING, …). The job that they stand in has what they have together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDICES_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_FIELD_NUMBER: _builtins.int
+    MAX_SLOTS_FIELD_NUMBER: _builtins.int
+    indices: _builtins.str
+    """0-9,12"""
+    max_concurrent: _builtins.int
+    """0: no limit"""
+    max_slots: _builtins.int
+    """0: no limit"""
+    @_builtins.property
+    def states(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        indices: _builtins.str = ...,
+        states: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        max_concurrent: _builtins.int = ...,
+        max_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["indices", b"indices", "max_concurrent", b"max_concurrent", "max_slots", b"max_slots", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskCounts: _TypeAlias = TaskCounts  # noqa: Y015
 
 @_typing.final
 class Rate(_message.Message):
@@ -678,6 +950,95 @@ class StoryReply(_message.Message):
 Global___StoryReply: _TypeAlias = StoryReply  # noqa: Y015
 
 @_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    GPUS_MIN_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    priority: _builtins.int
+    """what if it had this one"""
+    weight: _builtins.float
+    @_builtins.property
+    def gpus_min(self) -> _job_pb2.Share: ...
+    @_builtins.property
+    def gpus_max(self) -> _job_pb2.Share:
+        """unset: as gpus_min"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
+        weight: _builtins.float | None = ...,
+        gpus_min: _job_pb2.Share | None = ...,
+        gpus_max: _job_pb2.Share | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "job_id", b"job_id", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class Forecast(_message.Message):
+    """When a waiting job starts, if everything goes on as expected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_AT_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    start_at: _builtins.float
+    """Unix seconds; absent: not known"""
+    basis: _builtins.str
+    """how that is known, or why not"""
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """jobs that have to leave its GPUs first"""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of them that are asked to, for it"""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """where"""
+
+    def __init__(
+        self,
+        *,
+        start_at: _builtins.float | None = ...,
+        basis: _builtins.str = ...,
+        after: _abc.Iterable[_builtins.str] | None = ...,
+        preempts: _abc.Iterable[_builtins.str] | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "start_at", b"start_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "after", b"after", "basis", b"basis", "nodes", b"nodes", "preempts", b"preempts", "start_at", b"start_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_at: _TypeAlias = _typing.Literal["start_at"]  # noqa: Y015
+    _WhichOneofArgType__start_at: _TypeAlias = _typing.Literal["_start_at", b"_start_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_at) -> _WhichOneofReturnType__start_at | None: ...
+
+Global___Forecast: _TypeAlias = Forecast  # noqa: Y015
+
+@_typing.final
 class Explanation(_message.Message):
     """Why a job waits, and when it may start."""
 
@@ -693,6 +1054,9 @@ class Explanation(_message.Message):
     BASIS_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
     REMAINING_FROM_FIELD_NUMBER: _builtins.int
+    FORECAST_FIELD_NUMBER: _builtins.int
+    WHAT_IF_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -706,8 +1070,17 @@ class Explanation(_message.Message):
     remaining_s: _builtins.float
     """seconds of work on one GPU"""
     remaining_from: _builtins.str
+    pool: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
+    @_builtins.property
+    def forecast(self) -> Global___Forecast:
+        """absent: it does not wait"""
+
+    @_builtins.property
+    def what_if(self) -> Global___Forecast:
+        """the same with the changes that were asked about"""
+
     def __init__(
         self,
         *,
@@ -721,10 +1094,13 @@ class Explanation(_message.Message):
         basis: _builtins.str = ...,
         remaining_s: _builtins.float | None = ...,
         remaining_from: _builtins.str = ...,
+        forecast: Global___Forecast | None = ...,
+        what_if: Global___Forecast | None = ...,
+        pool: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "remaining_s", b"remaining_s", "room_at", b"room_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
@@ -948,21 +1324,25 @@ class ListNodesReply(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     FOREIGN_GPU_S_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
     def foreign_gpu_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """by user: GPU-seconds used past the cluster so far"""
 
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]: ...
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         foreign_gpu_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        pools: _abc.Iterable[Global___Pool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign_gpu_s", b"foreign_gpu_s", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign_gpu_s", b"foreign_gpu_s", "nodes", b"nodes", "pools", b"pools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1010,6 +1390,26 @@ Global___NodeGpu: _TypeAlias = NodeGpu  # noqa: Y015
 class Node(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -1024,10 +1424,15 @@ class Node(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    MOVES_TO_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
-    """"up", "down" """
+    """"up", "down", "draining", "drained" """
     reason: _builtins.str
     cpus: _builtins.float
     cpus_allocated: _builtins.float
@@ -1039,8 +1444,19 @@ class Node(_message.Message):
     version: _builtins.str
     cgroup: _builtins.str
     """below which each attempt gets a control group; empty: none does; unset: not known"""
+    pool: _builtins.str
+    moves_to: _builtins.str
+    """the pool where it goes once nothing runs there; empty: none"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeGpu]: ...
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def drain(self) -> Global___NodeDrain:
+        """unset: it is in service"""
+
     def __init__(
         self,
         *,
@@ -1058,16 +1474,84 @@ class Node(_message.Message):
         last_seen: _builtins.float = ...,
         version: _builtins.str = ...,
         cgroup: _builtins.str | None = ...,
+        pool: _builtins.str = ...,
+        moves_to: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
+        drain: Global___NodeDrain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
     _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cgroup) -> _WhichOneofReturnType__cgroup | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class Pool(_message.Message):
+    """Nodes that are scheduled together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    FITTING_FIELD_NUMBER: _builtins.int
+    FOR_GPUS_FIELD_NUMBER: _builtins.int
+    FOR_CPUS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    policy: _builtins.str
+    """empty: it is configured no more, and starts nothing"""
+    fitting: _builtins.str
+    """"best" or "worst" """
+    for_gpus: _builtins.bool
+    """jobs with GPUs that name no pool go there"""
+    for_cpus: _builtins.bool
+    """so do those without"""
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """of the policy, as they were given"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        fitting: _builtins.str = ...,
+        for_gpus: _builtins.bool = ...,
+        for_cpus: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fitting", b"fitting", "for_cpus", b"for_cpus", "for_gpus", b"for_gpus", "name", b"name", "options", b"options", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pool: _TypeAlias = Pool  # noqa: Y015
 
 @_typing.final
 class ShowClusterRequest(_message.Message):
@@ -1095,6 +1579,7 @@ class ClusterInfo(_message.Message):
     RECOVERING_FIELD_NUMBER: _builtins.int
     JOBS_UNFINISHED_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     epoch: _builtins.int
     version: _builtins.str
@@ -1102,6 +1587,8 @@ class ClusterInfo(_message.Message):
     recovering: _builtins.bool
     jobs_unfinished: _builtins.int
     now: _builtins.float
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]: ...
     def __init__(
         self,
         *,
@@ -1112,10 +1599,11 @@ class ClusterInfo(_message.Message):
         recovering: _builtins.bool = ...,
         jobs_unfinished: _builtins.int = ...,
         now: _builtins.float = ...,
+        pools: _abc.Iterable[Global___Pool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "jobs_unfinished", b"jobs_unfinished", "now", b"now", "policy", b"policy", "recovering", b"recovering", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "jobs_unfinished", b"jobs_unfinished", "now", b"now", "policy", b"policy", "pools", b"pools", "recovering", b"recovering", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1159,3 +1647,164 @@ class QuiesceProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuiesceProgress: _TypeAlias = QuiesceProgress  # noqa: Y015
+
+@_typing.final
+class NodeDrain(_message.Message):
+    """That a node is out of service."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    since: _builtins.float
+    user: _builtins.str
+    reason: _builtins.str
+    deadline: _builtins.float
+    """by which those who can are to have left"""
+    force: _builtins.bool
+    """and all others are ended"""
+    def __init__(
+        self,
+        *,
+        since: _builtins.float = ...,
+        user: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        deadline: _builtins.float | None = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "deadline", b"deadline", "force", b"force", "reason", b"reason", "since", b"since", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline: _TypeAlias = _typing.Literal["deadline"]  # noqa: Y015
+    _WhichOneofArgType__deadline: _TypeAlias = _typing.Literal["_deadline", b"_deadline"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline) -> _WhichOneofReturnType__deadline | None: ...
+
+Global___NodeDrain: _TypeAlias = NodeDrain  # noqa: Y015
+
+@_typing.final
+class NodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    user: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRequest: _TypeAlias = NodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_S_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    user: _builtins.str
+    reason: _builtins.str
+    deadline_s: _builtins.float
+    """from now; 0: at once; unset: those there run to their end"""
+    force: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        user: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        deadline_s: _builtins.float | None = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "reason", b"reason", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline_s: _TypeAlias = _typing.Literal["deadline_s"]  # noqa: Y015
+    _WhichOneofArgType__deadline_s: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_s) -> _WhichOneofReturnType__deadline_s | None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class NodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeJob]: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+        jobs: _abc.Iterable[Global___NodeJob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeReply: _TypeAlias = NodeReply  # noqa: Y015
+
+@_typing.final
+class NodeJob(_message.Message):
+    """What becomes of a job on a node that is drained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FATE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    user: _builtins.str
+    state: _job_pb2.JobState.ValueType
+    fate: _builtins.str
+    """"leaving", "runs_out", "goes_on", "waits", "ends" or "stays" """
+    text: _builtins.str
+    """the same in words"""
+    at: _builtins.float
+    """when it is asked to go"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+        state: _job_pb2.JobState.ValueType = ...,
+        fate: _builtins.str = ...,
+        text: _builtins.str = ...,
+        at: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "fate", b"fate", "job_id", b"job_id", "name", b"name", "state", b"state", "text", b"text", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
+    _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
+
+Global___NodeJob: _TypeAlias = NodeJob  # noqa: Y015

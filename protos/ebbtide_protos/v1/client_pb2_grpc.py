@@ -57,7 +57,7 @@ class ClientServiceStub:
                 _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Explain',
-                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
                 _registered_method=True)
         self.WatchJobs = channel.unary_stream(
@@ -115,6 +115,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Requeue = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Requeue',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.SerializeToString,
@@ -129,6 +134,21 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Quiesce',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/DrainNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.ResumeNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ResumeNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.WatchNode = channel.unary_stream(
+                '/ebbtide.v1.ClientService/WatchNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
                 _registered_method=True)
         self.Connect = channel.stream_stream(
                 '/ebbtide.v1.ClientService/Connect',
@@ -166,7 +186,8 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """With changes, also what would follow from them; nothing is changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -242,6 +263,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Requeue(self, request, context):
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -257,6 +285,27 @@ class ClientServiceServicer:
     def Quiesce(self, request, context):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Take a node out of service; nothing new starts there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeNode(self, request, context):
+        """Put it into service again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchNode(self, request, context):
+        """A node now, and whenever who is there changes; ends when nobody is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,7 +343,7 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Explanation.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
@@ -352,6 +401,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'Requeue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Requeue,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.FromString,
@@ -366,6 +420,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Quiesce,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'ResumeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'WatchNode': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
             ),
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
@@ -506,7 +575,7 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/Explain',
-            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ExplainRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Explanation.FromString,
             options,
             channel_credentials,
@@ -816,6 +885,33 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def Requeue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Requeue',
+            ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListNodes(request,
             target,
             options=(),
@@ -886,6 +982,87 @@ class ClientService:
             '/ebbtide.v1.ClientService/Quiesce',
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.QuiesceProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/DrainNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ResumeNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/WatchNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
             options,
             channel_credentials,
             insecure,

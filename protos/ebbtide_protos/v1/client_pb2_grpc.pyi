@@ -3,6 +3,9 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+it, at once, and the job that is replied stands for them (see Job.tasks).
+
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
 does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is stopping.
 """
@@ -41,7 +44,8 @@ class ClientServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
-    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]
+    Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
@@ -58,12 +62,20 @@ class ClientServiceStub:
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
     Hold: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    Requeue: _grpc.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """Put it into service again."""
+    WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
     """A channel to something on a job's node; see channel.proto."""
 
@@ -75,7 +87,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
-    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
+    """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
@@ -92,12 +105,20 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
     Hold: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    Requeue: _aio.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]  # type: ignore[assignment]
+    """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
     """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
     Streams how many are left; ends with 0.
     """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Take a node out of service; nothing new starts there."""
+    ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Put it into service again."""
+    WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
     """A channel to something on a job's node; see channel.proto."""
 
@@ -134,9 +155,10 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Explain(
         self,
-        request: _client_pb2.JobRequest,
+        request: _client_pb2.ExplainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]: ...
+    ) -> _typing.Union[_client_pb2.Explanation, _abc.Awaitable[_client_pb2.Explanation]]:
+        """With changes, also what would follow from them; nothing is changed."""
 
     @_abc_1.abstractmethod
     def WatchJobs(
@@ -221,6 +243,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
 
     @_abc_1.abstractmethod
+    def Requeue(
+        self,
+        request: _client_pb2.RequeueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]:
+        """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
+
+    @_abc_1.abstractmethod
     def ListNodes(
         self,
         request: _client_pb2.ListNodesRequest,
@@ -243,6 +273,30 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stops every attempt (with its grace period, or at once), and starts nothing until the master starts again.
         Streams how many are left; ends with 0.
         """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _client_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Take a node out of service; nothing new starts there."""
+
+    @_abc_1.abstractmethod
+    def ResumeNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Put it into service again."""
+
+    @_abc_1.abstractmethod
+    def WatchNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.NodeReply], _abc.AsyncIterator[_client_pb2.NodeReply]]:
+        """A node now, and whenever who is there changes; ends when nobody is."""
 
     @_abc_1.abstractmethod
     def Connect(

@@ -164,6 +164,33 @@ SIGNAL_TARGET_LEADER: SignalTarget.ValueType  # 2
 SIGNAL_TARGET_ALL: SignalTarget.ValueType  # 3
 Global___SignalTarget: _TypeAlias = SignalTarget  # noqa: Y015
 
+class _AfterKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AfterKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AfterKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AFTER_KIND_UNSPECIFIED: _AfterKind.ValueType  # 0
+    """any"""
+    AFTER_KIND_ANY: _AfterKind.ValueType  # 1
+    """however it ended"""
+    AFTER_KIND_OK: _AfterKind.ValueType  # 2
+    """it completed; of an array, every task did"""
+    AFTER_KIND_NOT_OK: _AfterKind.ValueType  # 3
+    """it failed or was cancelled; of an array, some task"""
+
+class AfterKind(_AfterKind, metaclass=_AfterKindEnumTypeWrapper): ...
+
+AFTER_KIND_UNSPECIFIED: AfterKind.ValueType  # 0
+"""any"""
+AFTER_KIND_ANY: AfterKind.ValueType  # 1
+"""however it ended"""
+AFTER_KIND_OK: AfterKind.ValueType  # 2
+"""it completed; of an array, every task did"""
+AFTER_KIND_NOT_OK: AfterKind.ValueType  # 3
+"""it failed or was cancelled; of an array, some task"""
+Global___AfterKind: _TypeAlias = AfterKind  # noqa: Y015
+
 class _JobState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -262,6 +289,26 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ScriptsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     WORKDIR_FIELD_NUMBER: _builtins.int
@@ -289,6 +336,15 @@ class JobSpec(_message.Message):
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
+    PYTHON_ENV_FIELD_NUMBER: _builtins.int
+    SCRIPTS_FIELD_NUMBER: _builtins.int
+    SLURM_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEGIN_AT_FIELD_NUMBER: _builtins.int
+    ASHA_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     IDLE_LIMIT_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -329,9 +385,19 @@ class JobSpec(_message.Message):
     """copied to nodes that cannot read them before an attempt starts there"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
+    script: _builtins.str
+    """text of what is run in place of command[0], its name; empty: run the command"""
+    python_env: _builtins.str
+    """directory of a Python environment that a node must have; empty: none"""
+    slurm: _builtins.bool
+    """has SLURM_* variables and srun, as a script for Slurm expects"""
+    pool: _builtins.str
+    """where it goes; empty: where jobs go that name none"""
+    begin_at: _builtins.float
+    """Unix seconds before which it does not start; 0: at once"""
     kind: Global___JobKind.ValueType
     idle_limit_s: _builtins.float
-    """it is ended when nobody has used it for so long; unset: never"""
+    """it is ended when nobody has used it for so long; unset: a session's default; 0: never"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -351,6 +417,22 @@ class JobSpec(_message.Message):
     @_builtins.property
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
+
+    @_builtins.property
+    def scripts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """digests at submit of the files that the command runs, by name"""
+
+    @_builtins.property
+    def needs(self) -> Global___Needs:
+        """which nodes and GPUs it can use"""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
+        """it starts once all of these are met"""
+
+    @_builtins.property
+    def asha(self) -> Global___Asha:
+        """unset: tasks of an array are not compared"""
 
     def __init__(
         self,
@@ -382,12 +464,21 @@ class JobSpec(_message.Message):
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        script: _builtins.str = ...,
+        python_env: _builtins.str = ...,
+        scripts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        slurm: _builtins.bool = ...,
+        pool: _builtins.str = ...,
+        needs: Global___Needs | None = ...,
+        after: _abc.Iterable[Global___Dependency] | None = ...,
+        begin_at: _builtins.float = ...,
+        asha: Global___Asha | None = ...,
         kind: Global___JobKind.ValueType = ...,
         idle_limit_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "nodes", b"nodes", "priority", b"priority", "resume_args", b"resume_args", "retries", b"retries", "signal", b"signal", "signal_target", b"signal_target", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -407,6 +498,65 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Asha(_message.Message):
+    """Asynchronous successive halving over the tasks of an array."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    MAXIMISE_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    maximise: _builtins.bool
+    eta: _builtins.int
+    """the best 1/eta go on from each rung"""
+    min_steps: _builtins.int
+    """of the first rung; each further one is eta times further"""
+    max_steps: _builtins.int
+    """below which all rungs are"""
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        maximise: _builtins.bool = ...,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        max_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "max_steps", b"max_steps", "maximise", b"maximise", "metric", b"metric", "min_steps", b"min_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Asha: _TypeAlias = Asha  # noqa: Y015
+
+@_typing.final
+class Dependency(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """or an array's; "@": the last that this user submitted, "@~1" the one before"""
+    kind: Global___AfterKind.ValueType
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        kind: Global___AfterKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dependency: _TypeAlias = Dependency  # noqa: Y015
 
 @_typing.final
 class GpuAllocation(_message.Message):
@@ -440,22 +590,54 @@ Global___GpuAllocation: _TypeAlias = GpuAllocation  # noqa: Y015
 class Progress(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STEP_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     total: _builtins.int
     loss: _builtins.float
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """further numbers that it reported, the newest of each"""
+
+    @_builtins.property
+    def diverged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that are no numbers now; may name the loss"""
+
     def __init__(
         self,
         *,
         step: _builtins.int = ...,
         total: _builtins.int | None = ...,
         loss: _builtins.float | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        diverged: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "loss", b"loss", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "loss", b"loss", "step", b"step", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_total", b"_total", "diverged", b"diverged", "loss", b"loss", "metrics", b"metrics", "step", b"step", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
@@ -498,3 +680,94 @@ class Checkpoint(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___Checkpoint: _TypeAlias = Checkpoint  # noqa: Y015
+
+@_typing.final
+class Needs(_message.Message):
+    """Which nodes and GPUs a job can use: all of it has to be met."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECT_FIELD_NUMBER: _builtins.int
+    TOLERATE_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    EXCLUDE_FIELD_NUMBER: _builtins.int
+    GPU_TYPES_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    GPU_TOTAL_MEM_BYTES_FIELD_NUMBER: _builtins.int
+    MIXED_GPUS_FIELD_NUMBER: _builtins.int
+    REQUIRE_PATHS_FIELD_NUMBER: _builtins.int
+    compute_capability: _builtins.str
+    """at least, such as "8.0" """
+    gpu_total_mem_bytes: _builtins.int
+    """of each GPU, at least, whatever the job gets of it"""
+    mixed_gpus: _builtins.bool
+    """its GPUs may be of several models"""
+    @_builtins.property
+    def select(self) -> _containers.RepeatedCompositeFieldContainer[Global___Selector]:
+        """labels of the node"""
+
+    @_builtins.property
+    def tolerate(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """taints that the node may have"""
+
+    @_builtins.property
+    def on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the node is one of these, if any are named"""
+
+    @_builtins.property
+    def exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """and none of these"""
+
+    @_builtins.property
+    def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """words of the GPU's model, any of them"""
+
+    @_builtins.property
+    def require_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """absolute; exist on the node"""
+
+    def __init__(
+        self,
+        *,
+        select: _abc.Iterable[Global___Selector] | None = ...,
+        tolerate: _abc.Iterable[_builtins.str] | None = ...,
+        on: _abc.Iterable[_builtins.str] | None = ...,
+        exclude: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        compute_capability: _builtins.str = ...,
+        gpu_total_mem_bytes: _builtins.int = ...,
+        mixed_gpus: _builtins.bool = ...,
+        require_paths: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_capability", b"compute_capability", "exclude", b"exclude", "gpu_total_mem_bytes", b"gpu_total_mem_bytes", "gpu_types", b"gpu_types", "mixed_gpus", b"mixed_gpus", "on", b"on", "require_paths", b"require_paths", "select", b"select", "tolerate", b"tolerate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Needs: _TypeAlias = Needs  # noqa: Y015
+
+@_typing.final
+class Selector(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """any of them"""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Selector: _TypeAlias = Selector  # noqa: Y015

@@ -54,7 +54,7 @@ class Chaos:
         """Start it, and wait until the master has it and its GPUs."""
         with (self.home / "agent.log").open("ab") as log:
             self.agent = subprocess.Popen(self.command, stdout=log, stderr=log, start_new_session=True)
-        await self.until("the agent is up", lambda: NODE in self.master.cluster.state.books.usable)
+        await self.until("the agent is up", lambda: NODE in self.master.cluster.state.pools["default"].books.usable)
         self.uuids = [gpu["uuid"] for gpu in json.loads((self.gpu_dir / "gpus.json").read_text())["gpus"]]
 
     async def kill_agent(self) -> None:
@@ -63,7 +63,7 @@ class Chaos:
         self.agent.wait()
         self.faults["order"] = self.rng.sample(self.uuids, len(self.uuids))
         self.write_faults()
-        await self.until("it is missed", lambda: NODE not in self.master.cluster.state.books.usable)
+        await self.until("it is missed", lambda: NODE not in self.master.cluster.state.pools["default"].books.usable)
         await self.start_agent()
 
     # --- one injection ---
@@ -177,7 +177,7 @@ class Chaos:
                 await asyncio.sleep(0.02)
         self.check()
         assert {path.name for path in (self.folder / "done").iterdir()} == {str(n + 1) for n in range(len(self.jobs))}
-        node = self.master.cluster.state.books.nodes[NODE]
+        node = self.master.cluster.state.nodes[NODE]
         await self.until("all GPUs are well", lambda: all(gpu.healthy for gpu in node.gpus.values()))
         assert node.quarantine == {}
 

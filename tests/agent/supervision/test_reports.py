@@ -37,6 +37,16 @@ def test_a_total_and_a_loss_may_be_missing(job):
     assert hear(job, {"kind": "progress", "rank": 0, "step": 1}).progress == Progress(1)
 
 
+def test_metrics_are_numbers_or_have_diverged(job):
+    told = {"accuracy": 0.5, "loss": None, "steps": 3, "name": "x", "a\x1b[2J": 1.0, "n" * 100: 1.0}
+    progress = hear(job, PROGRESS | {"metrics": told}).progress
+    assert progress.metrics == {"accuracy": 0.5, "steps": 3.0, "n" * 64: 1.0}
+    assert progress.diverged == ["loss", "name"]
+    assert hear(job, PROGRESS | {"metrics": ["x"]}).progress.metrics == {}
+    many = {f"m{number}": 1.0 for number in range(100)}
+    assert len(hear(job, PROGRESS | {"metrics": many}).progress.metrics) == 32
+
+
 def test_only_rank_0_speaks_of_progress_and_acknowledges(job):
     reports = hear(job, PROGRESS | {"rank": 1}, {"kind": "acknowledge", "rank": 1, "step": 1})
     assert (reports.progress, reports.acknowledged) == (None, False)

@@ -4,6 +4,7 @@ import pytest
 from ebbtide_core.settings import Fitting, PoolSettings
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
+from ebbtide_master.main import MasterOptions, StartError, _settings
 
 
 @pytest.fixture
@@ -35,6 +36,12 @@ def test_each_pool_has_its_policy_and_fitting(read):
     assert (settings.gpu_pool, settings.cpu_pool) == ("a100", "default")
 
 
+def test_the_pool_default_is_there_whether_or_not_it_is_named(read):
+    assert "default" in read("[pools.a100]").settings.pools
+    assert not read("[pools.a100]").names_default_pool
+    assert read("[pools.default]").names_default_pool
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -44,6 +51,7 @@ def test_each_pool_has_its_policy_and_fitting(read):
         ("[pools.a]\npolicy = 3", "pools.a.policy: 3 is not a text"),
         ("[pools.a]\npolcy = 'fifo'", "pools.a.polcy: is not known here: there are policy, options, fitting"),
         ("[pools.a]\nfitting = 'bst'", "pools.a.fitting: 'bst' is neither best nor worst"),
+        ("[pools.'a b']\npolicy = 'fifo'", "pools.a b: a name is up to 63 letters"),
         ("[pools]\na = 1", "pools.a: 1 is not a table"),
         ("[pools.a", "Expected"),
     ],
@@ -57,3 +65,14 @@ def test_a_mistake_is_named_with_its_file_and_key(read, text, message):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
         read_config(tmp_path / "missing.toml")
+
+
+def test_the_default_pool_is_scheduled_as_the_file_says_or_as_the_command_line_but_not_both(tmp_path):
+    (tmp_path / "ebbtide.toml").write_text("[pools.a100]")
+    pools = _settings(MasterOptions(tmp_path, policy="fifo")).pools
+    assert {name: pool.policy for name, pool in pools.items()} == {"default": "fifo", "a100": "fitgpp"}
+    (tmp_path / "ebbtide.toml").write_text("[pools.default]\npolicy = 'priority'")
+    assert _settings(MasterOptions(tmp_path)).pools["default"].policy == "priority"
+    with pytest.raises(StartError) as caught:
+        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}))
+    assert str(caught.value) == f"--policy-option: {tmp_path}/ebbtide.toml has [pools.default]: say it there"

@@ -1,0 +1,416 @@
+"""`srun` for scripts that were written for Slurm: runs a command as so many tasks on the nodes of its own job.
+
+The script runs on the job's first node. On each of the others this program waits in its place (`--follow`) for what the
+first node's `srun` asks for, in a directory that all nodes share. What tasks print is in the log of their own node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Step = dict[str, Any]
+
+
+def named(text: str) -> frozenset[str]:
+    """The words of a line."""
+    return frozenset(text.split())
+
+
+NAME = "ebb:srun"
+POLL_S = 0.1
+USAGE = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+LETTERS = {
+    "n": "ntasks", "N": "nodes", "c": "cpus-per-task", "G": "gpus", "w": "nodelist", "o": "output", "e": "error",
+    "D": "chdir", "K": "kill-on-bad-exit", "l": "label", "u": "unbuffered", "m": "distribution", "J": "job-name",
+    "t": "time", "W": "wait", "O": "overcommit", "k": "no-kill", "p": "partition", "A": "account", "q": "qos",
+    "Q": "quiet", "v": "verbose", "s": "oversubscribe", "x": "exclude", "i": "input", "r": "relative",
+}  # fmt: skip
+WITHOUT_VALUE = named(
+    "label unbuffered exact overlap overcommit no-kill quiet verbose oversubscribe exclusive kill-on-bad-exit pty "
+    "multi-prog contiguous"
+)
+USED = named("ntasks nodes ntasks-per-node gpus gpus-per-node gpus-per-task gres nodelist output error chdir export")
+IGNORED = named(
+    "cpus-per-task mem mem-per-cpu mem-per-gpu cpu-bind gpu-bind mem-bind distribution hint job-name time wait "
+    "threads-per-core partition account qos jobid cpus-per-gpu label unbuffered exact overlap overcommit no-kill quiet "
+    "verbose oversubscribe exclusive kill-on-bad-exit contiguous comment ntasks-per-socket signal"
+)
+OF_THE_NODE = (
+    *("EBB_", "CUDA_", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"),
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOSTNAME"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """The highest exit code of all tasks."""
+    if arguments[:1] == ["--follow"]:
+        return follow(deaf=arguments[1:] == ["--deaf"])
+    options, command = parse(arguments)
+    if not command:
+        refuse("there is no command")
+    step = make_step(options, command)
+    return run_everywhere(step)
+
+
+def refuse(reason: str) -> None:
+    """End this program: what cannot be done is said, and nothing is run."""
+    sys.exit(f"srun (of Ebbtide): {reason}")
+
+
+def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The options before the command, by their long names, and the command."""
+    options, words = {}, list(arguments)
+    while words and words[0].startswith("-") and words[0] != "--":
+        name, value = take(words)
+        if name == "mpi" and value not in ("none", "list"):
+            refuse(f"--mpi={value}: MPI is not started here: run mpirun in its place")
+        elif name not in USED | IGNORED and name != "mpi":
+            refuse(f"--{name} is not known here")
+        options[name] = value
+    return options, words[1:] if words[:1] == ["--"] else words
+
+
+def take(words: list[str]) -> tuple[str, str]:
+    """The next option and its value, off the words."""
+    word = words.pop(0)
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+    else:
+        name, value = LETTERS.get(word[1], word[1]), word[2:].removeprefix("=")
+        equals = value
+    if not equals and name not in WITHOUT_VALUE:
+        if not words:
+            refuse(f"{word} needs a value")
+        value = words.pop(0)
+    return name, value
+
+
+def make_step(options: dict[str, str], command: list[str]) -> Step:
+    """What each node is to run: by the rank of a node, the number of its first task and how many it has."""
+    names = os.environ["SLURM_JOB_NODELIST"].split(",")
+    ranks = chosen_nodes(options, names)
+    whole = len(ranks) == len(names)
+    of_job = number(os.environ.get("SLURM_NTASKS", "0")) if whole else 0
+    by_node = number(options.get("ntasks-per-node", "0")) * len(ranks)
+    tasks = number(options.get("ntasks", "0")) or by_node or of_job or len(ranks)
+    if tasks < len(ranks):
+        ranks = ranks[:tasks]
+    shares, first = {}, 0
+    for place, rank in enumerate(ranks):
+        count = tasks // len(ranks) + (place < tasks % len(ranks))
+        shares[str(rank)] = [first, count]
+        first += count
+    return {
+        "command": command,
+        "cwd": os.path.abspath(options.get("chdir", os.getcwd())),
+        "env": dict(os.environ) | exported(options.get("export", "")),
+        "tasks": tasks,
+        "shares": shares,
+        "gpus": gpus_per_node(options, len(ranks)),
+        "gpus_per_task": number(
+            options.get("gpus-per-task", os.environ.get("SLURM_GPUS_PER_TASK", "0")).split(":")[-1]
+        ),
+        "output": options.get("output", ""),
+        "error": options.get("error", ""),
+        "kill": options.get("kill-on-bad-exit", "0") in ("", "1"),
+    }
+
+
+def exported(text: str) -> dict[str, str]:
+    """What ``--export=ALL,NAME=VALUE`` sets; the script's own variables are passed on in any case."""
+    return dict(item.split("=", 1) for item in text.split(",") if "=" in item)
+
+
+def chosen_nodes(options: dict[str, str], names: list[str]) -> list[int]:
+    """The ranks of the nodes that a step is for."""
+    first = (os.environ.get("MASTER_ADDR"), os.uname().nodename)
+    wanted = [names[0] if name in first else name for name in options.get("nodelist", "").split(",") if name]
+    if unknown := [name for name in wanted if name not in names]:
+        refuse(f"--nodelist: {unknown[0]!r} is no node of this job: there are {', '.join(names)}")
+    count = number(options.get("nodes", "0").split("-")[0]) or len(wanted) or len(names)
+    if count > len(names):
+        refuse(f"--nodes: {count} are more than the {len(names)} of this job")
+    return [names.index(name) for name in [*wanted, *(name for name in names if name not in wanted)]][:count]
+
+
+def gpus_per_node(options: dict[str, str], nodes: int) -> int:
+    """How many of the node's GPUs a step needs; 0: it may use all."""
+    if "gpus" in options:
+        return -(-number(options["gpus"].split(":")[-1]) // nodes)
+    text = options.get("gpus-per-node") or options.get("gres", "")
+    if text in ("", "none"):
+        return 0
+    last = text.split(":")[-1]
+    return number(last) if last.isdecimal() else 1
+
+
+def number(text: str) -> int:
+    """A number that a script wrote."""
+    if not text.isdecimal():
+        refuse(f"{text!r} is not a number")
+    return int(text)
+
+
+def run_everywhere(step: Step) -> int:
+    """Ask the other nodes for their tasks, run this node's, and wait for all of them."""
+    here = os.environ.get("SLURM_NODEID", "0")
+    others = [rank for rank in step["shares"] if rank != here]
+    number_of_step = announce(step) if others else own_count()
+    running: dict[int, int] = {}
+    pass_on(running, number_of_step if others else None)
+    code = run_here(step, here, number_of_step, running) if here in step["shares"] else 0
+    return max([code, *(answer(number_of_step, rank) for rank in others)])
+
+
+def pass_on(running: dict[int, int], index: int | None) -> None:
+    """Hand every signal on to the tasks, here and, of the step with that number, on the other nodes.
+
+    The stop signal does not come this way: whoever looks for those that handle it looks past a process of this name.
+    """
+    with open("/proc/self/comm", "w") as file:
+        file.write(NAME)
+
+    def forward(signum: int, _: object) -> None:
+        for pid in list(running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+        if index is not None:
+            path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{int(signum)}.signal")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, forward)
+
+
+def own_count() -> int:
+    """The number of a step that only this node knows of."""
+    return time.monotonic_ns() // 1_000_000 % 1_000_000
+
+
+def announce(step: Step) -> int:
+    """Put the step where the other nodes look for it; its number."""
+    folder = os.environ["EBB_SLURM_STEPS"]
+    draft = os.path.join(folder, f".{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(step, file)
+    index = 0
+    while True:
+        try:
+            os.link(draft, os.path.join(folder, f"{index}.json"))
+        except FileExistsError:
+            index += 1
+        else:
+            os.unlink(draft)
+            return index
+
+
+def answer(index: int, rank: str) -> int:
+    """The exit code of that node's tasks, once it is there."""
+    path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}.exit")
+    while not os.path.exists(path):
+        look_again()
+    with open(path) as file:
+        return int(file.read())
+
+
+def look_again() -> None:
+    """Wait a little; a file of our own makes a network file system forget what it knew of the directory."""
+    time.sleep(POLL_S)
+    probe = os.path.join(os.environ["EBB_SLURM_STEPS"], f".probe-{os.uname().nodename}-{os.getpid()}")
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.unlink(probe)
+
+
+def follow(*, deaf: bool) -> int:
+    """On a later node of the job: run what is asked for until the script is over."""
+    for signum in STOP_SIGNALS if deaf else ():
+        signal.signal(signum, lambda *_: None)  # it is for the script alone; what is ignored would stay so in tasks
+    folder, rank = os.environ["EBB_SLURM_STEPS"], os.environ["SLURM_NODEID"]
+    steps: dict[int, int] = {}
+    heard: set[str] = set()
+    index = 0
+    while True:
+        names = set(os.listdir(folder))
+        if f"{index}.json" in names:
+            if pid := begin(os.path.join(folder, f"{index}.json"), rank, index):
+                steps[index] = pid
+            index += 1
+            continue
+        for name in sorted(names - heard):
+            heard.add(name)
+            if name.endswith(".signal"):
+                hear(name, steps)
+        if "end" in names:
+            return 0
+        bury(steps)
+        look_again()
+
+
+def begin(path: str, rank: str, index: int) -> int:
+    """Start this node's part of a step; the process that sees to it, 0 if there is none."""
+    with open(path) as file:
+        step = json.load(file)
+    if rank not in step["shares"]:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        report(step, rank, index)
+    return pid
+
+
+def hear(name: str, steps: dict[int, int]) -> None:
+    """Hand on what the first node's `srun` was sent."""
+    index, signum, _ = name.split(".")
+    if pid := steps.get(int(index)):
+        os.kill(pid, int(signum))
+
+
+def report(step: Step, rank: str, index: int) -> None:
+    """Run this node's tasks in a process of their own, and leave their exit code for the first node."""
+    code = USAGE
+    try:
+        running: dict[int, int] = {}
+        pass_on(running, None)
+        code = run_here(step, rank, index, running)
+    finally:
+        path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}")
+        with open(f"{path}.part", "w") as file:
+            file.write(str(code))
+        os.rename(f"{path}.part", f"{path}.exit")
+        os._exit(0)
+
+
+def bury(steps: dict[int, int]) -> None:
+    """Take note of the steps that ended."""
+    for index, pid in list(steps.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            del steps[index]
+
+
+def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
+    """Run this node's tasks; their highest exit code."""
+    first, count = step["shares"][rank]
+    gpus = leased(step["gpus"])
+    sys.stdout.flush()
+    for local in range(count):
+        pid = os.fork()
+        if pid == 0:
+            become(step, task_environment(step, rank, first + local, local, index, gpus))
+        running[pid] = local
+    worst = 0
+    while running:
+        pid, status = os.wait()
+        if running.pop(pid, None) is None:
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        worst = max(worst, code if code >= 0 else 128 - code)
+        if code and step["kill"]:
+            for other in running:
+                os.kill(other, signal.SIGTERM)
+    return worst
+
+
+def task_environment(step: Step, rank: str, task: int, local: int, index: int, gpus: list[str]) -> dict[str, str]:
+    """The environment of one task: the script's where `srun` was called, but what is this node's own."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(OF_THE_NODE)}
+    each = step["gpus_per_task"]
+    if each and len(gpus) > each:
+        gpus = gpus[local * each : (local + 1) * each]
+    return {
+        **step["env"],
+        **own,
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(local),
+        "SLURM_NODEID": rank,
+        "SLURM_NTASKS": str(step["tasks"]),
+        "SLURM_NPROCS": str(step["tasks"]),
+        "SLURM_STEP_NUM_TASKS": str(step["tasks"]),
+        "SLURM_STEP_NUM_NODES": str(len(step["shares"])),
+        "SLURM_STEP_ID": str(index),
+        "SLURM_STEPID": str(index),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+    }
+
+
+def leased(count: int) -> list[str]:
+    """So many of this node's GPUs that no other step has while this process lives; 0: all, whoever else has them."""
+    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    if not 0 < count < len(gpus):
+        if count > len(gpus):
+            refuse(f"{count} GPUs are more than the {len(gpus)} that the job has here")
+        return gpus
+    while len(mine := list(free_gpus(gpus, count))) < count:
+        time.sleep(POLL_S)
+    return mine
+
+
+def free_gpus(gpus: list[str], count: int) -> Iterator[str]:
+    """Take locks of up to so many; those of a try that was not enough are let go with their descriptors."""
+    folder = os.path.dirname(os.environ["EBB_SOCKET"])
+    held: list[int] = []
+    for index, gpu in enumerate(gpus):
+        descriptor = os.open(os.path.join(folder, f"gpu-{index}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        held.append(descriptor)
+        yield gpu
+        if len(held) == count:
+            return
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def become(step: Step, environment: dict[str, str]) -> None:
+    """Go on as the task."""
+    try:
+        for signum in (signal.SIGPIPE, *STOP_SIGNALS):
+            signal.signal(signum, signal.SIG_DFL)  # Python ignores the first, and what is ignored stays so
+        os.chdir(step["cwd"])
+        redirect(step, environment)
+        os.execvpe(step["command"][0], step["command"], environment)
+    except OSError as error:
+        os.write(2, f"srun (of Ebbtide): {step['command'][0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def redirect(step: Step, environment: dict[str, str]) -> None:
+    """Into the files of --output and --error, if these were given."""
+    if step["output"]:
+        descriptor = open_output(step["output"], environment)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+    if step["error"]:
+        os.dup2(open_output(step["error"], environment), 2)
+
+
+def open_output(pattern: str, environment: dict[str, str]) -> int:
+    """The file of a name with %j, %t, %n, %N, %s or %x in it."""
+    meant = {"%j": "SLURM_JOB_ID", "%J": "SLURM_JOB_ID", "%t": "SLURM_PROCID", "%n": "SLURM_NODEID"}
+    meant |= {"%N": "SLURMD_NODENAME", "%s": "SLURM_STEP_ID", "%x": "SLURM_JOB_NAME"}
+    meant |= {"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}
+    for mark, variable in meant.items():
+        pattern = pattern.replace(mark, environment.get(variable, "0"))
+    return os.open(pattern, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+
+if __name__ == "__main__":
+    # A handler of Python's own would keep the stop signal from the tasks.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main(sys.argv[1:]))

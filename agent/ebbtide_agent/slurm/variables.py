@@ -1,0 +1,48 @@
+"""The variables that Slurm sets for a batch script, as far as they are known only on the node. Pure."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ebbtide_agent import slurm
+from ebbtide_agent.supervisor.intent import Intent
+
+
+def slurm_environment(intent: Intent, user_env: Mapping[str, str], python: str) -> dict[str, str]:
+    """What a script with `#SBATCH` lines finds beside what the client set: `python` runs the stand-ins."""
+    array, _, index = intent.job_id.partition(".")
+    node = Path(intent.node_dir).name
+    nodes = intent.node_names or (node,)
+    number = job_number(intent.job_id)
+    return {
+        "PATH": f"{slurm.BIN}:{user_env.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
+        "EBB_PYTHON": python,
+        **({"EBB_SLURM_STEPS": str(steps_dir(intent))} if intent.num_nodes > 1 else {}),
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
+        **({"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if index else {}),
+        **({"SLURM_RESTART_COUNT": str(intent.attempt - 1)} if intent.attempt > 1 else {}),
+        "SLURM_NNODES": str(intent.num_nodes),
+        "SLURM_JOB_NUM_NODES": str(intent.num_nodes),
+        "SLURM_NODELIST": ",".join(nodes),
+        "SLURM_JOB_NODELIST": ",".join(nodes),
+        "SLURM_NODEID": str(intent.node_rank),
+        "SLURMD_NODENAME": node,
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_CPUS_ON_NODE": str(max(1, int(intent.cpus))),
+        "SLURM_GPUS_ON_NODE": str(len(intent.gpus)),
+        "SLURM_JOB_GPUS": ",".join(str(index) for index in range(len(intent.gpus))),
+        "SLURM_CLUSTER_NAME": "ebbtide",
+        "SLURM_EXPORT_ENV": "ALL",
+    }
+
+
+def job_number(job_id: str) -> str:
+    """The id as a number, which scripts calculate with: task 3 of array 17 is 17000003."""
+    array, _, index = job_id.partition(".")
+    return f"{array}{int(index):06d}" if index.isdecimal() else array
+
+
+def steps_dir(intent: Intent) -> Path:
+    """Where the nodes of one attempt see what `srun` asks for: all of them share the job's checkpoint directory."""
+    return Path(intent.job_checkpoint_dir, f"steps-{intent.attempt}")

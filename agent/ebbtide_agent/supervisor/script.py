@@ -1,0 +1,37 @@
+"""A script that is part of the job: where its copy is on this node, and what runs it."""
+
+import os
+import sys
+from pathlib import Path
+
+from ebbtide_agent import slurm
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.supervisor.intent import Intent, SignalTarget
+
+# What a script without a first line that says so is run by, as under Slurm.
+_SHELL = ("/bin/bash",)
+
+
+def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
+    """What is executed: the command, with the copy of its script in its place. Raises OSError.
+
+    Under Slurm a script runs on the first node, and the others do what its `srun` says.
+    """
+    if intent.slurm and intent.node_rank:
+        # Nobody but the first node's script gets the signal that was for the script alone.
+        deaf = ("--deaf",) if intent.signal_target is SignalTarget.LEADER else ()
+        return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
+    if not intent.script:
+        return intent.command
+    return (*interpreter(intent.script), str(place.record_script(intent.script)), *intent.command[1:])
+
+
+def interpreter(script: str) -> tuple[str, ...]:
+    """What the first line names, with at most one argument: as the kernel reads it, but from any file system."""
+    line = script.partition("\n")[0]
+    return tuple(line[2:].strip().split(maxsplit=1)) or _SHELL if line.startswith("#!") else _SHELL
+
+
+def has_python(directory: str) -> bool:
+    """Whether there is a Python environment on this node; any is good enough if none was asked for."""
+    return not directory or os.access(Path(directory, "bin", "python"), os.X_OK)

@@ -1,0 +1,70 @@
+"""Completion in a shell: quick, and silent where there is nothing to say."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem, ShellComplete
+    from ebbtide_protos.v1 import client_pb2
+
+VARIABLE: Final = "_EBB_COMPLETE"
+"""The shell sets it to say what it wants to know."""
+PATIENCE_S: Final = 1.0
+"""Nobody waits longer for a key to do something."""
+
+
+def shells() -> "dict[str, type[ShellComplete]]":
+    """How each shell is answered."""
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+    class Bash(BashComplete):
+        """Its check of the version starts a bash each time; every one since 2014 will do."""
+
+        @staticmethod
+        def _check_version() -> None:
+            pass
+
+    return {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+
+
+def complete(verbs: click.Command, wanted: str) -> int:
+    """Print what could stand where the cursor is; the exit code."""
+    shell, _, instruction = wanted.partition("_")
+    kind = shells().get(shell)
+    if kind is None or instruction != "complete":
+        return 1
+    print(kind(verbs, {}, "ebb", VARIABLE).complete())
+    return 0
+
+
+def job_ids(context: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    """The unfinished jobs whose ids begin like that, each with its name."""
+    from click.shell_completion import CompletionItem
+
+    given = context.params.get(parameter.name or "") or ()
+    return [
+        CompletionItem(job.job_id, help=job.spec.name)
+        for job in _jobs(context.params.get("master"))
+        if job.job_id.startswith(begun) and job.job_id not in given
+    ]
+
+
+def files(context: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    """Whatever file the shell finds."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
+def _jobs(master: str | None) -> "list[client_pb2.Job]":
+    from ebbtide_protos.v1 import client_pb2
+
+    from ebbtide_cli.connection import connected
+    from ebbtide_cli.errors import Failure
+
+    try:
+        with connected(master) as stub:
+            return list(stub.ListJobs(client_pb2.ListJobsRequest(), timeout=PATIENCE_S).jobs)
+    except Failure:
+        return []

@@ -1,0 +1,29 @@
+"""Nodes that are taken out of service, in words."""
+
+import time
+
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.text import printable
+from ebbtide_cli.values import format_duration
+
+
+def drain_words(node: client_pb2.Node) -> str:
+    """Since when a node is out of service, for whom, and until when who is there is to have left."""
+    drain, now = node.drain, time.time()
+    by = f" by {printable(drain.user)}" if drain.user else ""
+    why = f": {printable(drain.reason)}" if drain.reason else ""
+    words = f"out of service for {format_duration(max(0.0, now - drain.since))}{by}{why}"
+    if not drain.HasField("deadline"):
+        return words
+    left = drain.deadline - now
+    end = "ends jobs that stay" if drain.force else "deadline"
+    return f"{words}; {end} in {format_duration(left)}" if left > 0 else f"{words}; its deadline has passed"
+
+
+def prospect_words(job: client_pb2.NodeJob) -> str:
+    """What becomes of a job there."""
+    name = printable(f"{job.name}, {job.user}" if job.name else job.user)
+    left = job.at - time.time() if job.HasField("at") else 0.0
+    when = f", in {format_duration(left)}" if left >= 1.0 else ", now" if job.HasField("at") else ""
+    return f"job {job.job_id} ({name}) {job.text}{when}"

@@ -1,0 +1,47 @@
+"""Many jobs of one command: an array, and how many of it at a time."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core import limits
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import parse_array
+from ebbtide_cli.verb import argument_type
+
+ARRAY: Final = argument_type("array", parse_array)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--array",
+        metavar="INDICES[%N]",
+        type=ARRAY,
+        help="One job for each index, with EBB_ARRAY_INDEX; %N: so many at a time. 0-9, 0,3,7-9, 0-9%2.",
+    ),
+    click.option(
+        "--max-concurrent",
+        metavar="N",
+        type=click.IntRange(1, limits.MAX_ARRAY_TASKS),
+        help="Tasks of the array at a time.",
+    ),
+    click.option(
+        "--max-slots", metavar="N", type=click.IntRange(1, limits.MAX_GPUS), help="GPUs of the array at a time."
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """None: these say how many jobs there are, not what each of them is."""
+    return {}
+
+
+def add_tasks(request: client_pb2.SubmitRequest, given: Given) -> None:
+    """Make an array of what is submitted, if these options ask for one."""
+    indices, most = given["array"] or ((), 0)
+    if most and given["max_concurrent"]:
+        raise Failure(f"submit: --max-concurrent: the array has a limit already: %{most}", USAGE)
+    request.tasks.extend(client_pb2.ArrayTask(index=index) for index in indices)
+    request.max_concurrent = most or given["max_concurrent"] or 0
+    request.max_slots = given["max_slots"] or 0

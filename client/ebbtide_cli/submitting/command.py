@@ -1,0 +1,97 @@
+"""How ``ebb submit`` reads its arguments: options in files are put before those that were typed, which win."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
+from ebbtide_cli.submitting.script import Script, read_script
+from ebbtide_cli.values import abbreviated
+
+INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
+"""What an option takes back that stands in a layer below it, and whether that one has a value."""
+
+
+class SubmitCommand(click.Command):
+    """Reads templates, then the script's lines, then the command line: one parser, and one kind of error."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them all together; ``script`` becomes a parameter: the one that was submitted, or None."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        given = self.given(ctx, args)
+        script = script_of(args, given["argv"])
+        lines = _directives(script)
+        named = [name for directive in lines for name in self._check(ctx, directive).get("templates", ())]
+        directives = [*_of_templates([*named, *given.get("templates", ())]), *lines]
+        words = [word for directive in self.settled(ctx, directives, given) for word in directive.words]
+        rest = super().parse_args(ctx, words + args)
+        ctx.params["script"] = script
+        return rest
+
+    def given(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
+        """The options as they stand in ``args``, before anything is made of their values."""
+        options: dict[str, Any] = self.make_parser(ctx).parse_args(list(args))[0]
+        argv = options.get("argv")
+        return options | {"argv": argv if isinstance(argv, list | tuple) else ()}
+
+    def settled(self, ctx: click.Context, directives: Sequence[Directive], typed: dict[str, Any]) -> list[Directive]:
+        """The directives without what later ones, or the command line, take back; each is checked by itself."""
+        taken_back = [INSTEAD[name] for name in INSTEAD if name in typed]
+        settled: list[Directive] = []
+        for directive in reversed(directives):
+            words = directive.words
+            for option, takes_value in taken_back:
+                words = without(words, option, takes_value=takes_value)
+            given = self._check(ctx, Directive(directive.where, words))
+            taken_back += [INSTEAD[name] for name in INSTEAD if name in given and not taken_back]
+            settled.append(Directive(directive.where, words))
+        return settled[::-1]
+
+    def _check(self, ctx: click.Context, directive: Directive) -> dict[str, Any]:
+        """What a directive alone gives; its errors name the place where it stands."""
+        try:
+            given = self.given(ctx, directive.words)
+            if given["argv"]:
+                raise click.UsageError(f"{abbreviated(given['argv'][0])!r} is no option")
+            alone = self.context_class(self, info_name=ctx.info_name, parent=ctx.parent)
+            super().parse_args(alone, list(directive.words))
+        except click.UsageError as error:
+            raise Failure(f"{directive.where}: {error.format_message()}", USAGE) from None
+        return given
+
+
+def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
+    """The script that is submitted: the first word of the command, unless ``--`` stands before it."""
+    before = len(args) - len(argv) - 1
+    if not argv or (before >= 0 and args[before] == "--"):
+        return None
+    return read_script(argv[0])
+
+
+def _of_templates(names: Sequence[str]) -> list[Directive]:
+    """The options of these templates, in that order; most jobs name none."""
+    if not names:
+        return []
+    from ebbtide_cli.submitting.templates import find_template
+
+    return [directive for name in dict.fromkeys(names) for directive in find_template(name).directives()]
+
+
+def _directives(script: Script | None) -> list[Directive]:
+    """What stands in the script: ``#EBB`` lines come after ``#SBATCH`` lines, because they say more."""
+    if script is None:
+        return []
+    directives = ebb_directives(script.name, script.text)
+    if "#SBATCH" in script.marks:
+        # Most scripts have none.
+        from ebbtide_cli.submitting.slurm.translation import translate
+
+        translated = translate(script.name, script.text)
+        for note in translated.notes:
+            complain(note)
+        directives = [*translated.directives, *directives]
+    return directives

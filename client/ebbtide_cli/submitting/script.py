@@ -1,0 +1,78 @@
+"""A script that is submitted as a file: what runs is a copy of it as it was then."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Final
+
+from ebbtide_core.limits import MAX_SCRIPT_BYTES
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.directives import marked
+from ebbtide_cli.values import abbreviated
+
+SHELL_SCRIPT: Final = re.compile(r".+\.(sh|bash|slurm|sbatch|ebb)", re.IGNORECASE)
+SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")
+MARKS: Final = ("#EBB", "#SBATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as it was when it was read; ``name`` is how its submitter calls it."""
+
+    name: str
+    text: str
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether a shell runs it, so that a copy will do; a program in Python imports what lies beside it."""
+        words = self.interpreter
+        return not words or any(SHELL.fullmatch(PurePath(word).name) for word in words)
+
+    @property
+    def interpreter(self) -> list[str]:
+        """What its first line names, without an ``env`` that only looks for it; empty if it says nothing."""
+        line = self.text.partition("\n")[0]
+        words = line[2:].split() if line.startswith("#!") else []
+        return words[1:] if words[:1] == ["/usr/bin/env"] and words[1:] and not words[1].startswith("-") else words
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """Whose lines of options are in its head."""
+        return frozenset(mark for mark in MARKS if marked(self.text, mark))
+
+
+def read_script(name: str) -> Script | None:
+    """The script in the file ``name``; None if there is no such file, or if it is a program of another kind.
+
+    A script begins with ``#!``, or has lines of options, or is called like a shell script.
+    """
+    path = Path(name)
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            content = file.read(MAX_SCRIPT_BYTES + 1)
+    except (OSError, ValueError):
+        return None  # what it is shows when it is started
+    if not (content.startswith(b"#!") or SHELL_SCRIPT.fullmatch(name) or _has_options(content)):
+        return None
+    return Script(name, _text(name, content))
+
+
+def _has_options(content: bytes) -> bool:
+    text = content.decode(errors="replace")
+    return any(marked(text, mark) for mark in MARKS)
+
+
+def _text(name: str, content: bytes) -> str:
+    shown = abbreviated(name)
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise Failure(f"submit: {shown}: over the limit of {MAX_SCRIPT_BYTES} bytes for a script", USAGE)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise Failure(f"submit: {shown}: is not UTF-8 text; to run it as it is: ebb submit -- {shown}", USAGE) from None
+    if "\r\n" in text.partition("\n")[0] + "\n":
+        raise Failure(f"submit: {shown}: has DOS line ends, which no shell takes: convert it with dos2unix", USAGE)
+    return text

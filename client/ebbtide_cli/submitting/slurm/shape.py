@@ -1,0 +1,87 @@
+"""How many nodes, tasks, CPUs and GPUs ``#SBATCH`` lines ask for: sbatch has several words for each."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ebbtide_cli.submitting.slurm import values
+from ebbtide_cli.submitting.slurm.lines import Asked
+from ebbtide_cli.submitting.slurm.reading import Reading
+from ebbtide_cli.submitting.slurm.values import Gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the lines amount to; 0 or None for what they do not ask for.
+
+    ``gpus`` are those of all ``nodes``, a fraction of one for a share. ``cpus`` and ``mem_bytes`` are per node. The
+    words of Slurm that it was made of are the keys of ``variables``.
+    """
+
+    nodes: int
+    most_nodes: int
+    tasks: int
+    tasks_per_node: int
+    cpus: int
+    mem_bytes: int
+    gpus: Fraction
+    model: str
+    gpus_by: Asked | None
+
+
+def shape_of(lines: Reading) -> Shape:
+    """All of it together; `Failure` names the line of what cannot be."""
+    least, most = lines.read("nodes", values.nodes) or (0, 0)
+    tasks, per_node = lines.read("ntasks", values.count) or 0, lines.read("ntasks-per-node", values.count) or 0
+    gpus_by, total, each = _gpus(lines)
+    if not least:
+        least = most = _nodes(tasks, per_node, total, each)
+    gpus = total.count if total else each.count * least if each else Fraction(0)
+    if found := lines.read("gpus-per-task", values.gpus):
+        tasks = tasks or int(gpus / found.count if gpus and found.count else least * (per_node or 1))
+        gpus, gpus_by, each = found.count * tasks, gpus_by or lines.asked["gpus-per-task"], each or found
+    tasks = tasks or int(gpus * (lines.read("ntasks-per-gpu", values.count) or 0)) or least * (per_node or 1)
+    per_node = per_node or -(-tasks // least)
+    if most > least and not (least == 1 and total):
+        lines.note("nodes", f"it runs on {least}")
+        most = least
+    model = next((kind.model for kind in (total, each) if kind and kind.model), "")
+    cpus = _cpus(lines, per_node, gpus / least)
+    memory = _memory(lines, cpus or per_node, gpus / least)
+    return Shape(least, most, tasks, per_node, cpus, memory, gpus, model, gpus_by)
+
+
+def _gpus(lines: Reading) -> tuple[Asked | None, Gpus | None, Gpus | None]:
+    """Which option asks for GPUs, how many in all, and how many of each node."""
+    total = lines.read("gpus", values.gpus)
+    each = lines.read("gpus-per-node", values.gpus) or lines.read("gres", values.gres)
+    by = next((lines.asked[name] for name in ("gpus", "gpus-per-node", "gres") if name in lines.asked), None)
+    return by, total, each
+
+
+def _nodes(tasks: int, per_node: int, total: Gpus | None, each: Gpus | None) -> int:
+    """How many nodes it takes if the lines do not say."""
+    if tasks and per_node:
+        return -(-tasks // per_node)
+    if total and each and each.count >= 1:
+        return max(1, int(-(-total.count // each.count)))
+    return 1
+
+
+def _cpus(lines: Reading, tasks_per_node: int, gpus_per_node: Fraction) -> int:
+    by_gpu = lines.read("cpus-per-gpu", values.count)
+    if by_gpu:
+        return int(by_gpu * gpus_per_node)
+    by_task = lines.read("cpus-per-task", values.count)
+    return (by_task or 1) * tasks_per_node if by_task or tasks_per_node > 1 else 0
+
+
+def _memory(lines: Reading, cpus: int, gpus_per_node: Fraction) -> int:
+    """Host memory of each node; Slurm's 0, which is all that there is, asks for nothing here."""
+    if found := lines.read("mem", values.memory):
+        return found
+    if "mem" in lines.asked:
+        lines.note("mem", "all memory of a node cannot be asked for: none is")
+    if by_cpu := lines.read("mem-per-cpu", values.memory):
+        return by_cpu * cpus
+    by_gpu = lines.read("mem-per-gpu", values.memory)
+    return int(by_gpu * gpus_per_node) if by_gpu else 0

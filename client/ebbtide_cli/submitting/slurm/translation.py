@@ -1,0 +1,296 @@
+"""From ``#SBATCH`` lines to the options of ``ebb submit``."""
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide_cli.submitting.directives import Directive
+from ebbtide_cli.submitting.slurm import values
+from ebbtide_cli.submitting.slurm.lines import Asked, read_lines
+from ebbtide_cli.submitting.slurm.reading import Reading
+from ebbtide_cli.submitting.slurm.shape import Shape, shape_of
+
+DEFAULT_NOTICE_S: Final = 60
+"""What sbatch takes if --signal does not say how long before the end."""
+
+OF_THE_SESSION: Final = re.compile(
+    r"(EBB|SLURM|SBATCH|SSH|XDG|DBUS|TMUX|WSL|VSCODE)_\w*"
+    r"|PWD|OLDPWD|SHLVL|_|DISPLAY|WINDOWID|WINDOW|STY|TMUX|TTY|PS1|LS_COLORS|CUDA_VISIBLE_DEVICES"
+)
+"""What is no part of the environment that --export=ALL passes on: it says something of the terminal, or of nodes."""
+
+MAIL: Final = {
+    "BEGIN": ("started",),
+    "END": ("ended",),
+    "FAIL": ("failed",),
+    "REQUEUE": ("suspended",),
+    "ALL": ("started", "suspended", "ended"),
+    "TIME_LIMIT": ("ended",),
+}
+NO_MAIL: Final = ("NONE", "STAGE_OUT", "INVALID_DEPEND", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50")
+MODEL: Final = re.compile(r"(a|h|b|v|p|t|l|k|gh|gb|rtx|gtx|titan)_?-?\d+\w*|rtx\w*|titan\w*", re.IGNORECASE)
+"""Features that are a GPU's model wherever we looked."""
+DEPENDENCY: Final = re.compile(r"(after(?:ok|notok|any))((?::\d+(?:_\d+)?)+)")
+BEGIN: Final = re.compile(r"now\+(\d{1,9})(?:(second|minute|hour|day|week)s?)?")
+SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00", "fika": "15:00", "teatime": "16:00"}
+
+Words = Iterator[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What the lines amount to in our words, and what has to be said of them."""
+
+    directives: list[Directive]
+    notes: list[str]
+
+
+def translate(name: str, script: str) -> Translated:
+    """The options that the ``#SBATCH`` lines of the script called ``name`` ask for.
+
+    `Failure` names the line of what cannot be had, and why. What is written last in sbatch's own words wins, as there.
+    """
+    lines = Reading(read_lines(name, script))
+    if "time" in lines.asked and re.search(r"^[^#]*\bscontrol\s+requeue\b", script, re.MULTILINE):
+        # There, each run has the whole time; here, one limit is for all of them.
+        lines.note("time", "not used: the script requeues itself, and nothing but others' need ends its runs here")
+        del lines.asked["time"]
+    for one in lines.asked.values():
+        if one.option.refused:
+            raise one.failure(one.option.refused)
+        if one.option.ignored not in ("", "-"):
+            lines.notes.append(one.note(f"not used: {one.option.ignored}"))
+    shape = shape_of(lines)
+    directives = [*_resources(name, lines, shape)]
+    for option, words_of in TRANSLATIONS.items():
+        if option in lines.asked:
+            words = tuple(_words(lines, lines.asked[option], words_of))
+            directives.append(Directive(lines.asked[option].where, words))
+    directives.append(Directive(name, tuple(_environment(name, lines, shape))))
+    return Translated([directive for directive in directives if directive.words], lines.notes)
+
+
+def _words(lines: Reading, asked: Asked, words_of: "Callable[[Reading, str], Words]") -> Words:
+    try:
+        yield from words_of(lines, asked.value)
+    except ValueError as error:
+        raise asked.failure(str(error)) from None
+
+
+def _resources(name: str, lines: Reading, shape: Shape) -> Iterator[Directive]:
+    """How much of which nodes; each asked for where its line stands."""
+
+    def where(*names: str) -> str:
+        return next((lines.asked[option].where for option in names if option in lines.asked), name)
+
+    if shape.most_nodes > 1:
+        nodes = f"1-{shape.most_nodes}" if shape.most_nodes > shape.nodes else str(shape.nodes)
+        yield Directive(where("nodes", "ntasks", "gpus"), ("--nodes", nodes))
+    if shape.gpus_by and shape.gpus:
+        yield Directive(shape.gpus_by.where, ("--gpus", str(shape.gpus)))
+        if shape.model:
+            yield Directive(shape.gpus_by.where, ("--gpu-type", shape.model))
+    else:
+        yield Directive(name, ("--cpu-only",))
+    if shape.cpus:
+        yield Directive(
+            where("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks"), ("--cpus", str(shape.cpus))
+        )
+    if shape.mem_bytes:
+        mebibytes = -(-shape.mem_bytes // 2**20)
+        yield Directive(where("mem", "mem-per-cpu", "mem-per-gpu"), ("--mem", f"{mebibytes}MiB"))
+
+
+def _same(option: str) -> "Callable[[Reading, str], Words]":
+    """The same under another name."""
+    return lambda lines, text: iter((option, text))
+
+
+def _flag(*words: str) -> "Callable[[Reading, str], Words]":
+    return lambda lines, text: iter(words)
+
+
+def _time(lines: Reading, text: str) -> Words:
+    seconds = values.minutes_or_more(text)
+    if seconds is not None:
+        yield from ("--time", f"{seconds}s")
+
+
+def _partition(lines: Reading, text: str) -> Words:
+    first, comma, _ = text.partition(",")
+    if comma:
+        lines.note("partition", f"a job is in one pool: {first}")
+    yield from ("--pool", first)
+
+
+def _output(lines: Reading, text: str) -> Words:
+    """``%j %A %a %x %N`` are the same; a log is one file for both streams."""
+    errors = lines.text("error")
+    if errors and errors != text:
+        lines.note("error", "not used: stderr goes where stdout goes")
+    if text != "/dev/null":
+        yield from ("--output", _file_name(text))
+
+
+def _file_name(text: str) -> str:
+    def meant(found: re.Match[str]) -> str:
+        match found[1]:
+            case "%" | "j" | "A" | "a" | "x" | "N":
+                return f"%{found[1]}"
+            case "J":
+                return "%j"
+            case "u":
+                return os.environ.get("USER", str(os.getuid()))
+        raise ValueError(f"%{found[1]} is not known in file names: there are %j %A %a %x %N %u")
+
+    return re.sub(r"%\d*(.)", meant, text)
+
+
+def _signal(lines: Reading, text: str) -> Words:
+    """``[B:]NAME[@SECONDS]``: the seconds are the grace period, and B is the script alone."""
+    found = re.fullmatch(r"(?:([BRbr]+):)?(\w+)(?:@(\d{1,5}))?", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a signal: write USR1@120 or B:USR1@120")
+    yield from ("--signal", _signal_name(found[2]), "--grace", f"{int(found[3] or DEFAULT_NOTICE_S)}s")
+    if found[1] and "B" in found[1].upper():
+        yield from ("--signal-target", "leader")
+
+
+def _signal_name(text: str) -> str:
+    try:
+        return signal.Signals(int(text)).name.removeprefix("SIG") if text.isdecimal() else text
+    except ValueError:
+        raise ValueError(f"there is no signal {text}") from None
+
+
+def _dependency(lines: Reading, text: str) -> Words:
+    """``afterok:12:13,afterany:14``, each as it is; there is no *any of them*."""
+    if text == "singleton":
+        raise ValueError("jobs of one name may run together here: one after the other is an array with %1")
+    if "?" in text:
+        raise ValueError("a job waits for all of its dependencies, not for any of them")
+    for item in text.split(","):
+        if not DEPENDENCY.fullmatch(item):
+            raise ValueError(f"{item!r}: there are afterok, afternotok and afterany, each with numbers of jobs")
+        yield from ("--after", item.replace("_", "."))
+
+
+def _begin(lines: Reading, text: str) -> Words:
+    """``now+1hour``, ``16:00``, ``2026-11-23T09:00``, ``tomorrow``."""
+    if found := BEGIN.fullmatch(text):
+        yield from ("--begin", f"+{int(found[1]) * SECONDS[found[2] or 'second']}s")
+    elif text == "tomorrow":
+        yield from ("--begin", time.strftime("%Y-%m-%dT00:00", time.localtime(time.time() + 86_400)))
+    elif text not in ("now", "today"):
+        yield from ("--begin", CLOCK.get(text, text))
+
+
+def _constraint(lines: Reading, text: str) -> Words:
+    """Features: a GPU's model is one, any other is the label ``feature`` of a node."""
+    if re.search(r"[\[\]*()&,]", text):
+        raise ValueError("only one feature, or one of several (a|b), can be asked for: see ebb submit --select")
+    features = text.split("|")
+    if all(MODEL.fullmatch(feature) for feature in features):
+        for feature in features:
+            yield from ("--gpu-type", feature)
+    else:
+        yield from ("--select", f"feature={text}")
+
+
+def _each_host(option: str) -> "Callable[[Reading, str], Words]":
+    def words(lines: Reading, text: str) -> Words:
+        for host in values.hosts(text):
+            yield from (option, host)
+
+    return words
+
+
+def _mail(lines: Reading, text: str) -> Words:
+    """``--mail-type=END,FAIL`` with ``--mail-user``, without which nobody knows the address here."""
+    events: dict[str, None] = {}
+    for kind in text.upper().split(","):
+        if kind not in NO_MAIL and kind not in MAIL and kind != "ARRAY_TASKS":
+            raise ValueError(f"{kind!r} is not known: there are {', '.join(MAIL)} and NONE")
+        events |= dict.fromkeys(MAIL.get(kind, ()))
+    if "ended" in events:
+        events.pop("failed", None)
+    address = lines.text("mail-user")
+    if events and not address:
+        lines.note("mail-type", "not used without --mail-user")
+    elif events:
+        yield from ("--notify", f"{','.join(events)}=mailto:{address}")
+
+
+def _open_mode(lines: Reading, text: str) -> Words:
+    if text.startswith("t"):
+        lines.note("open-mode", "not used: each attempt of a job writes behind the one before")
+    yield from ()
+
+
+def _array(lines: Reading, text: str) -> Words:
+    yield from ("--array", text, "--env", f"SLURM_ARRAY_TASK_COUNT={values.array(text)}")
+
+
+TRANSLATIONS: Final = {
+    "job-name": _same("--name"),
+    "chdir": _same("--workdir"),
+    "partition": _partition,
+    "time": _time,
+    "output": _output,
+    "signal": _signal,
+    "array": _array,
+    "dependency": _dependency,
+    "begin": _begin,
+    "constraint": _constraint,
+    "nodelist": _each_host("--on"),
+    "exclude": _each_host("--exclude"),
+    "mail-type": _mail,
+    "open-mode": _open_mode,
+    "no-requeue": _flag("--suspend", "none"),
+    "hold": _flag("--hold"),
+    "wait": _flag("--wait"),
+    "test-only": _flag("--dry-run"),
+}
+"""By the option of sbatch; how much of which nodes, and the environment, are put together from several."""
+
+
+def _environment(name: str, lines: Reading, shape: Shape) -> Words:
+    """What --export passes on, and Slurm's variables that are known before the job has a node."""
+    wanted = lines.text("export") or "ALL"
+    for item in re.split(r",(?=[A-Za-z_])", wanted):
+        if item.upper() == "ALL":
+            for variable in _passed_on():
+                yield from ("--env", variable)
+        elif item.upper() not in ("NONE", "NIL") and ("=" in item or item in os.environ):
+            yield from ("--env", item)
+    variables = {
+        "SLURM_JOB_NAME": lines.text("job-name") or os.path.basename(name),
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "SLURM_NTASKS": str(shape.tasks),
+        "SLURM_NPROCS": str(shape.tasks),
+        "SLURM_TASKS_PER_NODE": f"{shape.tasks_per_node}" + (f"(x{shape.nodes})" if shape.nodes > 1 else ""),
+        "SLURM_NTASKS_PER_NODE": lines.text("ntasks-per-node"),
+        "SLURM_CPUS_PER_TASK": lines.text("cpus-per-task"),
+        "SLURM_GPUS_PER_TASK": lines.text("gpus-per-task"),
+        "SLURM_JOB_PARTITION": lines.text("partition"),
+        "SLURM_JOB_ACCOUNT": lines.text("account"),
+        "SLURM_MEM_PER_NODE": str(shape.mem_bytes // 2**20) if shape.mem_bytes else "",
+    }
+    for variable, value in variables.items():
+        if value:
+            yield from ("--env", f"{variable}={value}")
+
+
+def _passed_on() -> Iterator[str]:
+    """The variables here that a job can have."""
+    for variable, value in os.environ.items():
+        plain = re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII) and value.isascii() | value.isprintable()
+        if plain and not OF_THE_SESSION.fullmatch(variable):
+            yield variable

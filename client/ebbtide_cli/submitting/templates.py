@@ -1,0 +1,100 @@
+"""Options under a name: TOML files that a user, or an admin for all of them, has written."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.submitting.directives import Directive
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import abbreviated
+
+FOR_ALL: Final = Path("/etc/ebbtide/templates")
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--template",
+        "templates",
+        metavar="NAME",
+        multiple=True,
+        help="Options from a file, before all others: 'ebb templates' lists them.",
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """None: what stands in a template is read as other options are."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One file: ``options`` by their long names, each with its value, or a list of them."""
+
+    name: str
+    path: Path
+    description: str
+    options: dict[str, Any]
+
+    def directives(self) -> Iterator[Directive]:
+        """The options as they would be typed; `Failure` for what cannot be typed."""
+        for option, value in self.options.items():
+            where = f"{self.path}: {option}"
+            if option == "template":
+                raise Failure(f"{where}: a template does not name others", USAGE)
+            for one in value if isinstance(value, list) else [value]:
+                yield Directive(where, _words(where, option, one))
+
+    @property
+    def words(self) -> list[str]:
+        """All of them in a row."""
+        return [word for directive in self.directives() for word in directive.words]
+
+
+def find_template(name: str) -> Template:
+    """The user's own one of that name, else the one for all; `Failure` tells which there are."""
+    known = known_templates()
+    if name not in known:
+        there_are = f"there are {', '.join(known)}" if known else f"there is none in {' or '.join(map(str, folders()))}"
+        raise Failure(f"submit: --template: {abbreviated(name)!r} is not known: {there_are}", USAGE)
+    return read_template(known[name])
+
+
+def known_templates() -> dict[str, Path]:
+    """The files by the names of the templates, in their order."""
+    found = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
+    return dict(sorted(found.items()))
+
+
+def folders() -> tuple[Path, Path]:
+    """Where templates are, the user's own first."""
+    return Home.current().root / "templates", FOR_ALL
+
+
+def read_template(path: Path) -> Template:
+    """The template in that file; `Failure` says what is wrong with it."""
+    import tomllib  # most jobs have no template
+
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Failure(f"{path}: {getattr(error, 'strerror', None) or error}", USAGE) from None
+    options, description = content.pop("options", {}), content.pop("description", "")
+    if content or not isinstance(options, dict) or not isinstance(description, str):
+        raise Failure(f"{path}: has a description and a table [options], and nothing else", USAGE)
+    return Template(path.stem, path, description, options)
+
+
+def _words(where: str, option: str, value: Any) -> tuple[str, ...]:
+    match value:
+        case True:
+            return (f"--{option}",)
+        case False:
+            return (f"--no-{option}",)
+        case str() | int() | float():
+            return (f"--{option}={value}",)
+    raise Failure(f"{where}: is neither a text, nor a number, nor true or false, nor a list of these", USAGE)

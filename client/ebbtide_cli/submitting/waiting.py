@@ -1,0 +1,35 @@
+"""What a job waits for before it may start: a time, and other jobs."""
+
+import time
+from typing import Any, Final
+
+import click
+from ebbtide_core.dependency import AfterKind, Dependency
+from ebbtide_core.model import JobId
+
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import parse_after, parse_begin
+from ebbtide_cli.verb import argument_type
+
+AFTER: Final = argument_type("after", parse_after)
+BEGIN: Final = argument_type("begin", lambda text: parse_begin(text, time.time()))
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--after",
+        metavar="[ok:|not-ok:]ID",
+        type=AFTER,
+        multiple=True,
+        help="Start once that job, or array, has ended, or has ended so; @ is the last one that you submitted.",
+    ),
+    click.option("--begin", metavar="TIME", type=BEGIN, help="Not before 18:00, 2026-11-23T09:00 or +2h."),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    after = dict.fromkeys(one for option in given["after"] for one in option)
+    return {
+        "after": tuple(Dependency(JobId(id), AfterKind(kind)) for id, kind in after),
+        "begin_at": given["begin"] or 0.0,
+    }

@@ -1,0 +1,23 @@
+"""``ebb completion``: what makes a shell complete verbs, options and ids."""
+
+from importlib import import_module
+
+import click
+
+from ebbtide_cli.completing import VARIABLE, shells
+from ebbtide_cli.verb import examples
+
+
+@click.command(
+    epilog=examples(
+        'ebb completion bash  # in ~/.bashrc: eval "$(ebb completion bash)"',
+        'ebb completion zsh  # in ~/.zshrc: eval "$(ebb completion zsh)"',
+        "ebb completion fish | source  # in ~/.config/fish/config.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the code that makes a shell complete verbs, options and the ids of jobs."""
+    # Not at the top: the list of verbs would be imported while it imports this one.
+    verbs: click.Command = import_module("ebbtide_cli.verb").ebb
+    click.echo(shells()[shell](verbs, {}, "ebb", VARIABLE).source())

@@ -1,0 +1,117 @@
+"""``ebb node``: take nodes out of service, and put them back."""
+
+from collections.abc import Iterator
+
+import click
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import ask, connected, follow
+from ebbtide_cli.draining import drain_words, prospect_words
+from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure, Unreachable
+from ebbtide_cli.facts import node_facts
+from ebbtide_cli.kinds import prospect_facts
+from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+
+name_argument = click.argument("name", metavar="NODE")
+
+
+@click.group(
+    epilog=examples(
+        "ebb node drain ws3 --reason 'new fans'",
+        "ebb node drain ws3 --deadline 2h --wait",
+        "ebb node drain ws3 --now --force",
+        "ebb node resume ws3",
+    )
+)
+def command() -> None:
+    """Take nodes out of service, for repairs or for good, and put them back ('ebb nodes' lists them)."""
+
+
+@command.command(epilog=examples("ebb node drain ws3", "ebb node drain ws3 --deadline 2h --reason 'new driver' --wait"))
+@name_argument
+@click.option("--deadline", metavar="TIME", type=DURATION, help="By when jobs are to have left, e.g. 2h from now.")
+@click.option("--now", is_flag=True, help="They are to leave at once, with their grace periods.")
+@click.option("--force", is_flag=True, help="End those by then that cannot go on elsewhere.")
+@click.option("--reason", metavar="TEXT", default="", help="What 'ebb nodes' and 'ebb explain' say.")
+@click.option("--wait", is_flag=True, help="Return only once nothing runs there.")
+@json_option
+@master_option
+def drain(
+    name: str,
+    deadline: float | None,
+    now: bool,
+    force: bool,
+    reason: str,
+    wait: bool,
+    as_json: bool,
+    master: str | None,
+) -> None:
+    """Start nothing new on a node, until 'ebb node resume'; restarts change nothing about that.
+
+    Those that run there go on to their end. With a deadline, each is suspended as long before it as its grace period
+    is, and goes on elsewhere; those that cannot are named, and stay, unless --force ends them.
+    """
+    if now and deadline is not None:
+        raise Failure("node drain: --now: not together with --deadline", USAGE)
+    request = client_pb2.DrainNodeRequest(
+        node=name, user=user_name(), reason=reason, deadline_s=0.0 if now else deadline, force=force
+    )
+    with connected(master) as stub:
+        reply = ask(stub.DrainNode, request)
+    if not as_json:
+        _print_drained(reply)
+    if wait:
+        reply = _wait(master, name, drawn=not as_json)
+    if as_json:
+        _print_json(reply)
+    elif wait:
+        print(f"Nothing runs on node {name} any more.")
+
+
+@command.command(epilog=examples("ebb node resume ws3"))
+@name_argument
+@json_option
+@master_option
+def resume(name: str, as_json: bool, master: str | None) -> None:
+    """Put a node into service again."""
+    with connected(master) as stub:
+        reply = ask(stub.ResumeNode, client_pb2.NodeRequest(node=name, user=user_name()))
+    if as_json:
+        _print_json(reply)
+    else:
+        print(f"Node {name} is in service ({reply.node.state}).")
+
+
+def _wait(master: str | None, name: str, *, drawn: bool) -> client_pb2.NodeReply:
+    """Wait until nothing runs there; return how the node is then."""
+
+    def read(stub: ClientServiceStub) -> Iterator[client_pb2.NodeReply]:
+        yield from stub.WatchNode(client_pb2.NodeRequest(node=name))
+        raise Unreachable("the master stopped telling about the node")
+
+    try:
+        with StatusLine(wanted=drawn) as line:
+            for reply in follow(master, read):
+                if not reply.node.HasField("drain"):
+                    raise Failure(f"node {name} was put into service again")
+                if not reply.jobs:
+                    return reply
+                line.show(f"{len(reply.jobs)} left:", ", ".join(job.job_id for job in reply.jobs))
+    except KeyboardInterrupt:
+        raise Failure(f"detached; node {name} stays out of service ('ebb node resume')", INTERRUPTED) from None
+    raise AssertionError("it ends by a reply or a failure")
+
+
+def _print_drained(reply: client_pb2.NodeReply) -> None:
+    print(f"Node {reply.node.name} is {drain_words(reply.node)}")
+    for job in reply.jobs:
+        print(f"  {prospect_words(job)}")
+    if not reply.jobs:
+        print("  nothing runs there")
+
+
+def _print_json(reply: client_pb2.NodeReply) -> None:
+    print_json({"node": node_facts(reply.node), "jobs": [prospect_facts(job) for job in reply.jobs]})

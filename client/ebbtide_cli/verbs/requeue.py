@@ -1,0 +1,51 @@
+"""``ebb requeue``: put jobs back into the queue, or run them once more."""
+
+import os
+
+import click
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import OK, Failure, Unreachable
+from ebbtide_cli.facts import job_facts
+from ebbtide_cli.jobs import summary
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+
+
+@click.command(epilog=examples("ebb requeue 17", "ebb requeue --failed 18"))
+@ids_argument
+@click.option("--failed", is_flag=True, help="Of an array, only the tasks that failed, with the same indices.")
+@json_option
+@master_option
+def command(job_ids: tuple[str, ...], failed: bool, as_json: bool, master: str | None) -> int:
+    """Put jobs back into the queue: one that runs steps aside first, one that is over is submitted again.
+
+    What is submitted again has a new id, which is printed. Stepping aside costs none of its retries.
+    """
+    code, jobs = OK, list[client_pb2.Job]()
+    for job_id in dict.fromkeys(job_ids):
+        try:
+            job = _requeue(master, job_id, failed)
+        except Unreachable:
+            raise
+        except Failure as failure:
+            complain(failure.message)
+            code = max(code, failure.code)
+            continue
+        jobs.append(job)
+        if not as_json:
+            print(
+                summary(job) if job.job_id == job_id else f"job {job_id} submitted again: job {job.job_id}", flush=True
+            )
+    if as_json:
+        print_json([job_facts(job) for job in jobs])
+    return code
+
+
+def _requeue(master: str | None, job_id: str, failed: bool) -> client_pb2.Job:
+    operation = os.urandom(16).hex()
+    request = client_pb2.RequeueRequest(job_id=job_id, failed=failed, operation_id=operation, user=user_name())
+    with connected(master) as stub:
+        return ask(stub.Requeue, request)

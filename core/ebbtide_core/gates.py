@@ -1,0 +1,415 @@
+"""Who may stand in the queue: a job does so only if no gate holds it back. Policies know nothing of gates.
+
+A job passes the gates when it is not before its time (``--begin``), all that it depends on has ended as it should, and
+there is a seat for it. Its array and its user's quota have only so many seats. Whoever has one is in the queue or has
+room; it keeps the seat while it is preempted, and gives it up when it ends, or is held or suspended and has left its
+GPUs. Seats are given in order of submission: who does not fit has those of the same array, or quota, wait behind it.
+
+A job counts with its smallest size. What an array or a quota leaves over, elastic jobs may have on top, those submitted
+first before the others: that bounds the greatest size that policies see of them.
+
+A job that none of this concerns has no ticket and costs nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from ebbtide_core.arrays import Array, Task
+from ebbtide_core.dependency import Dependency, is_met, is_ok
+from ebbtide_core.job import Job
+from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
+from ebbtide_core.quotas import Quota, Quotas
+
+
+@dataclass(slots=True, eq=False)
+class Cap:
+    """How many jobs, with how many parts of GPUs, may have a seat at a time; None is no limit. And how many have."""
+
+    max_jobs: int | None = None
+    max_parts: int | None = None
+    jobs: int = 0
+    parts: int = 0
+    elastic: "dict[int, Ticket]" = field(default_factory=dict)
+
+    def fits(self, cost: int) -> bool:
+        """Whether there is a seat for one more job, of ``cost`` parts."""
+        if self.max_jobs is not None and self.jobs >= self.max_jobs:
+            return False
+        return self.max_parts is None or self.parts + cost <= self.max_parts
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more have a seat than should: the limit was lowered since."""
+        if self.max_jobs is not None and self.jobs > self.max_jobs:
+            return True
+        return self.max_parts is not None and self.parts > self.max_parts
+
+    def take(self, ticket: "Ticket") -> None:
+        """Count it."""
+        self.jobs += 1
+        self.parts += ticket.cost
+        if ticket.asked > ticket.cost:
+            self.elastic[ticket.job.sequence] = ticket
+
+    def give_back(self, ticket: "Ticket") -> None:
+        """Count it no more."""
+        self.jobs -= 1
+        self.parts -= ticket.cost
+        self.elastic.pop(ticket.job.sequence, None)
+
+    def shared_out(self, wanted: "Callable[[Ticket], int]") -> "Iterator[tuple[Ticket, int]]":
+        """What each elastic job may have at most, in parts; those submitted first get what is left over."""
+        spare = None if self.max_parts is None else max(0, self.max_parts - self.parts)
+        for _, ticket in sorted(self.elastic.items()):
+            more = wanted(ticket) - ticket.cost
+            if spare is not None:
+                more = min(more, spare)
+                spare -= more
+            yield ticket, ticket.cost + more
+
+
+@dataclass(slots=True, eq=False)
+class Person:
+    """A user with a quota. ``heads`` are the first jobs of groups that would fit in those, by sequence: a heap."""
+
+    name: str
+    cap: Cap
+    unfinished: int = 0
+    heads: list[int] = field(default_factory=list)
+    groups: "dict[int, Group]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Jobs that wait for the same seats: an array's, or those of a user's jobs that are in none.
+
+    ``line`` is a heap of those without a seat; ``ready`` is the one of them that stands for it at its user's quota.
+    """
+
+    array: JobId
+    cap: Cap
+    person: Person | None
+    line: "list[tuple[int, Ticket]]" = field(default_factory=list)
+    ready: int | None = None
+
+    def head(self) -> "Ticket | None":
+        """The first that wants a seat."""
+        line = self.line
+        while line and not line[0][1].wants:
+            heappop(line)[1].lined = False
+        return line[0][1] if line else None
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """What the gates know of one job.
+
+    ``after`` is what it still waits for. With a seat it counts for ``cost`` parts of GPUs. It ``wants`` one if nothing
+    else holds it back. Its user asked for ``asked`` parts at most; ``bound`` is what it may have of that.
+    """
+
+    job: Job
+    group: Group
+    begin_at: float
+    asked: int
+    bound: int
+    in_array: int
+    cost: int
+    after: set[Dependency] = field(default_factory=set)
+    seated: bool = False
+    wants: bool = False
+    lined: bool = False
+    resized: bool = False
+    over: bool = False
+
+    def ask(self, gpus_max: int) -> None:
+        """The job has another range of sizes now."""
+        self.asked = self.in_array = self.bound = gpus_max
+        self.resized = True
+
+    @property
+    def caps(self) -> tuple[Cap, ...]:
+        """Where it counts."""
+        group = self.group
+        return (group.cap,) if group.person is None else (group.cap, group.person.cap)
+
+
+class Gates:
+    """All gates. ``dependents`` wait for the job, or array, of that id; ``doomed`` can never start, and why."""
+
+    def __init__(self, jobs: Mapping[JobId, Job], quotas: Quotas) -> None:
+        self._jobs = jobs
+        self.quotas = quotas
+        self.limit_users = bool(quotas)
+        self.arrays: dict[JobId, Array] = {}
+        self.tasks = 0
+        self.dependents: dict[JobId, list[Ticket]] = {}
+        self.doomed: dict[JobId, str] = {}
+        self.persons: dict[str, Person] = {}
+        self._groups: dict[tuple[JobId, str], Group] = {}
+
+    # --- coming and going ---
+
+    def enter(self, job: Job, task: Task | None) -> None:
+        """Give a new job its ticket, and look at what it depends on."""
+        if task is not None:
+            self._add_task(job, task)
+        group, most = self._group(job, task), job.gpus_max
+        ticket = job.ticket = Ticket(job, group, job.spec.begin_at, most, most, most, job.gpus_min)
+        person = self._person(job.user)
+        if person is not None:
+            person.unfinished += 1
+        for dependency in job.spec.after:
+            ticket.after.add(dependency)
+            if self._settle(ticket, dependency) is None:
+                self.dependents.setdefault(dependency.job, []).append(ticket)
+
+    def _add_task(self, job: Job, task: Task) -> None:
+        array = self.arrays.get(task.array)
+        if array is None:
+            array = self.arrays[task.array] = Array(task.array, job.user)
+            array.max_concurrent, array.max_slots = task.max_concurrent, task.max_slots
+        array.tasks[task.index] = job
+        array.states[job.state] += 1
+        self.tasks += 1
+
+    def _group(self, job: Job, task: Task | None) -> Group:
+        """The group that it waits in; without GPUs, no quota counts."""
+        person = self._person(job.user) if job.gpus_min else None
+        key = (task.array, "") if task is not None else (JobId(""), "" if person is None else person.name)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(key[0], Cap(), person)
+            if task is not None:
+                _limit(group.cap, task.max_concurrent, task.max_slots)
+        return group
+
+    def _person(self, user: str) -> Person | None:
+        if not self.limit_users or (quota := self.quotas.of(user)) == Quota():
+            return None
+        if user not in self.persons:
+            self.persons[user] = Person(user, Cap(max_parts=quota.gpus))
+        return self.persons[user]
+
+    def next_id(self, submissions: int) -> JobId:
+        """The id of the next job, or array, after so many jobs."""
+        return JobId(str(submissions - self.tasks + len(self.arrays) + 1))
+
+    def count(self, job: Job, new: JobState) -> None:
+        """The job comes into another state; call before it is."""
+        if job.task is not None:
+            states = self.arrays[job.task.array].states
+            states[job.state] -= 1
+            states[new] += 1
+
+    def forget(self, job: Job) -> None:
+        """The job, which is over, is forgotten."""
+        if job.task is not None:
+            self.arrays[job.task.array].tasks.pop(job.task.index, None)
+
+    # --- what others did ---
+
+    def ended(self, job: Job) -> list[Job]:
+        """Tell those who depend on the job that it ended, or its array with it; the jobs for whom that changes much."""
+        changed = list[Job]()
+        for id in (job.id,) if job.task is None else (job.id, job.task.array):
+            tickets = self.dependents.get(id, ())
+            for ticket in tickets:
+                here = [one for one in ticket.after if one.job == id]
+                changed += [ticket.job for one in here if self._settle(ticket, one) is not None]
+            if tickets and (id == job.id or not self.arrays[id].unfinished):
+                del self.dependents[id]
+        return changed
+
+    def _settle(self, ticket: Ticket, dependency: Dependency) -> bool | None:
+        """Look whether a dependency is met: then it is none any more. If it never can be, the job is doomed."""
+        met, why = self._verdict(dependency)
+        if met:
+            ticket.after.discard(dependency)
+        elif met is not None and not ticket.over:
+            self.doomed[ticket.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
+        return met
+
+    def _verdict(self, dependency: Dependency) -> tuple[bool | None, str]:
+        """Whether it is met (None: that is open), and what became of the other job."""
+        array = self.arrays.get(dependency.job)
+        if array is not None:
+            failed = array.not_ok
+            why = f"{failed} of its tasks did not" if failed else "all of its tasks completed"
+            return is_met(dependency.kind, array.unfinished, failed), why
+        job = self._jobs.get(dependency.job)
+        if job is None:
+            return False, "that is forgotten"
+        unfinished = job.state not in FINISHED
+        not_ok = not unfinished and not is_ok(job.state)
+        was = "was " if job.state is JobState.CANCELLED else ""
+        return is_met(dependency.kind, unfinished, not_ok), f"that {was}{job.state.value.lower()}"
+
+    # --- seats ---
+
+    def update(self, ticket: Ticket, now: float) -> list[Job]:
+        """Follow what became of a job; returns the others that came into the queue, or have another bound, by that."""
+        job = ticket.job
+        before = ticket.seated, ticket.wants, ticket.cost
+        room = job.planned is not None or job.holding is not None
+        stays = job.ending is None and job.held_by is None
+        if job.ending is not None and not ticket.over:
+            self._leave(ticket)
+        changed = ticket.resized or ticket.cost != job.gpus_min
+        if changed:
+            self._recount(ticket)
+        if ticket.seated and not room and (not stays or any(cap.exceeded for cap in ticket.caps)):
+            _unseat(ticket)
+        elif room and not ticket.seated:
+            _seat(ticket)
+        ticket.wants = not ticket.seated and stays and not ticket.after and ticket.begin_at <= now
+        if not changed and before == (ticket.seated, ticket.wants, ticket.cost):
+            return []
+        if ticket.wants and not ticket.lined:
+            heappush(ticket.group.line, (job.sequence, ticket))
+            ticket.lined = True
+        return self._give_seats(ticket.group, ticket)
+
+    def change(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> list[Job]:
+        """Give an array other limits; returns the jobs for which that changes something.
+
+        If they are lower, those who have a seat but no room leave it, the last first.
+        """
+        array = self.arrays[id]
+        array.max_concurrent, array.max_slots = max_concurrent, max_slots
+        tickets = [job.ticket for _, job in sorted(array.tasks.items(), reverse=True) if job.ticket is not None]
+        if not tickets:
+            return []
+        group, changed = tickets[0].group, list[Job]()
+        _limit(group.cap, max_concurrent, max_slots)
+        for ticket in sorted((one for one in tickets if one.seated), key=_sequence, reverse=True):
+            if group.cap.exceeded:
+                changed += [ticket.job, *self.update(ticket, now)]
+        return changed + self._give_seats(group, None)
+
+    def _give_seats(self, group: Group, cause: Ticket | None) -> list[Job]:
+        """Give what seats there are; the jobs that got one, or have another bound, other than that of ``cause``."""
+        seated = list(_admitted(group))
+        changed = seated + _bounded({group, *(ticket.group for ticket in seated)}, group.person)
+        return [ticket.job for ticket in dict.fromkeys(changed) if ticket is not cause]
+
+    def _recount(self, ticket: Ticket) -> None:
+        ticket.resized = False
+        if ticket.seated:
+            _unseat(ticket)
+            ticket.cost = ticket.job.gpus_min
+            _seat(ticket)
+        ticket.cost = ticket.job.gpus_min
+
+    def _leave(self, ticket: Ticket) -> None:
+        """Its job is over."""
+        ticket.over = True
+        self.doomed.pop(ticket.job.id, None)
+        person = self._person(ticket.job.user)
+        if person is not None:
+            person.unfinished -= 1
+
+
+def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
+    """Set the limits of an array; 0 is none."""
+    cap.max_jobs, cap.max_parts = max_concurrent or None, max_slots or None
+
+
+def _sequence(ticket: Ticket) -> int:
+    return ticket.job.sequence
+
+
+def _seat(ticket: Ticket) -> None:
+    ticket.seated, ticket.wants = True, False
+    for cap in ticket.caps:
+        cap.take(ticket)
+
+
+def _unseat(ticket: Ticket) -> None:
+    ticket.seated, ticket.bound = False, ticket.asked
+    for cap in ticket.caps:
+        cap.give_back(ticket)
+
+
+def _admitted(group: Group) -> Iterator[Ticket]:
+    """Give seats to those who want them in order of submission, as long as there are any."""
+    person = group.person
+    if person is None:
+        while (ticket := _ready(group)) is not None:
+            _seat(ticket)
+            yield ticket
+        return
+    _stand(person, group)
+    while person.heads:
+        first = person.groups[person.heads[0]]
+        ticket = _ready(first)
+        if ticket is None or first.ready != person.heads[0] or ticket.job.sequence != first.ready:
+            del person.groups[heappop(person.heads)]
+            _stand(person, first)
+        elif person.cap.fits(ticket.cost):
+            _seat(ticket)
+            yield ticket
+        else:
+            return
+
+
+def _ready(group: Group) -> Ticket | None:
+    """The first that wants a seat, if its group has one."""
+    ticket = group.head()
+    return ticket if ticket is not None and group.cap.fits(ticket.cost) else None
+
+
+def _stand(person: Person, group: Group) -> None:
+    """Have the head of the group stand in the line of its user's quota."""
+    ticket = _ready(group)
+    group.ready = None if ticket is None else ticket.job.sequence
+    if group.ready is not None and group.ready not in person.groups:
+        person.groups[group.ready] = group
+        heappush(person.heads, group.ready)
+
+
+def _bounded(groups: Iterable[Group], person: Person | None) -> list[Ticket]:
+    """Share out what is left over in these groups, and of their user's quota; whoever has another bound by that."""
+    shares: dict[Ticket, int] = {}
+    for group in groups:
+        if group.cap.elastic:
+            for ticket, most in group.cap.shared_out(lambda ticket: ticket.asked):
+                ticket.in_array = shares[ticket] = most
+    if person is not None and person.cap.elastic:
+        shares |= dict(person.cap.shared_out(lambda ticket: ticket.in_array))
+    changed = []
+    for ticket, most in shares.items():
+        if (bound := _size(most, ticket.asked)) != ticket.bound:
+            ticket.bound = bound
+            changed.append(ticket)
+    return changed
+
+
+def _size(most: int, asked: int) -> int:
+    """The greatest size that is no more than ``most``: whole GPUs, or 1/n of one."""
+    if most >= asked:
+        return asked
+    return most - most % WHOLE if most >= WHOLE else WHOLE // -(-WHOLE // most)
+
+
+def held_back(job: Job, written: Callable[[float], str]) -> str:
+    """Which gate holds the job back, in words; empty if none does. ``written`` writes Unix seconds."""
+    ticket = job.ticket
+    if ticket is None or ticket.seated or job.held_by is not None or job.state in FINISHED:
+        return ""
+    if ticket.after:
+        first, *others = sorted(str(one) for one in ticket.after)
+        return f"waits for {first}" + (f", and {len(others)} more" if others else "")
+    if not ticket.wants:
+        return f"not before {written(ticket.begin_at)}"
+    cap, array = ticket.group.cap, ticket.group.array
+    if array and not cap.fits(ticket.cost):
+        if cap.max_jobs is not None and cap.jobs >= cap.max_jobs:
+            return f"{cap.jobs} job{'s' * (cap.jobs > 1)} of array {array} run{'s' * (cap.jobs == 1)}: its limit"
+        assert cap.max_parts is not None
+        return f"array {array} has {gpus(cap.parts)} of {gpus(cap.max_parts)} GPUs: its limit"
+    person = ticket.group.person
+    if person is None or person.cap.max_parts is None:
+        return ""
+    return f"{person.name} has {gpus(person.cap.parts)} of {gpus(person.cap.max_parts)} GPUs of the quota"

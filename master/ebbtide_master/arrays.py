@@ -1,0 +1,220 @@
+"""Arrays, as clients have them: submitted at once, named at once, shown in one line."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ebbtide_core import admission, limits, memory
+from ebbtide_core import events as e
+from ebbtide_core.arrays import Array, Task, ranges, selected
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.job import Job
+from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
+from ebbtide_core.spec import JobSpec, SpecError, validate
+from ebbtide_protos.spec import parts_to_share, spec_to_message
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.loop import RefusedError
+from ebbtide_master.views import STATES, job_message
+
+Member = tuple[JobSpec, Task | None]
+"""A job to be submitted: its spec, and which task it is; the array in it is not known yet."""
+
+LIVE = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDING, JobState.STOPPING, JobState.UNREACHABLE)
+MOST_LIVELY = (*LIVE, JobState.SUSPENDED, JobState.PENDING, JobState.FAILED, JobState.CANCELLED, JobState.COMPLETED)
+"""An array is in the first of these states that any of its tasks is in."""
+FINISHED_STATES = [STATES[state] for state in FINISHED]
+
+
+# --- which jobs ---
+
+
+def named(cluster: Cluster, id: str) -> list[Job]:
+    """The job of that id, or all tasks that it names (``17`` is an array, or ``17.2-5``); none if it is unknown."""
+    job = cluster.job(JobId(id))
+    if job is not None:
+        return [job]
+    array = array_of(cluster, id)
+    return selected(array, id.partition(".")[2]) if array is not None else []
+
+
+def array_of(cluster: Cluster, id: str) -> Array | None:
+    """The array that ``id`` names tasks of."""
+    number, _, indices = id.partition(".")
+    if not re.fullmatch(r"(\d{1,9}(-\d{1,9})?)?", indices):
+        return None
+    return cluster.state.gates.arrays.get(JobId(number))
+
+
+def found(cluster: Cluster, id: str) -> Job:
+    """The one job of that id; `RefusedError` if there is none, or it is an array."""
+    job = cluster.job(JobId(id))
+    if job is None and named(cluster, id):
+        message = f"job {id} is an array: name one of its tasks, such as {named(cluster, id)[0].id}"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
+    if job is None:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    return job
+
+
+def wishes(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event]:
+    """The same wish for each job that ``id`` names; of several, for those that can grant it, if any can."""
+    jobs = named(cluster, id)
+    if len(jobs) <= 1:
+        yield wish(jobs[0].id if jobs else JobId(id))
+        return
+    granted = False
+    for job in jobs:
+        event = wish(job.id)
+        if cluster.refusal(event) is None:
+            granted = True
+            yield event
+    if not granted:
+        yield wish(jobs[0].id)
+
+
+def changed_among(cluster: Cluster, id: str, changed: set[JobId]) -> bool:
+    """Whether one of the jobs that ``id`` names is in ``changed``."""
+    if cluster.job(JobId(id)) is not None:
+        return id in changed
+    number = id.partition(".")[0]
+    return any(job.partition(".")[0] == number for job in changed)
+
+
+# --- how they are shown ---
+
+
+def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> client_pb2.Job:
+    """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together."""
+    job = cluster.job(JobId(id))
+    if job is not None:
+        return job_message(job, now)
+    array = array_of(cluster, id)
+    if array is None or not array.tasks:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    whole = array.id == id
+    jobs = [] if whole and briefly else named(cluster, id)
+    states = array.states if whole else Counter(job.state for job in jobs)
+    if not whole and not jobs:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+    message = _together(array, id, states, now)
+    if message.state in FINISHED_STATES or not briefly:
+        _add_up(message, jobs or named(cluster, id), now)
+    return message
+
+
+def listed(cluster: Cluster, ids: Iterable[str], folded: bool, now: float) -> list[client_pb2.Job]:
+    """The jobs of these ids; ``folded``, an array is one message in the place of its first."""
+    jobs = (job for id in ids for job in named(cluster, id))
+    if not folded:
+        return [job_message(job, now) for job in jobs]
+    return [
+        shown(cluster, id, now) for id in dict.fromkeys(job.id if job.task is None else job.task.array for job in jobs)
+    ]
+
+
+def is_over(cluster: Cluster, id: str) -> bool:
+    """Whether all jobs that ``id`` names are finished."""
+    array = array_of(cluster, id)
+    if array is not None and array.id == id:
+        return not array.unfinished
+    return all(job.state.finished for job in named(cluster, id))
+
+
+def _together(array: Array, id: str, states: Counter[JobState], now: float) -> client_pb2.Job:
+    """In which states tasks of ``array`` are."""
+    state = next(state for state in MOST_LIVELY if states[state])
+    first = next(iter(array.tasks.values()))
+    counts = {one: states[one] for one in MOST_LIVELY if states[one]}
+    spec = spec_to_message(replace(first.spec, priority=first.priority, weight=first.weight))
+    message = client_pb2.Job(job_id=id, spec=spec, user=array.user, state=STATES[state])
+    message.reason = ", ".join(f"{count} {one.value.lower()}" for one, count in counts.items())
+    message.preemptible, message.submit_time = first.preemptible, first.submitted
+    message.tasks.states.update({one.value: count for one, count in counts.items()})
+    message.tasks.max_concurrent, message.tasks.max_slots = array.max_concurrent, int(gpus(array.max_slots))
+    return message
+
+
+def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> None:
+    """What these tasks have, and had, all in all."""
+    lives = [job.attempts[-1] for job in jobs if job.live is not None and not job.off_gpu]
+    message.gpus_allocated.CopyFrom(parts_to_share(sum(live.allocation.share for live in lives)))
+    message.waiting_s = sum(job.waiting_s(now) for job in jobs)
+    message.running_s = sum(job.running_s(now) for job in jobs)
+    message.tasks.indices = ranges(job.task.index for job in jobs if job.task is not None)
+    if message.state in FINISHED_STATES:
+        message.end_time = max(job.ended or 0.0 for job in jobs)
+        message.exit_code = max((job.exit_code or 0 for job in jobs), default=0)
+
+
+# --- how they are submitted ---
+
+
+def members(request: client_pb2.SubmitRequest, spec: JobSpec) -> list[Member]:
+    """The jobs that are asked for: one, or the tasks of an array. `SpecError` for what is wrong with any of them."""
+    admission.check_caps(request.max_concurrent, request.max_slots * WHOLE)
+    if not request.tasks:
+        if request.max_concurrent or request.max_slots:
+            option = "--max-concurrent" if request.max_concurrent else "--max-slots"
+            raise SpecError(option, "is a limit for the tasks of an array: there is none without --array or --param")
+        return [(spec, None)]
+    size = len(request.tasks)
+    if size > limits.MAX_ARRAY_TASKS:
+        raise SpecError("--array", f"{size} tasks are over the limit of {limits.MAX_ARRAY_TASKS}")
+    if len({task.index for task in request.tasks}) < size:
+        raise SpecError("--array", "an index stands there twice")
+    return [_member(request, spec, task, size) for task in request.tasks]
+
+
+def _member(request: client_pb2.SubmitRequest, spec: JobSpec, wanted: client_pb2.ArrayTask, size: int) -> Member:
+    params = dict(wanted.params)
+    slots = request.max_slots * WHOLE
+    task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, slots)
+    admission.check_task(task)
+    if params:
+        spec = _with_params(spec, params)
+        validate(spec)
+    return spec, task
+
+
+def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
+    """The job with its params in the command and in the environment."""
+    names = re.compile("|".join(rf"\{{{name}\}}" for name in params))
+    command = tuple(names.sub(lambda match: params[match[0][1:-1]], argument) for argument in spec.command)
+    env = {**spec.env, **{f"EBB_PARAM_{name.upper()}": value for name, value in params.items()}}
+    return replace(spec, command=command, env=env)
+
+
+def submitted(
+    cluster: Cluster, id: JobId, jobs: list[Member], user: str, hold: bool, operation_id: str, again: Sequence[Job] = ()
+) -> Iterator[Event]:
+    """The facts of a submit: all of its jobs, or none. With ``again``, of which job each is a repetition."""
+    after = tuple(replace(one, job=_resolved(cluster, one.job, user)) for one in jobs[0][0].after)
+    for number, (spec, task) in enumerate(jobs):
+        own, wanted = id, replace(spec, after=after) if after else spec
+        if task is not None:
+            own, task = JobId(f"{id}.{task.index}"), replace(task, array=id)
+        old = again[number].id if again else None
+        yield e.JobSubmitted(own, wanted, user, hold, operation_id if not number else "", task, old)
+        if (needs := memory.learned(cluster.state, cluster.state.jobs[own])) is not None:
+            yield needs
+        if old is not None:
+            yield e.JobRequeued(old, own)
+
+
+def _resolved(cluster: Cluster, id: JobId, user: str) -> JobId:
+    """``@`` is the last job, or array, that the user submitted, ``@~1`` the one before that."""
+    match = re.fullmatch(r"@(?:~(\d{1,4}))?", id)
+    if match is None:
+        return id
+    back, last = int(match[1] or 0), ""
+    for job in reversed(cluster.state.jobs.values()):
+        name = job.id if job.task is None else job.task.array
+        if job.user != user or name == last:
+            continue
+        if not back:
+            return name
+        back, last = back - 1, name
+    return id

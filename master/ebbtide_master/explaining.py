@@ -1,0 +1,154 @@
+"""Why a job waits, when it starts, what would follow if it were another; and everything that it went through."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.explain import Explanation, explain
+from ebbtide_core.forecast import MOST_JOBS, Forecast, forecast, fork
+from ebbtide_core.job import ITS_TURN, Job
+from ebbtide_core.model import JobId
+from ebbtide_protos.spec import share_to_parts
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.arrays import found
+from ebbtide_master.clock import Clock
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.store import Store, StoredEvent
+from ebbtide_master.views import event_message, reason_of
+
+TOLD_FROM_S: Final = 1.0
+"""Waiting for a shorter time is not worth a word."""
+Changes = Callable[[Cluster], list[Event]]
+"""From a cluster to what is asked about, as wishes of a user."""
+
+
+class _Serving(Protocol):
+    _loop: MasterLoop
+    _clock: Clock
+    _store: Store
+
+
+class Explaining:
+    """The part of the clients' side that explains. It looks ahead beside the loop, on a copy."""
+
+    async def Explain(self: _Serving, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
+        """Why a job waits, and when it may start."""
+        now = self._clock.now()
+        message, copies = await self._loop.ask(lambda cluster: _explained(cluster, request, now))
+        changes = _changes(request)
+        if copies:
+            message.forecast.CopyFrom(await _foreseen(copies[0], request.job_id, now, ()))
+        if copies and changes is not None:
+            message.what_if.CopyFrom(await _foreseen(copies[1], request.job_id, now, changes(copies[1])))
+        return message
+
+    async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
+        """Every event that one job went through."""
+        await self._loop.ask(lambda cluster: found(cluster, request.job_id))
+        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
+        return client_pb2.StoryReply(events=_told(stored))
+
+
+def _told(lines: Iterable[StoredEvent]) -> Iterator[client_pb2.Event]:
+    """The events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+    since = None
+    for line in lines:
+        message = event_message(line)
+        match line.event:
+            case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
+                since = line.time
+            case e.AttemptPlaced(waited="") if since is not None and line.time - since >= TOLD_FROM_S:
+                message.text += f" (until then: {ITS_TURN})"
+            case _:
+                pass
+        yield message
+
+
+def _explained(
+    cluster: Cluster, request: client_pb2.ExplainRequest, now: float
+) -> tuple[client_pb2.Explanation, list[Cluster]]:
+    """What is known at once, and copies of the cluster to look ahead with: one, and one for what is asked about."""
+    job = found(cluster, request.job_id)
+    changes, message = _changes(request), explanation_message(job, explain(cluster.state, job, now))
+    waits = not job.state.finished and job.planned is None and job.live is None
+    if changes is not None:
+        _check(cluster, job, waits, changes(cluster))
+    if not waits:
+        return message, []
+    if (count := len(cluster.state.unfinished)) > MOST_JOBS:
+        message.forecast.basis = f"not foreseen: {count} unfinished jobs are over the limit of {MOST_JOBS}"
+        return message, []
+    return message, [fork(cluster) for _ in range(1 if changes is None else 2)]
+
+
+def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> None:
+    """Refuse what could not be wished for either."""
+    if not waits:
+        what = f"job {job.id} is {job.state.value}: --what-if is about when a waiting job starts"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, what))
+    for change in changes:
+        if (refusal := cluster.refusal(change)) is not None:
+            raise RefusedError(refusal)
+
+
+def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
+    """A function from a cluster to the changes that are asked about; None if nothing is."""
+    standing = request.HasField("priority") or request.HasField("weight")
+    size = request.HasField("gpus_min")
+    if not standing and not size:
+        return None
+
+    def changes(cluster: Cluster) -> list[Event]:
+        job, found = cluster.state.jobs[JobId(request.job_id)], list[Event]()
+        if standing:
+            priority = request.priority if request.HasField("priority") else job.priority
+            weight = request.weight if request.HasField("weight") else job.weight
+            found.append(e.JobChanged(job.id, priority, weight, job.priority, job.weight))
+        if size:
+            low = share_to_parts("--what-if gpus", request.gpus_min)
+            high = share_to_parts("--what-if gpus", request.gpus_max) if request.HasField("gpus_max") else low
+            found.append(e.ResizeRequested(job.id, low, high))
+        return found
+
+    return changes
+
+
+async def _foreseen(copy: Cluster, job: str, now: float, changes: Iterable[Event]) -> client_pb2.Forecast:
+    seen = await asyncio.to_thread(forecast, copy, JobId(job), now, changes)
+    return forecast_message(seen)
+
+
+def forecast_message(seen: Forecast) -> client_pb2.Forecast:
+    """When a job starts."""
+    return client_pb2.Forecast(
+        start_at=seen.start,
+        basis=seen.basis,
+        after=seen.after,
+        preempts=seen.preempted,
+        nodes=seen.allocation.node_ids if seen.allocation is not None else (),
+    )
+
+
+def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
+    """Why a job waits."""
+    source = explanation.remaining_from
+    return client_pb2.Explanation(
+        job_id=job.id,
+        state=job.state.value,
+        reason=reason_of(job),
+        needs=explanation.needs,
+        ahead=explanation.ahead,
+        nodes=[
+            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
+            for view in explanation.nodes
+        ],
+        room_at=explanation.room_at,
+        basis=explanation.basis,
+        remaining_s=explanation.remaining_s,
+        remaining_from=source.value if source is not None else "",
+        pool=job.pool,
+    )

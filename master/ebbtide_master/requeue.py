@@ -1,0 +1,75 @@
+"""``ebb requeue``: back to the queue, or once more."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ebbtide_core import events as e
+from ebbtide_core.arrays import Task
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.job import Job
+from ebbtide_core.model import JobId, JobState
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.arrays import Member, named, shown, submitted, wishes
+from ebbtide_master.bounds import check_submission
+from ebbtide_master.clock import Clock
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.store import Store
+
+
+class Requeues:
+    """The part of the clients' side that puts jobs back into the queue."""
+
+    _loop: MasterLoop
+    _clock: Clock
+    _store: Store
+
+    async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
+        """Have what runs step aside; submit again what is over. Of an array, the latter only if nothing of it is left.
+
+        ``failed`` wants the tasks that failed once more, whatever the others do.
+        """
+        check_submission(request, self._store)
+        chosen: list[JobId] = []
+
+        def facts(cluster: Cluster) -> Iterator[Event]:
+            if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
+                chosen.append(known)
+                return
+            jobs = named(cluster, request.job_id)
+            if not request.failed and not (jobs and all(job.state.finished for job in jobs)):
+                chosen.append(JobId(request.job_id))
+                yield from wishes(cluster, request.job_id, e.RequeueRequested)
+                return
+            jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
+            if jobs:
+                chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
+                again = _again(cluster, jobs)
+                yield from submitted(cluster, chosen[0], again, request.user, False, request.operation_id, jobs)
+
+        def answer(cluster: Cluster) -> client_pb2.Job:
+            if not chosen:
+                raise RefusedError(_nothing_failed(cluster, request.job_id))
+            return shown(cluster, chosen[0], self._clock.now())
+
+        return await self._loop.tell(facts, answer)
+
+
+def _again(cluster: Cluster, jobs: list[Job]) -> list[Member]:
+    """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits."""
+    return [(replace(job.spec, after=(), begin_at=0.0), _task_again(cluster, job, len(jobs))) for job in jobs]
+
+
+def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
+    if job.task is None:
+        return None
+    array = cluster.state.gates.arrays[job.task.array]
+    return replace(job.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
+
+
+def _nothing_failed(cluster: Cluster, id: str) -> Refusal:
+    if not named(cluster, id):
+        return Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist")
+    return Refusal(RefusalKind.CONFLICT, f"--failed: nothing of job {id} failed")

@@ -1,0 +1,183 @@
+"""What scripts for Slurm find here: variables, `srun`, `scontrol`."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from ebbtide_agent import slurm
+from ebbtide_agent.slurm.variables import job_number, slurm_environment
+
+from tests.agent.supervision.node import EXITED, gpus
+from tests.agent.supervision.test_environment import PLAIN
+
+GPUS = gpus(2)
+
+
+def script(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", *lines, ""])
+
+
+async def run(node, *lines: str, **options):
+    """Run a script with `#SBATCH` lines; what it printed, and its exit code."""
+    options = {"slurm": True, "script": script(*lines)} | options
+    status = await node.run(["job.sh"], **options)
+    assert status.phase == EXITED, status
+    return node.log(options.get("job_id", "1")), status.exit.exit_code
+
+
+def test_an_array_task_has_a_number_of_its_own_and_the_arrays():
+    variables = slurm_environment(replace(PLAIN, job_id="17.3", attempt=1), {"PATH": "/bin"}, "/py")
+    assert (variables["SLURM_JOB_ID"], job_number("17")) == ("17000003", "17")
+    assert (variables["SLURM_ARRAY_JOB_ID"], variables["SLURM_ARRAY_TASK_ID"]) == ("17", "3")
+    assert "SLURM_RESTART_COUNT" not in variables
+
+
+def test_a_plain_job_knows_its_nodes_its_gpus_and_how_often_it_was_restarted():
+    variables = slurm_environment(replace(PLAIN, num_nodes=2, node_names=("a", "b"), node_rank=1), {}, "/py")
+    assert (variables["SLURM_JOB_ID"], variables["SLURM_RESTART_COUNT"]) == ("17", "1")
+    assert (variables["SLURM_JOB_NODELIST"], variables["SLURM_NODEID"]) == ("a,b", "1")
+    assert "SLURM_ARRAY_JOB_ID" not in variables
+
+
+async def test_srun_runs_a_command_as_the_tasks_of_the_job(agent):
+    async with agent() as node:
+        env = {"PATH": os.environ["PATH"], "SLURM_NTASKS": "3"}
+        log, code = await run(
+            node, "srun --cpu-bind=none -l sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID'", env=env
+        )
+    assert (sorted(log.split("\n")), code) == (["", "0 of 3", "1 of 3", "2 of 3"], 2)
+
+
+async def test_tasks_with_gpus_of_their_own_see_no_others(agent):
+    async with agent() as node:
+        log, _ = await run(node, "srun -n2 --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES'", gpus=GPUS)
+    assert sorted(log.split()) == ["GPU-0", "GPU-1"]
+
+
+async def test_steps_side_by_side_share_out_the_gpus_and_wait_for_them(agent):
+    step = "srun -n1 --exclusive --gres=gpu:1 sh -c 'echo {0} $CUDA_VISIBLE_DEVICES; touch {0}; read x < p' &"
+    async with agent() as node:
+        log, code = await run(
+            node,
+            f"cd {node.dir}; mkfifo p; exec 3<>p",
+            step.format("a"),
+            step.format("b"),
+            "until [ -e a ] && [ -e b ]; do sleep 0.01; done",
+            "srun -n1 --gpus=1 true &",
+            "echo >&3; echo >&3; wait",
+            gpus=GPUS,
+        )
+    assert code == 0
+    assert sorted(line.split()[1] for line in log.splitlines()) == ["GPU-0", "GPU-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--mpi=pmix ./a", "--mpi=pmix: MPI is not started here"),
+        ("--multi-prog x", "--multi-prog is not known here"),
+        ("-w elsewhere ./a", "--nodelist: 'elsewhere' is no node of this job: there are node"),
+        ("-N 2 ./a", "--nodes: 2 are more than the 1 of this job"),
+        ("-n two ./a", "'two' is not a number"),
+        ("-n", "-n needs a value"),
+        ("-n 2", "there is no command"),
+        ("--gpus=3 ./a", "3 GPUs are more than the 0 that the job has here"),
+        ("./not-there", "./not-there: No such file or directory"),
+    ],
+)
+def test_srun_says_what_it_cannot_do(arguments, reason):
+    with srun(*arguments.split()) as process:
+        assert process.stdout.read().startswith(f"srun (of Ebbtide): {reason}")
+    assert process.returncode in (1, 127)
+
+
+async def test_srun_writes_into_files_by_task(agent, disk):
+    async with agent() as node:
+        await run(node, f"cd {disk}; srun -n2 -o out-%j-%t.txt sh -c 'echo $SLURM_LOCALID; echo e >&2'")
+    assert [(disk / f"out-1-{task}.txt").read_text() for task in (0, 1)] == ["0\ne\n", "1\ne\n"]
+
+
+async def test_a_requeue_ends_the_script_as_the_exit_that_asks_to_be_run_again(agent):
+    async with agent() as node:
+        log, code = await run(node, "(scontrol requeue $SLURM_JOB_ID); sleep 60 & wait; echo never")
+    assert (log, code) == ("", 75)
+
+
+async def test_a_script_that_requeues_itself_when_it_is_asked_to_stop_is_suspended_by_that(agent):
+    lines = ["trap 'echo saving; scontrol requeue $SLURM_JOB_ID' USR1", "sleep 60 &", "echo ready", "wait"]
+    async with agent() as node:
+        await node.launch(["job.sh"], slurm=True, script=script(*lines), signal="SIGUSR1")
+        await node.running(line="ready")
+        status = await node.stop()
+    assert (status.exit.exit_code, status.exit.stop_requested, status.exit.killed) == (75, True, False)
+    assert node.log() == "ready\nsaving\n"
+
+
+async def test_scontrol_knows_the_nodes_of_the_job_and_little_else(agent):
+    async with agent() as node:
+        log, code = await run(node, "scontrol show hostnames $SLURM_JOB_NODELIST; scontrol show job 1")
+    name, refusal = log.splitlines()
+    assert (name, code) == (os.uname().nodename, 1)
+    assert "only 'requeue' of this job and 'show hostnames' are known" in refusal
+
+
+def srun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start `srun` without a job around it."""
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "node", "SLURM_NODEID": "0"} | variables
+    command = [sys.executable, "-I", "-S", str(slurm.FOLLOWER), *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_the_first_node_has_the_others_run_their_tasks_and_they_leave_with_the_script(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk), "SLURM_NTASKS": "4"}
+    show = "echo $SLURMD_NODENAME $SLURM_NODEID $SLURM_LOCALID $SLURM_PROCID $SET; exit $SLURM_PROCID"
+    with srun("--follow", **nodes, SLURM_NODEID="1", SLURMD_NODENAME="b") as later:
+        with srun("--export=ALL,SET=1", "sh", "-c", show, **nodes, SLURMD_NODENAME="a") as first:
+            assert sorted(first.stdout) == ["a 0 0 0 1\n", "a 0 1 1 1\n"]
+        assert first.returncode == 3
+        with srun("-N1", "-n1", "-w", "b", "sh", "-c", show, **nodes) as chosen:
+            assert (chosen.stdout.read(), chosen.wait()) == ("", 0)
+        (disk / slurm.END).touch()
+        assert sorted(later.stdout) == ["b 1 0 0\n", "b 1 0 2 1\n", "b 1 1 3 1\n"]
+    assert later.returncode == 0
+
+
+def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    task = f"trap 'echo asked; exit 5' USR1; touch {disk}/ready-$SLURM_PROCID; while :; do sleep 0.02; done"
+    with srun("--follow", **nodes, SLURM_NODEID="1") as later:
+        with srun("-n2", "sh", "-c", task, **nodes) as first:
+            while not all((disk / f"ready-{task}").exists() for task in (0, 1)):
+                assert first.poll() is None
+            first.send_signal(signal.SIGUSR1)
+            assert (first.stdout.read(), first.wait()) == ("asked\n", 5)
+        (disk / slurm.END).touch()
+        assert later.stdout.read() == "asked\n"
+
+
+async def test_the_stop_signal_goes_past_srun_to_the_tasks_or_to_all_if_none_handles_it(agent):
+    task = "srun sh -c \"trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.02; done\"; echo next"
+    async with agent() as node:
+        await node.launch(["job.sh"], slurm=True, script=script(task))
+        await node.running(line="ready")
+        await node.stop()
+        assert node.log() == "ready\nasked\nnext\n"
+        await node.launch(
+            ["job.sh"], job_id="2", slurm=True, script=script("srun sh -c 'echo ready; sleep 60'; echo next")
+        )
+        await node.running("2", line="ready")
+        status = await node.stop(job_id="2")
+        assert (node.log("2"), status.exit.caught, status.exit.killed) == ("ready\n", False, False)
+
+
+def test_a_later_node_does_not_hear_the_signal_that_is_for_the_script_alone(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    with srun("--follow", "--deaf", **nodes, SLURM_NODEID="1") as later:
+        with srun("-w", "b", "sh", "-c", "kill -USR1 $PPID; echo still here", **nodes) as first:
+            assert first.wait() == 0
+        (disk / slurm.END).touch()
+        assert later.stdout.read() == "still here\n"
+    assert later.returncode == 0

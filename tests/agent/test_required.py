@@ -1,0 +1,20 @@
+"""Paths that a job requires on its node."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ebbtide_agent import required
+
+
+async def test_the_first_path_that_is_missing_is_named(tmp_path: Path) -> None:
+    here, gone = str(tmp_path), str(tmp_path / "gone")
+    assert await required.missing([here]) == ""
+    assert await required.missing([here, gone]) == f"{gone} does not exist here (--require-path)"
+
+
+async def test_a_mount_that_does_not_answer_is_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(required, "ANSWER_S", 0.01)
+    monkeypatch.setattr(os.path, "exists", lambda path: time.sleep(0.1) or True)
+    assert await required.missing(["/nfs"]) == "/nfs does not answer (--require-path)"

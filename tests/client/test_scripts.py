@@ -1,0 +1,161 @@
+"""Scripts that are submitted as files: their `#EBB` lines, what wins over them, and what is sent of them."""
+
+import zlib
+from pathlib import Path
+
+import pytest
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from tests.client.scripted_master import make_job, share
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a script into the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def script(*lines: str, name: str = "train.sh") -> Path:
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return script
+
+
+def sent_spec(master) -> job_pb2.JobSpec:
+    return master.sent("Submit")[-1].spec
+
+
+def test_a_script_is_sent_as_it_is_now_and_called_as_it_was_called(ebb, master, write):
+    path = write("#!/bin/bash", "echo $1")
+    assert ebb("submit", "train.sh", "--gpus", "9").code == 0
+    spec = sent_spec(master)
+    assert (list(spec.command), spec.name) == (["train.sh", "--gpus", "9"], "train.sh")
+    assert spec.script == path.read_text()
+    assert (spec.gpus_max, spec.slurm) == (share(1), False)
+
+
+def test_behind_two_dashes_a_script_is_a_command_like_any_other(ebb, master, write):
+    write("#!/bin/bash", "#EBB --gpus 4")
+    assert ebb("submit", "--name", "n", "--", "./train.sh").code == 0
+    assert (sent_spec(master).script, sent_spec(master).gpus_max) == ("", share(1))
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF#!", b"import torch\n", b""])
+def test_a_file_that_is_no_script_is_a_command_like_any_other(ebb, master, write, content):
+    write(name="prog").write_bytes(content)
+    assert ebb("submit", "./prog").code == 0
+    assert sent_spec(master).script == ""
+
+
+def test_options_stand_in_the_head_of_the_script_and_nowhere_else(ebb, master, write):
+    write(
+        "#!/usr/bin/env bash",
+        "# a comment, and an empty line",
+        "",
+        "#EBB --gpus 2 --name 'two words'  # because",
+        "##EBB --gpus 9",
+        "#EBB",
+        "#EBB\t--env A=1 --env B=2",
+        "#EBBTIDE --gpus 9",
+        "import torch",
+        "#EBB --gpus 8",
+    )
+    assert ebb("submit", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.gpus_max, spec.name) == (share(2), "two words")
+    assert (spec.env["A"], spec.env["B"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("#!/usr/bin/env python", ["python"]), ("#!/usr/bin/python3 -u", ["/usr/bin/python3", "-u"])],
+)
+def test_a_script_that_is_no_shell_script_runs_from_where_it_is(ebb, master, write, line, words):
+    path = write(line, "#EBB --gpus 2", "import model", name="train.py")
+    assert ebb("submit", "train.py", "--lr", "1").code == 0
+    spec = sent_spec(master)
+    assert list(spec.command) == [*words, str(path), "--lr", "1"]
+    assert (spec.script, spec.gpus_max, spec.name) == ("", share(2), "train.py")
+    assert list(spec.scripts) == [str(path)]
+
+
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/env bash", "#!/bin/bash -l", "#!/usr/bin/env -S zsh -f", "# no such line"]
+)
+def test_a_copy_of_a_shell_script_runs(ebb, master, write, line):
+    write(line, "echo")
+    assert ebb("submit", "train.sh").code == 0
+    assert sent_spec(master).script == f"{line}\necho\n"
+
+
+def test_a_script_for_slurm_is_not_started_once_for_each_gpu(ebb, master, write):
+    write("#!/bin/sh", "#SBATCH --gpus=2")
+    assert "starts its tasks itself" in ebb("submit", "--launch", "ddp", "train.sh").complaint
+
+
+def test_the_command_line_wins_over_the_script(ebb, master, write):
+    write("#!/bin/bash", "#EBB --gpus 2 --priority 7 --env A=1 --env B=1 --retries 3")
+    assert ebb("submit", "--gpus", "4", "--env", "B=2", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.gpus_max, spec.priority, spec.retries) == (share(4), 7, 3)
+    assert (spec.env["A"], spec.env["B"]) == ("1", "2")
+
+
+def test_the_command_line_takes_back_even_what_it_could_not_stand_beside(ebb, master, write):
+    write("#!/bin/bash", "#EBB --cpu-only")
+    assert ebb("submit", "--gpus", "2", "train.sh").code == 0
+    assert sent_spec(master).gpus_max == share(2)
+    write("#!/bin/bash", "#EBB --gpus 2", "#EBB --gpus=3 --retries 1")
+    assert ebb("submit", "--cpu-only", "train.sh").code == 0
+    assert (sent_spec(master).gpus_max, sent_spec(master).retries) == (share(0), 1)
+
+
+BAD_LINES = [
+    ("#EBB --gpus 0", "train.sh:2: Invalid value for '--gpus': '0' is no GPU at all"),
+    ("#EBB --nonsense", "train.sh:2: No such option '--nonsense'"),
+    ("#EBB --name", "train.sh:2: Option '--name' requires an argument"),
+    ("#EBB --gpus 2 4", "train.sh:2: '4' is no option"),
+    ("#EBB --name 'a", "train.sh:2: no closing quotation"),
+]
+
+
+@pytest.mark.parametrize(("line", "named"), BAD_LINES)
+def test_a_mistake_in_a_line_names_file_and_line(ebb, master, write, line, named):
+    write("#!/bin/bash", line)
+    result = ebb("submit", "train.sh")
+    assert (result.code, master.sent("Submit")) == (2, [])
+    assert result.complaint.startswith(named)
+
+
+def test_a_script_that_cannot_be_sent_says_why(ebb, master, write):
+    write(name="big.sh").write_text("#!/bin/bash\n" + "#" * 2**17)
+    write(name="latin.sh").write_bytes(b"#!/bin/bash\necho \xe4\n")
+    write(name="dos.sh").write_bytes(b"#!/bin/bash\r\necho\r\n")
+    assert "big.sh: over the limit of 131072 bytes" in ebb("submit", "big.sh").complaint
+    assert "latin.sh: is not UTF-8 text" in ebb("submit", "latin.sh").complaint
+    assert "dos.sh: has DOS line ends" in ebb("submit", "dos.sh").complaint
+    assert master.sent("Submit") == []
+
+
+def test_scripts_of_a_command_are_remembered_so_that_an_edit_is_noticed(ebb, master, write, tmp_path):
+    write("import torch", name="train.py")
+    (tmp_path / "dir.py").mkdir()
+    ebb("submit", "--", "python", "train.py", "gone.py", "dir.py", "--data", "x.bin")
+    digest = zlib.crc32(b"import torch\n")
+    assert dict(sent_spec(master).scripts) == {"train.py": f"{digest:08x}-13"}
+    write("#!/bin/sh")
+    ebb("submit", "train.sh", "train.py")
+    assert dict(sent_spec(master).scripts) == {}
+
+
+def test_an_edit_before_the_start_is_said_by_submit_and_show(ebb, master):
+    attempt = client_pb2.AttemptSummary(attempt=1, placed_time=1.0, edited=["train.py"])
+    master.add(make_job(state="COMPLETED", exit_code=0, attempts=[attempt]))
+    result = ebb("submit", "--wait", "--", "true")
+    assert (result.code, result.complaint) == (
+        0,
+        "warning: train.py was edited after the submit, before a start",
+    )
+    assert ebb("show", "17", "--json").json["attempts"][0]["edited"] == ["train.py"]
+    assert "train.py" in ebb("show", "17").out.partition("edited since")[2]

@@ -1,0 +1,5 @@
+#!/bin/bash
+#SBATCH --gres=shard:2
+#SBATCH --mem=8G
+
+python probe.py
