@@ -224,6 +224,21 @@ class Attempts:
         supervisor = None if known is None else known.supervisor()
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
+    def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
+        """The UUIDs of its GPUs."""
+        return frozenset(gpu.uuid for gpu in self.allocation(job_id, attempt))
+
+    def idle_limits(self) -> dict[AttemptKey, float]:
+        """How long those that run and that have such a limit may be unused, in seconds."""
+        limits = {key: attempt.intent.idle_limit_s for key, attempt in self._attempts.items() if self.runs(*key)}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    def note_unused(self, job_id: str, attempt: int, since: float, left_s: float) -> None:
+        """Tell since when nobody uses it (Unix seconds; 0: somebody does), and what is left of its time."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            known.note_unused(since, left_s)
+
     def roots(self, job_id: str) -> dict[str, Path]:
         """By the names that its user has for them, the directories that are given to the job besides its own."""
         job_dir = self._checkpoint_root / self.cluster_id / job_id

@@ -46,6 +46,7 @@ from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
 from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.session_events import SessionUnused as SessionUnused
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
@@ -474,6 +475,7 @@ JobEvent = (
     | AttemptFreed
     | AttemptSwapped
     | MemoryOverran
+    | SessionUnused
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested

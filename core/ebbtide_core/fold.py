@@ -25,6 +25,7 @@ from ebbtide_core import (
     requeuing,
     swaps,
     sweeping,
+    unused,
 )
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
@@ -480,6 +481,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
     e.MemoryOverran: memory.overran,
+    e.SessionUnused: unused.noted,
     e.GpuMemoryChanged: memory.changed,
     e.NodeExcluded: nodes.excluded,
     e.AttemptExited: _attempt_exited,
