@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide_protos.v1 import client_pb2, job_pb2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.client.scripted_master import make_job, share
 
@@ -159,3 +161,14 @@ def test_an_edit_before_the_start_is_said_by_submit_and_show(ebb, master):
     )
     assert ebb("show", "17", "--json").json["attempts"][0]["edited"] == ["train.py"]
     assert "train.py" in ebb("show", "17").out.partition("edited since")[2]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["#EBB", "#SBATCH", "#"]), st.text(max_size=30)), max_size=4))
+def test_no_head_of_a_script_makes_a_traceback(ebb, master, write, lines):
+    path = write("#!/bin/sh")
+    text = "\n".join(["#!/bin/sh", *(f"{mark} {words}" for mark, words in lines)])
+    path.write_text(text, encoding="utf-8", errors="replace")
+    result = ebb("submit", "--dry-run", "train.sh")
+    assert result.code in (0, 2)
+    assert "internal error" not in result.err
