@@ -43,6 +43,22 @@ class AttemptDir:
     def job_socket(self) -> Path:
         return self.path / "job.sock"
 
+    @property
+    def guest_socket(self) -> Path:
+        return self.path / "guests.sock"
+
+    @property
+    def session_socket(self) -> Path:
+        return self.path / "session.sock"
+
+    @property
+    def port(self) -> int | None:
+        """That its server was told to listen on, if it is one that was told."""
+        try:
+            return int((self.path / "port").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
     def intent(self) -> dict[str, Any] | None:
         """Raises ValueError, like the other readers, if the file is damaged; OSError if it cannot be read."""
         return read_json(self.path / "intent.json")

@@ -204,6 +204,28 @@ class Attempts:
         names = survivors.attempts_of(self._node_dir, pids)
         return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
 
+    def place(self, job_id: str, attempt: int) -> AttemptDir:
+        """Where the attempt's directory is, whether it exists or not. Raises ValueError for a job id that is none."""
+        if not is_job_id(job_id):
+            raise ValueError(f"{job_id[:80]!r} is not a job id")
+        return AttemptDir.of(self._node_dir, job_id, attempt)
+
+    def runs(self, job_id: str, attempt: int) -> bool:
+        """Whether the attempt has processes here that compute."""
+        known = self._attempts.get((job_id, attempt))
+        return known is not None and known.status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING
+
+    def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]:
+        """Its live processes, its supervisor excepted."""
+        known = self._attempts.get((job_id, attempt))
+        supervisor = None if known is None else known.supervisor()
+        return () if supervisor is None else tuple(descendants(supervisor.pid))
+
+    def roots(self, job_id: str) -> dict[str, Path]:
+        """By the names that its user has for them, the directories that are given to the job besides its own."""
+        job_dir = self._checkpoint_root / self.cluster_id / job_id
+        return {"output": job_dir / "output", "checkpoints": job_dir}
+
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
         known = self._attempts.get((seen.job_id, seen.attempt))

@@ -17,6 +17,7 @@ import grpc.aio
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_agent import membership
+from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.endpoint import Endpoint, NoMaster
 from ebbtide_agent.exchange import Exchange
 from ebbtide_agent.membership import WelcomeRefused
@@ -83,6 +84,7 @@ class Link:
         telemetry: Telemetry,
         cluster_file: Path,
         exchange: Exchange | None = None,
+        channels: Channels | None = None,
     ) -> None:
         """`find_master` is asked at every try and may raise NoMaster. Raises ValueError if `cluster_file` is broken."""
         self._find_master = find_master
@@ -93,6 +95,7 @@ class Link:
         self._membership = membership.load(cluster_file)
         self._orders = Orders()
         self._exchange = exchange or Exchange()
+        self._channels = channels
         self._outbox = Outbox()
         self._away = Backoff(_FIRST_PAUSE_S)
         self._refused = Backoff(_FIRST_REFUSED_PAUSE_S)
@@ -145,9 +148,8 @@ class Link:
         self._trouble = ""
         began = time.monotonic()
         try:
-            stream = Stream(
-                call, self._membership, outbox, self._attempts, self._telemetry, self._orders, self._exchange
-            )
+            parts = (self._attempts, self._telemetry, self._orders, self._exchange, self._channels)
+            stream = Stream(call, self._membership, outbox, *parts)
             await stream.run(welcome.heartbeat_s)
         finally:
             # A master that falls over each stream at once is not to be tried ten times a second.

@@ -20,6 +20,7 @@ from ebbtide_agent import gpu, logs, membership, mps, standbys
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
+from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
 from ebbtide_agent.foreign import Notifier, parse_command
 from ebbtide_agent.freeing import Freeing
@@ -194,7 +195,8 @@ async def _serve_for_ever(
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         await telemetry.inventory()  # what is idle now is known before anything starts
-        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange)
+        channels = Channels(attempts, name)
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():

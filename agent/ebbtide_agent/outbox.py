@@ -3,13 +3,13 @@
 import asyncio
 from collections import deque
 
-from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
 from ebbtide_agent.attribution import AttemptKey
 
 
 class Outbox:
-    """Holds the newest status of each attempt, the newest heartbeat, answers to requests, and questions to other nodes.
+    """Holds the newest status of each attempt, the newest heartbeat, answers, questions to other nodes, and frames.
 
     Statuses are whole, so a newer one makes an older one worthless: the outbox is bounded by what the node runs,
     however slow the stream. It lives as long as its stream; what it still holds then is told by the next Hello.
@@ -21,6 +21,7 @@ class Outbox:
         self._logs: deque[agent_pb2.LogData] = deque()
         self._questions: deque[agent_pb2.ReadCheckpoint] = deque()
         self._checkpoints: deque[agent_pb2.CheckpointData] = deque()
+        self._frames: dict[int, deque[channel_pb2.ChannelOutput]] = {}  # by channel; whose turn is next comes first
         self._filled = asyncio.Event()
 
     def put_status(self, status: agent_pb2.AttemptStatus) -> None:
@@ -46,6 +47,11 @@ class Outbox:
     def put_checkpoint(self, data: agent_pb2.CheckpointData) -> None:
         """Send this answer after those already here."""
         self._checkpoints.append(data)
+        self._filled.set()
+
+    def put_frame(self, frame: channel_pb2.ChannelOutput) -> None:
+        """Send this frame after those of its channel that are already here, in turn with other channels'."""
+        self._frames.setdefault(frame.channel, deque()).append(frame)
         self._filled.set()
 
     @property
@@ -74,4 +80,14 @@ class Outbox:
             return agent_pb2.AgentMessage(read_checkpoint=self._questions.popleft())
         if self._checkpoints:
             return agent_pb2.AgentMessage(checkpoint_data=self._checkpoints.popleft())
+        if self._frames:
+            return agent_pb2.AgentMessage(channel=self._next_frame())
         return None
+
+    def _next_frame(self) -> channel_pb2.ChannelOutput:
+        channel = next(iter(self._frames))
+        waiting = self._frames.pop(channel)
+        frame = waiting.popleft()
+        if waiting:
+            self._frames[channel] = waiting
+        return frame

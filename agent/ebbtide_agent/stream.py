@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.exchange import Exchange
 from ebbtide_agent.membership import Membership
 from ebbtide_agent.orders import Order, Orders
@@ -61,6 +62,7 @@ class Stream:
         telemetry: Telemetry,
         orders: Orders,
         exchange: Exchange,
+        channels: Channels | None = None,
     ) -> None:
         self._call = call
         self._master = master
@@ -69,6 +71,7 @@ class Stream:
         self._telemetry = telemetry
         self._orders = orders
         self._exchange = exchange
+        self._channels = channels
         self._log_reads = set[asyncio.Task[None]]()
         self._checkpoint_reads = set[asyncio.Task[None]]()
 
@@ -80,12 +83,16 @@ class Stream:
             asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
         ]
         self._exchange.attach(self._outbox.put_question)
+        if self._channels is not None:
+            self._channels.attach(self._outbox.put_frame)
         try:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in ended:
                 part.result()
         finally:
             self._exchange.detach()
+            if self._channels is not None:
+                await self._channels.detach()
             rest = [*parts, *self._log_reads, *self._checkpoint_reads]
             for part in rest:
                 part.cancel()
@@ -130,6 +137,8 @@ class Stream:
                 self._start_checkpoint(message.read_checkpoint)
             case "checkpoint_data":
                 self._exchange.answer(message.checkpoint_data)
+            case "channel" if self._channels is not None:
+                self._channels.take(message.channel)
             case other:
                 log.warning("event=message-ignored body=%s", other)
 

@@ -1,6 +1,7 @@
 """Between the wire's messages and what supervisors read and write."""
 
 import re
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
+
+# Isolated from whatever the job's environment holds for its own Python.
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.{} import main; sys.exit(main(sys.argv[2:]))"
+_OUTPUT = re.compile(r"\{output:([0-9]{1,18}(?:\.[0-9]{1,18})?)\}")
+_PACKAGES = str(Path(__file__).parents[1])
 
 _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
@@ -42,7 +48,7 @@ def intent_of(
         job_id=order.job_id,
         attempt=order.attempt,
         cluster_id=cluster_id,
-        command=tuple(spec.command),
+        command=_command(spec, checkpoint_root / cluster_id),
         workdir=spec.workdir,
         env=dict(spec.env),
         gpus=tuple(_gpu(gpu) for gpu in order.gpus),
@@ -62,7 +68,7 @@ def intent_of(
         master_port=order.master_port,
         network=network,
         resume_args=tuple(spec.resume_args),
-        warm=not spec.cold,
+        warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
@@ -73,6 +79,22 @@ def intent_of(
         node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
     )
+
+
+def _command(spec: job_pb2.JobSpec, jobs: Path) -> tuple[str, ...]:
+    """What is launched. A shell on its terminal is somebody's child, who stays when its user leaves; a server is told
+    its port. In a server's command `{output:17}` stands for what job 17 has as its EBB_OUTPUT_DIR."""
+    match spec.kind:
+        case job_pb2.JOB_KIND_SHELL:
+            return (*_python("session"), *spec.command)
+        case job_pb2.JOB_KIND_NOTEBOOK | job_pb2.JOB_KIND_TENSORBOARD:
+            found = [_OUTPUT.sub(lambda job: str(jobs / job[1] / "output"), argument) for argument in spec.command]
+            return (*_python("serving"), *found)
+    return tuple(spec.command)
+
+
+def _python(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", _BOOT.format(module), _PACKAGES)
 
 
 def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:

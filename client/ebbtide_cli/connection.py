@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 # gRPC's own log lines would break the promise of one line on stderr; it reads this when it is imported.
@@ -45,6 +45,18 @@ def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
         raise _failure(error, address) from error
     finally:
         channel.close()
+
+
+@asynccontextmanager
+async def connecting(master: str | Address | None) -> AsyncIterator[ClientServiceStub]:
+    """The same for what waits for several things at once; its calls are awaited."""
+    address = find_master(master)
+    check_listening(address)
+    try:
+        async with grpc.aio.insecure_channel(str(address), options=CHANNEL_OPTIONS) as channel:
+            yield ClientServiceStub(channel)
+    except grpc.RpcError as error:
+        raise _failure(error, address) from error
 
 
 def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:

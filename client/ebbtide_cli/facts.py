@@ -30,6 +30,14 @@ LAUNCH_MODES = {
     job_pb2.LAUNCH_MODE_SINGLE: "single",
     job_pb2.LAUNCH_MODE_DDP: "ddp",
 }
+KINDS = {
+    job_pb2.JOB_KIND_UNSPECIFIED: "batch",
+    job_pb2.JOB_KIND_BATCH: "batch",
+    job_pb2.JOB_KIND_COMMAND: "command",
+    job_pb2.JOB_KIND_SHELL: "shell",
+    job_pb2.JOB_KIND_NOTEBOOK: "notebook",
+    job_pb2.JOB_KIND_TENSORBOARD: "tensorboard",
+}
 # Of a suspension, in their order; the core, whose words they are, is not loaded for them.
 PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
 SIGNAL_TARGETS = {
@@ -200,6 +208,8 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
         "python_env": spec.python_env or None,
         "slurm": spec.slurm,
+        "kind": KINDS[spec.kind],
+        "idle_limit_s": _optional(spec, "idle_limit_s"),
     }
 
 

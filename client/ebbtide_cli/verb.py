@@ -50,6 +50,15 @@ VERBS: Final = {
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
     },
+    "Interactive": {
+        "run": "Queue a command and follow it to its end",
+        "shell": "Open a shell on a node, with GPUs of its own",
+        "exec": "Start a shell or a command inside a running job",
+        "notebook": "Start Jupyter on a node, and open a tunnel to it",
+        "tensorboard": "Start TensorBoard on jobs' files, and open a tunnel to it",
+        "tunnel": "Reach a port that a job listens on",
+        "cp": "Fetch a job's files from its node",
+    },
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
         "replay": "Simulate a cluster's past under another policy",

@@ -11,8 +11,7 @@ were worse is given up. Of equal results the one that was there first is better;
 worst.
 """
 
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -81,13 +80,21 @@ class Place:
     best: int
 
 
+_Entry = tuple[bool, float, int, JobId]
+"""What orders the results at a rung: no number, the value (the less, the better), when it came, and whose it is."""
+
+
 @dataclass(slots=True)
 class Task:
-    """A task: its ``results`` at the rungs that it has reached, and from how many of them it went on."""
+    """A task: its ``results`` at the rungs that it has reached, and what stands for the last of them if it ``waits``.
+
+    From ``passed`` of them it went on.
+    """
 
     results: list[float | None] = field(default_factory=list)
     passed: int = 0
     over: bool = False
+    entry: _Entry | None = None
 
     @property
     def waits(self) -> bool:
@@ -95,45 +102,65 @@ class Task:
         return not self.over and self.passed < len(self.results)
 
 
-_Entry = tuple[bool, float, int, JobId]
-"""What orders the results at a rung: no number, the value (the less, the better), when it came, and whose it is."""
-
-
 class Sweep:
-    """The tasks of one array. It is made of facts alone, so that whoever folds a journal has the same."""
+    """The tasks of one array. It is made of facts alone, so that whoever folds a journal has the same.
+
+    All that is asked of it costs as much as there are rungs, and as there are tasks to name, however many there are.
+    """
 
     def __init__(self, asha: Asha) -> None:
         self.asha = asha
         self.rungs = asha.rungs()
         self.tasks: dict[JobId, Task] = {}
         self._results: list[list[_Entry]] = [[] for _ in self.rungs]
+        self._waiting: list[list[_Entry]] = [[] for _ in self.rungs]
+        """Those of them that wait there."""
+        self._open = [0] * (len(self.rungs) + 1)
+        """How many that are not over have reached so many rungs."""
 
     # --- facts ---
 
     def add(self, id: JobId) -> None:
         """There is a task of that id."""
         self.tasks[id] = Task()
+        self._open[0] += 1
 
     def reach(self, id: JobId, value: float | None) -> None:
         """The task has come to its next rung, with a result; None: it is no number."""
         task = self.tasks[id]
+        self._wait_no_more(task)
         rung = len(task.results)
-        task.results.append(value)
         sign = -1.0 if self.asha.mode is Mode.MAX else 1.0
-        insort(self._results[rung], (value is None, sign * (value or 0.0), len(self._results[rung]), id))
+        task.entry = (value is None, sign * (value or 0.0), len(self._results[rung]), id)
+        task.results.append(value)
+        for entries in (self._results, self._waiting):
+            insort(entries[rung], task.entry)
+        self._open[rung] -= 1
+        self._open[rung + 1] += 1
 
     def promote(self, id: JobId) -> None:
         """The task goes on from where it waits."""
-        self.tasks[id].passed = len(self.tasks[id].results)
+        task = self.tasks[id]
+        self._wait_no_more(task)
+        task.passed = len(task.results)
 
     def end(self, id: JobId) -> None:
         """The task is over, one way or the other; its results stay."""
-        self.tasks[id].over = True
+        task = self.tasks[id]
+        self._wait_no_more(task)
+        if not task.over:
+            task.over = True
+            self._open[len(task.results)] -= 1
+
+    def _wait_no_more(self, task: Task) -> None:
+        if task.waits and task.entry is not None:
+            waiting = self._waiting[len(task.results) - 1]
+            del waiting[bisect_left(waiting, task.entry)]
 
     @property
     def over(self) -> bool:
         """Whether all tasks are."""
-        return all(task.over for task in self.tasks.values())
+        return not any(self._open)
 
     # --- what follows ---
 
@@ -144,34 +171,37 @@ class Sweep:
 
     def place(self, id: JobId) -> Place:
         """Where the task stands at the last rung that it has reached."""
-        rung = len(self.tasks[id].results) - 1
+        task = self.tasks[id]
+        assert task.entry is not None
+        rung = len(task.results) - 1
         results = self._results[rung]
-        rank = next(number for number, entry in enumerate(results, start=1) if entry[-1] == id)
-        return Place(rung, rank, len(results), self._bests()[0][rung])
+        return Place(rung, bisect_left(results, task.entry) + 1, len(results), self._bests()[0][rung])
 
     def promotable(self) -> list[JobId]:
         """Who waits and may go on, those at the highest rung first, and the better ones first."""
-        bests = list(enumerate(self._bests()[0]))
-        return [id for rung, best in reversed(bests) for id in self._waiting(rung, 0, best)]
+        found = []
+        for rung, best in reversed(list(enumerate(self._bests()[0]))):
+            waiting = self._waiting[rung]
+            found += [id for *_, id in waiting[: self._rank(rung, best)]]
+        return found
 
     def hopeless(self) -> list[JobId]:
         """Who waits and can never go on, whatever those do who may still come."""
-        return self._bests()[1]
+        quotas = enumerate(self._bests()[1])
+        return [id for rung, quota in quotas for *_, id in self._waiting[rung][self._rank(rung, quota) :]]
 
-    def _bests(self) -> tuple[list[int], list[JobId]]:
-        """How many of the results at each rung go on as things are; and who can never be one of them."""
-        bests, hopeless = [], list[JobId]()
+    def _bests(self) -> tuple[list[int], list[int]]:
+        """How many of the results at each rung go on as things are, and how many at most in the end."""
+        bests, quotas, hopeless = [], [], 0
         for rung, results in enumerate(self._results):
-            given_up = set(hopeless)
-            open = [id for id, task in self.tasks.items() if not task.over and len(task.results) <= rung]
-            at_most = len(results) + len([id for id in open if id not in given_up])
+            at_most = len(results) + sum(self._open[: rung + 1]) - hopeless
             quota = max(1, at_most // self.asha.eta)
+            quotas.append(quota)
             bests.append(quota if len(results) == at_most else len(results) // self.asha.eta)
-            hopeless += self._waiting(rung, quota, at_most)
-        return bests, hopeless
+            hopeless += len(self._waiting[rung]) - self._rank(rung, quota)
+        return bests, quotas
 
-    def _waiting(self, rung: int, start: int, stop: int) -> Iterator[JobId]:
-        """Those who wait at ``rung``, from the ``start``-th best (counted from 0) to before the ``stop``-th."""
-        for *_, id in self._results[rung][start:stop]:
-            if self.tasks[id].waits and len(self.tasks[id].results) == rung + 1:
-                yield id
+    def _rank(self, rung: int, count: int) -> int:
+        """How many of the ``count`` best results at ``rung`` are of tasks that wait there."""
+        results, waiting = self._results[rung], self._waiting[rung]
+        return bisect_left(waiting, results[count]) if count < len(results) else len(waiting)

@@ -249,12 +249,13 @@ class Apart(Protocol):
 class Books:
     """The books of the nodes of one pool.
 
-    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``roots`` are the checkpoint
-    roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest`` is the most
-    GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs, ``beside``
-    those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints, ``mixed``
-    those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing in
-    particular. ``apart`` is None if nobody is.
+    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
+    service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
+    checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
+    is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
+    ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
+    ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
+    ``apart`` is None if nobody is.
     """
 
     def __init__(
@@ -267,6 +268,7 @@ class Books:
         self.room = Room()
         self.problems = problems
         self.roots = roots
+        self.drained: dict[NodeId, Node] = {}
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
@@ -314,6 +316,10 @@ class Books:
         usable = node.usable
         sliced = node.topology is not None and node.topology.slices
         indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
+        if node.reachable and node.drain is not None:
+            self.drained[node.id] = node
+        else:
+            self.drained.pop(node.id, None)
         kinds = (self.tainted, node.facts.taints), (self.mixed, len(node.models) > 1)
         for index, belongs in (*indexes, *kinds):
             if usable and belongs:

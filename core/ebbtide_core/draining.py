@@ -11,10 +11,10 @@ from enum import Enum
 
 from ebbtide_core import events as e
 from ebbtide_core.books import Node
+from ebbtide_core.eligible import could_run
 from ebbtide_core.events import Event
 from ebbtide_core.job import Job
 from ebbtide_core.model import Drain, StopCause, SuspendMode
-from ebbtide_core.moving import moves, sees_checkpoint
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
 
@@ -25,7 +25,7 @@ class Fate(Enum):
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
     GOES_ON = "is suspended and goes on elsewhere"
-    WAITS = "is suspended and waits for the node: only there is its checkpoint"
+    WAITS = "is suspended and waits: no other node can take it now"
     ENDS = "is ended"
     STAYS = "stays: it cannot go on elsewhere"
 
@@ -52,9 +52,7 @@ def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect
         return Prospect(job, Fate.RUNS_OUT, None)
     if not _can_leave(job):
         return Prospect(job, Fate.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
-    pool = state.pool_of(node).books
-    others = [other for other in pool.nodes.values() if other is not node and other.usable]
-    elsewhere = not job.checkpoint_root_id or moves(job) or any(sees_checkpoint(job, other) for other in others)
+    elsewhere = could_run(job, state.pools[job.pool].books)
     return Prospect(job, Fate.GOES_ON if elsewhere else Fate.WAITS, max(now, _leaves_at(job, drain)))
 
 

@@ -24,9 +24,10 @@ def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
     return ""
 
 
-def missing_effects(policy: Policy, jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]) -> str:
-    """The same for several: of the first for which it does nothing, and of how many more; empty if there is none."""
-    found = [why for change in changes if (why := missing_effect(policy, jobs[change.job], change))]
+def missing_effects(policies: Mapping[str, Policy], jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]) -> str:
+    """The same for several, under the policies of their pools: why for the first, and for how many more; or empty."""
+    asked = [(policies.get(jobs[change.job].pool), jobs[change.job], change) for change in changes]
+    found = [why for policy, job, change in asked if policy and (why := missing_effect(policy, job, change))]
     return f"{found[0]}; so for {len(found) - 1} more" if len(found) > 1 else "".join(found)
 
 

@@ -219,6 +219,29 @@ def could_gather(job: Job, books: Books) -> bool:
     return False
 
 
+def could_run(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on the nodes in service if nobody else ran there."""
+    if job.spec.nodes > 1:
+        return could_spread(job, books)
+    if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
+        return False
+    if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
+        return False
+    if not job.checkpoint_root_id:
+        return True
+    return any(reads_checkpoint(job, node, books) for node in books.usable.values())
+
+
+def holds_up(job: Job, books: Books) -> bool:
+    """Whether those behind ``job``, for which there is no room, wait for it.
+
+    It holds up nobody if the only room that it can have is not free, or if none of the nodes in service will ever do.
+    """
+    if job.own_room is not None:
+        return False
+    return not (job.choosy or books.picky or books.drained) or could_run(job, books)
+
+
 # --- in words ---
 
 

@@ -21,7 +21,6 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     ExitFacts,
-    ForeignProcess,
     GpuFacts,
     GpuId,
     HeldBy,
@@ -33,8 +32,12 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
 )
+from ebbtide_core.node_events import ForeignUseChanged as ForeignUseChanged
+from ebbtide_core.node_events import GpuHealthChanged as GpuHealthChanged
+from ebbtide_core.node_events import NodeDisconnected as NodeDisconnected
 from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
+from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
@@ -199,42 +202,6 @@ class NodeRegistered(Event):
     pool: str = DEFAULT_POOL
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
-
-
-@frozen
-class NodeDisconnected(Event):
-    """The stream to a node broke; it may be back in a moment."""
-
-    durable: ClassVar[bool] = False
-    node: NodeId
-
-
-@frozen
-class NodeLost(Event):
-    """A node has been silent for too long; what ran there may still run."""
-
-    node: NodeId
-    silent_s: float
-
-
-@frozen
-class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
-
-    node: NodeId
-    gpu: GpuId
-    healthy: bool
-    reason: str = ""
-    gone: bool = False
-
-
-@frozen
-class ForeignUseChanged(Event):
-    """All processes of no job that are on a GPU now; none: the last has left."""
-
-    node: NodeId
-    gpu: GpuId
-    processes: tuple[ForeignProcess, ...]
 
 
 @frozen

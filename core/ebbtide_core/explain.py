@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ebbtide_core.apart import kept_from
+from ebbtide_core.books import Node
 from ebbtide_core.eligible import why_not_here
 from ebbtide_core.foreign import in_the_way
 from ebbtide_core.job import Job
@@ -89,10 +90,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
     use, spec = node.promised, job.spec
     obstacles = [
         ("not connected", not node.reachable),
-        (
-            f"being drained{f': {node.drain.reason}' if node.drain.reason else ''}" if node.drain else "",
-            bool(node.drain),
-        ),
+        (drained := _why_drained(node), bool(drained)),
         (unfit := why_not_here(job, node), bool(unfit)),
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
@@ -105,6 +103,13 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         found = [f"kept apart from {others}" if others else "too few GPUs left"]
         found += in_the_way(node) if job.gpus_min else ()
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
+
+
+def _why_drained(node: Node) -> str:
+    """That it is out of service, if it is."""
+    if node.drain is None:
+        return ""
+    return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"
 
 
 def _expected(pool: PoolState, job: Job) -> Leave | None:

@@ -406,7 +406,7 @@ def held_back(job: Job, written: Callable[[float], str]) -> str:
     cap, array = ticket.group.cap, ticket.group.array
     if array and not cap.fits(ticket.cost):
         if cap.max_jobs is not None and cap.jobs >= cap.max_jobs:
-            return f"{cap.jobs} job{'s' if cap.jobs > 1 else ''} of array {array} run: its limit"
+            return f"{cap.jobs} job{'s' * (cap.jobs > 1)} of array {array} run{'s' * (cap.jobs == 1)}: its limit"
         assert cap.max_parts is not None
         return f"array {array} has {gpus(cap.parts)} of {gpus(cap.max_parts)} GPUs: its limit"
     person = ticket.group.person

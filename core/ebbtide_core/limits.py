@@ -45,6 +45,17 @@ MAX_NODES: Final = 4096
 MAX_WORK_S: Final = 1e12
 DEFAULT_GRACE_S: Final = 180.0
 
+MIN_IDLE_S: Final = 1.0
+CHANNEL_FRAME_BYTES: Final = 64 * KIB
+"""Of one frame of a channel."""
+CHANNEL_WINDOW_BYTES: Final = 256 * KIB
+"""Of a channel that are on their way in one direction, sent and not acknowledged."""
+MAX_CHANNELS_PER_JOB: Final = 32
+MAX_CHANNELS_PER_NODE: Final = 128
+"""At once; with the window this bounds what a node's channels have on their way to 32 MiB in each direction."""
+MAX_TREE_PATHS: Final = 256
+"""Files and directories that one copy names."""
+
 MAX_GPUS_PER_NODE: Final = 1024
 MAX_NEEDS: Final = 64
 """Labels, taints, names or paths that one job may ask for, and labels or taints that a node may have."""

@@ -37,6 +37,21 @@ class JobClass(Enum):
     BEST_EFFORT = "be"
 
 
+class JobKind(Enum):
+    """What a job is for its user. Nobody waits for a batch job; the others are used while they run."""
+
+    BATCH = "batch"
+    COMMAND = "command"
+    SHELL = "shell"
+    NOTEBOOK = "notebook"
+    TENSORBOARD = "tensorboard"
+
+    @property
+    def is_session(self) -> bool:
+        """Whether somebody works in it: what they have in memory is in no checkpoint."""
+        return self in (JobKind.SHELL, JobKind.NOTEBOOK, JobKind.TENSORBOARD)
+
+
 class SuspendMode(Enum):
     """How a job gives up its GPUs."""
 

@@ -1,8 +1,49 @@
-"""Nodes that are taken out of service, for all jobs or for one. `ebbtide_core.events` has these, too."""
+"""What happens to nodes, and that they are taken out of service, for all jobs or for one.
+
+`ebbtide_core.events` has these, too.
+"""
+
+from typing import ClassVar
 
 from ebbtide_core.event import Event
 from ebbtide_core.frozen import frozen
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model import ForeignProcess, GpuId, JobId, NodeId
+
+
+@frozen
+class NodeDisconnected(Event):
+    """The stream to a node broke; it may be back in a moment."""
+
+    durable: ClassVar[bool] = False
+    node: NodeId
+
+
+@frozen
+class NodeLost(Event):
+    """A node has been silent for too long; what ran there may still run."""
+
+    node: NodeId
+    silent_s: float
+
+
+@frozen
+class GpuHealthChanged(Event):
+    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
+
+    node: NodeId
+    gpu: GpuId
+    healthy: bool
+    reason: str = ""
+    gone: bool = False
+
+
+@frozen
+class ForeignUseChanged(Event):
+    """All processes of no job that are on a GPU now; none: the last has left."""
+
+    node: NodeId
+    gpu: GpuId
+    processes: tuple[ForeignProcess, ...]
 
 
 @frozen(kw_only=True)

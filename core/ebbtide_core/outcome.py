@@ -8,7 +8,7 @@ import signal as signals  # noqa: TID251 (names and numbers only)
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
+from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, JobKind, StopCause
 from ebbtide_core.spec import JobSpec
 
 SUSPENDED_EXITS = frozenset({75, 85, 99, 143})
@@ -45,6 +45,8 @@ _COMPLETED = Outcome(Ending.COMPLETED, "completed")
 def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str = "") -> Outcome:
     """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
     gone = _given_up(cause, why) if cause is not None else None
+    if spec.kind.is_session:
+        return gone or _read_session(exit, spec)
     if exit.lost:
         return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
     if failure := exit.swap_failure or exit.mps_failure:
@@ -58,6 +60,19 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     if exit.exit_code == 0 and exit.signal == 0 and not exit.delivered:
         return Outcome(Ending.COMPLETED, "completed before the stop signal reached it")
     return gone or _read_suspension(exit, spec)
+
+
+def _read_session(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    """Nobody is at a session that begins anew, so it never does; and what a shell is left with is its user's."""
+    what = spec.kind.value
+    if exit.lost:
+        return Outcome(Ending.EXPELLED, f"the {what} is lost: its exit status was not recorded", clean=False)
+    if exit.stop_requested:
+        return Outcome(Ending.EXPELLED, f"the {what} was stopped ({describe_exit(exit)})", clean=False)
+    ended_by_user = spec.kind is JobKind.SHELL and not exit.signal
+    if ended_by_user or not (exit.exit_code or exit.signal):
+        return _COMPLETED
+    return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
 
 
 def _given_up(cause: StopCause, why: str) -> Outcome | None:

@@ -231,6 +231,14 @@ class Trial:
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
 
+    def idle_beside(self, job: Job, allocation: Allocation) -> int:
+        """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
+        domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        if domain is None:
+            return sum(self.nodes[id].idle(self.use(id)) for id in allocation.node_ids)
+        nodes = [self.nodes[id] for id in allocation.node_ids]
+        return sum(node.idle(self.use(node.id).without(domain.barred.get(node.id, ()))) for node in nodes)
+
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
         idle = self._room.idle

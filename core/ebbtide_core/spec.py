@@ -10,7 +10,7 @@ from ebbtide_core import limits
 from ebbtide_core.asha import Asha
 from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
-from ebbtide_core.model import WHOLE, ExitZero, JobClass, LaunchMode, SignalTarget, SuspendMode, gpus
+from ebbtide_core.model import WHOLE, ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus
 from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
 from ebbtide_core.spec_error import SpecError as SpecError
 
@@ -42,6 +42,7 @@ class JobSpec:
     It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
+    ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
     """
 
     command: tuple[str, ...]
@@ -82,6 +83,8 @@ class JobSpec:
     after: tuple[Dependency, ...] = ()
     begin_at: float = 0.0
     asha: Asha | None = None
+    kind: JobKind = JobKind.BATCH
+    idle_limit_s: float | None = None
 
     @property
     def elastic(self) -> bool:
@@ -137,6 +140,7 @@ def validate(spec: JobSpec) -> None:
         )
     if spec.needs is not NO_NEEDS:
         check_needs(spec.needs, spec.gpus_max)
+    _check_kind(spec)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 
@@ -155,6 +159,20 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_kind(spec: JobSpec) -> None:
+    """A session is one process on one node, and what somebody types into it is in no checkpoint."""
+    if spec.idle_limit_s is not None:
+        _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
+    if spec.kind is JobKind.BATCH:
+        return
+    if not spec.kind.is_session:
+        return
+    if spec.suspend is not SuspendMode.NONE:
+        raise SpecError("--suspend", f"a {spec.kind.value} cannot step aside: it has to be none")
+    if spec.most_nodes > 1 or spec.launch is LaunchMode.DDP:
+        raise SpecError("--nodes", f"a {spec.kind.value} is one process on one node")
 
 
 def check_standing(priority: int, weight: float) -> None:

@@ -158,6 +158,8 @@ class ClusterState:
         if ticket.bound != job.gpus_max:
             self.leave_queue(job)  # the queue groups by what is needed
             job.gpus_max, job.range_changed = ticket.bound, True
+            if job.claiming and job.planned is not None and job.planned.share > ticket.bound:
+                self.unplan(job)
         self._refresh_all(others, now)
 
     def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:

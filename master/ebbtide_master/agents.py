@@ -15,8 +15,9 @@ from ebbtide_core.events import Event
 from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.moving import source_of_launch
 from ebbtide_core.spec import SpecError
-from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
+from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, channel_pb2
 
+from ebbtide_master.channels import Channels
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
@@ -25,6 +26,7 @@ from ebbtide_master.convert import (
     registration_from_hello,
 )
 from ebbtide_master.loop import MasterLoop
+from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
 
@@ -51,7 +53,7 @@ class Session:
         self.hello = hello
         self.registered = False
         self.registration: e.NodeRegistered | None = None
-        self.outbox: asyncio.Queue[agent_pb2.MasterMessage | None] = asyncio.Queue()
+        self.outbox = Outbox()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
@@ -60,6 +62,10 @@ class Session:
     def send(self, message: agent_pb2.MasterMessage) -> None:
         """Send ``message`` in its turn."""
         self.outbox.put_nowait(message)
+
+    def send_frame(self, frame: channel_pb2.ChannelInput) -> None:
+        """Send a channel's frame when there is nothing more urgent."""
+        self.outbox.put_frame(frame)
 
     def close(self) -> None:
         """End the stream, and let nobody wait for an answer on it."""
@@ -78,6 +84,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._requests = itertools.count(1)
         self._relay = Relay()
+        self.channels = Channels()
         self.loop: MasterLoop
 
     def perform(self, order: c.Command) -> None:
@@ -97,6 +104,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         """What the node said of itself when it attached; None if it is not connected."""
         session = self._sessions.get(node)
         return session.hello if session is not None else None
+
+    def session(self, node: NodeId) -> Session | None:
+        """The node's stream, once it has registered."""
+        session = self._sessions.get(node)
+        return session if session is not None and session.registered else None
 
     def connected(self, node: NodeId) -> bool:
         """Whether the node's stream is open."""
@@ -192,6 +204,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         if old := self._sessions.pop(node, None):
             old.close()
             self._relay.closed(old)
+            self.channels.closed(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
         session = self._sessions[node] = Session(hello)
@@ -201,6 +214,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def _closed(self, node: NodeId, session: Session) -> None:
         session.close()
         self._relay.closed(session)
+        self.channels.closed(session)
         if self._sessions.get(node) is not session:  # replaced by a newer one
             return
         del self._sessions[node]
@@ -247,6 +261,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 await self._pass_on(session, message.read_checkpoint)
             case "checkpoint_data":
                 self._relay.answer(session, message.checkpoint_data)
+            case "channel":
+                self.channels.take(session, message.channel)
             case other:
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 

@@ -14,7 +14,6 @@ from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId
-from ebbtide_core.spec import SpecError
 from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2
 
@@ -31,8 +30,10 @@ from ebbtide_master.arrays import (
     submitted,
     wishes,
 )
+from ebbtide_master.bounds import check_submission, check_user
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.connecting import Connecting
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.loop import MasterLoop, RefusedError
@@ -43,10 +44,9 @@ from ebbtide_master.views import event_message, job_message, node_message, pool_
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
-MAX_USER_LENGTH: Final = 64
 
 
-class Clients(Explaining, Requeues, Limits, Maintenance):
+class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -70,11 +70,7 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
-        if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
-            raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
-        _check_user(request.user)
-        if not self._store.has_room():
-            raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
+        check_submission(request, self._store)
         jobs, chosen = members(request, spec), list[JobId]()
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -116,7 +112,7 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
         """Give a job another priority, weight or pool. One that has them already is what was wished for."""
-        _check_user(request.user)
+        check_user(request.user)
         if request.HasField("max_concurrent") or request.HasField("max_slots"):
             return await self.change_limits(request)
         changes: list[e.JobChanged] = []
@@ -136,7 +132,7 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
 
         def shown(cluster: Cluster) -> client_pb2.Job:
             message = self._show(cluster, request.job_id)
-            message.effect = missing_effects(cluster.policy, cluster.state.jobs, changes)
+            message.effect = missing_effects(cluster.policies, cluster.state.jobs, changes)
             return message
 
         return await self._loop.tell(facts, shown)
@@ -317,11 +313,6 @@ class Clients(Explaining, Requeues, Limits, Maintenance):
 def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
     """What stays the same about a cluster while its master runs."""
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
-
-
-def _check_user(user: str) -> None:
-    if len(user) > MAX_USER_LENGTH or not user.isprintable():
-        raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
 
 
 def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId | None:

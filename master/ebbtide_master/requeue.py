@@ -13,8 +13,10 @@ from ebbtide_core.model import JobId, JobState
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.arrays import Member, named, shown, submitted, wishes
+from ebbtide_master.bounds import check_submission
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.store import Store
 
 
 class Requeues:
@@ -22,12 +24,14 @@ class Requeues:
 
     _loop: MasterLoop
     _clock: Clock
+    _store: Store
 
     async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
         """Have what runs step aside; submit again what is over. Of an array, the latter only if nothing of it is left.
 
         ``failed`` wants the tasks that failed once more, whatever the others do.
         """
+        check_submission(request, self._store)
         chosen: list[JobId] = []
 
         def facts(cluster: Cluster) -> Iterator[Event]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from ebbtide_core import limits
 from ebbtide_core.asha import Asha, Mode
 from ebbtide_core.dependency import AfterKind, Dependency
-from ebbtide_core.model import ExitZero, JobClass, JobId, LaunchMode, SignalTarget, SuspendMode, gpus, parts
+from ebbtide_core.model import ExitZero, JobClass, JobId, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus, parts
 from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
@@ -54,6 +54,15 @@ _AFTER_MESSAGES = {
     AfterKind.OK: job_pb2.AFTER_KIND_OK,
     AfterKind.NOT_OK: job_pb2.AFTER_KIND_NOT_OK,
 }
+_KINDS = {
+    job_pb2.JOB_KIND_UNSPECIFIED: JobKind.BATCH,
+    job_pb2.JOB_KIND_BATCH: JobKind.BATCH,
+    job_pb2.JOB_KIND_COMMAND: JobKind.COMMAND,
+    job_pb2.JOB_KIND_SHELL: JobKind.SHELL,
+    job_pb2.JOB_KIND_NOTEBOOK: JobKind.NOTEBOOK,
+    job_pb2.JOB_KIND_TENSORBOARD: JobKind.TENSORBOARD,
+}
+_KIND_MESSAGES = {kind: message for message, kind in reversed(_KINDS.items())}  # of a batch job nothing is said
 _CLASS_MESSAGES = {
     JobClass.BEST_EFFORT: job_pb2.JOB_CLASS_BEST_EFFORT,
     JobClass.TRIAL_AND_ERROR: job_pb2.JOB_CLASS_TRIAL_AND_ERROR,
@@ -134,6 +143,8 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         after=tuple(Dependency(JobId(one.job_id), _known("--after", _AFTER, one.kind)) for one in message.after),
         begin_at=message.begin_at,
         asha=_asha(message.asha) if message.HasField("asha") else None,
+        kind=_known("kind", _KINDS, message.kind),
+        idle_limit_s=message.idle_limit_s if message.HasField("idle_limit_s") else None,
     )
 
 
@@ -176,6 +187,8 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         after=[job_pb2.Dependency(job_id=one.job, kind=_AFTER_MESSAGES[one.kind]) for one in spec.after],
         begin_at=spec.begin_at,
         asha=None if spec.asha is None else _asha_message(spec.asha),
+        kind=_KIND_MESSAGES[spec.kind],
+        idle_limit_s=spec.idle_limit_s,
     )
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import RefusalKind
-from ebbtide_core.effect import missing_effect
+from ebbtide_core.effect import missing_effect, missing_effects
 from ebbtide_core.events import GpuHealthChanged, JobChanged, JobSubmitted
 from ebbtide_core.limits import RECOVERY_GRACE_S
 from ebbtide_core.model import (
@@ -22,7 +22,7 @@ from ebbtide_core.model import (
     RefusalCause,
     SuspendMode,
 )
-from ebbtide_core.policies.registry import POLICIES
+from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.spec import JobSpec
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, launched, registration, stopped
@@ -456,6 +456,15 @@ def test_zero_slot_jobs_are_first_in_first_out_under_fair_share_and_by_priority_
             lab.start(runs)
             order.append(jobs.index(runs))
         assert order == expected, policy
+
+
+def test_whether_a_change_does_something_is_up_to_the_policy_of_the_pool() -> None:
+    lab = Lab("fifo", gpus=1)
+    jobs = [lab.submit(1), lab.submit(1)]
+    changes = [JobChanged(job.id, 5, 1.0, 42, 1.0) for job in jobs]
+    said = missing_effects({"default": create_policy("fifo", {})}, lab.cluster.state.jobs, changes)
+    assert said == "job 1: its priority will have no effect: policy fifo does not go by priority; so for 1 more"
+    assert missing_effects({"default": create_policy("priority", {})}, lab.cluster.state.jobs, changes) == ""
 
 
 def test_a_weight_that_is_changed_moves_the_shares_of_those_who_run() -> None:

@@ -115,7 +115,7 @@ def test_a_resumed_task_stands_in_line_again_before_those_submitted_later():
     lab.end(tasks[0])
     lab.start(tasks[1])
     lab.tell(e.ResumeRequested(tasks[0].id))
-    assert why(tasks[0]) == "1 job of array 100 run: its limit"
+    assert why(tasks[0]) == "1 job of array 100 runs: its limit"
     lab.end(tasks[1], DONE)
     assert placed(tasks) == [0]
 
@@ -210,8 +210,9 @@ def test_jobs_without_gpus_do_not_wait_for_the_quota():
     assert lab.submit(0).planned is not None
 
 
-def test_elastic_jobs_do_not_grow_past_the_quota_and_shrink_for_the_users_next_job():
-    lab = lab_with(gpus=4, policy="malleable-equipartition")
+@pytest.mark.parametrize("policy", ["malleable-equipartition", "fitgpp", "fifo", "priority", "fair-share", "hybrid"])
+def test_elastic_jobs_do_not_grow_past_the_quota_and_shrink_for_the_users_next_job(policy):
+    lab = lab_with(gpus=4, policy=policy)
     elastic = lab.submit(1, 8)
     assert elastic.gpus_max == 4 * WHOLE
     lab.settle()
@@ -222,6 +223,17 @@ def test_elastic_jobs_do_not_grow_past_the_quota_and_shrink_for_the_users_next_j
     assert (elastic.planned.share, other.planned.share) == (2 * WHOLE, 2 * WHOLE)
     lab.end(other, DONE)
     assert elastic.gpus_max == 4 * WHOLE
+
+
+def test_room_that_is_kept_for_an_elastic_job_is_given_up_if_it_may_not_have_so_much_any_more():
+    lab = lab_with(gpus=4)
+    elastic = lab.running(1, 4)
+    lab.tell(e.DrillRequested(elastic.id))
+    assert (elastic.claiming, elastic.planned.share) == (True, 4 * WHOLE)
+    lab.cluster.handle(e.JobSubmitted(JobId("2"), JobSpec(command=("x",), workdir="/"), "ann"), lab.now)
+    assert (elastic.claiming, elastic.gpus_max) == (False, 3 * WHOLE)
+    lab.settle()
+    assert elastic.attempts[-1].allocation.share == 3 * WHOLE
 
 
 def test_a_job_with_fractions_gets_a_size_that_it_may_have():

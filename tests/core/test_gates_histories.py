@@ -125,8 +125,9 @@ class Gates(RuleBasedStateMachine):
         names = data.draw(st.lists(st.sampled_from(sorted(known)), max_size=2)) if known else []
         kinds = st.sampled_from(AfterKind)
         after = tuple(Dependency(JobId(name), data.draw(kinds)) for name in names)
+        most = gpus + data.draw(st.integers(0, 3)) if gpus else 0
         begin_at = data.draw(st.sampled_from([0.0, 0.0, self.lab.now + 3.5]))
-        return JobSpec(command=("x",), workdir="/", gpus_min=gpus * WHOLE, gpus_max=gpus * WHOLE, after=after,
+        return JobSpec(command=("x",), workdir="/", gpus_min=gpus * WHOLE, gpus_max=most * WHOLE, after=after,
                        begin_at=begin_at)  # fmt: skip
 
     @rule(data=st.data(), user=USERS, gpus=st.integers(0, 2), hold=st.booleans())
@@ -203,6 +204,22 @@ class Gates(RuleBasedStateMachine):
                 assert all(self.model.verdict(dependency) is not False for dependency in job.spec.after)
 
     @invariant()
+    def elastic_jobs_may_have_what_is_left_over_and_no_more(self):
+        seated = [job for job in self.model.jobs.values() if job.id in self.model.seated]
+        caps = {cap: parts for job in seated for cap, _, parts in self.model.caps(job)}
+        for cap, parts in caps.items():
+            inside = [job for job in seated if cap in [one for one, _, _ in self.model.caps(job)]]
+            assert sum(job.gpus_max for job in inside) <= max(parts, sum(job.gpus_min for job in inside))
+        for job in seated:
+            others = [other for other in seated if other is not job and other.gpus_max > other.gpus_min]
+            if not others and job.gpus_max < job.ticket.asked:
+                assert any(self.use(cap, job) >= parts for cap, _, parts in self.model.caps(job))
+
+    def use(self, cap, grown):
+        """What those under ``cap`` may have, ``grown`` with its greatest size and the others with their smallest."""
+        return self.model.use(cap)[1] - grown.gpus_min + grown.gpus_max
+
+    @invariant()
     def the_counts_are_right(self):
         gates = self.lab.cluster.state.gates
         for array in gates.arrays.values():
@@ -216,4 +233,4 @@ class Gates(RuleBasedStateMachine):
 
 
 TestGates = Gates.TestCase
-TestGates.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
+TestGates.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)

@@ -7,7 +7,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.linking import Topology, _largest_clique, topology_of
-from ebbtide_core.model import WHOLE, GpuFacts, GpuId, GpuLink, JobId, JobState, LinkKind, NodeId
+from ebbtide_core.model import WHOLE, ForeignProcess, GpuFacts, GpuId, GpuLink, JobId, JobState, LinkKind, NodeId
 from ebbtide_core.spec import JobSpec
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, registration
@@ -187,8 +187,8 @@ def test_jobs_on_several_nodes_get_no_slices_either() -> None:
 
 def test_a_job_on_a_slice_does_not_grow_by_other_gpus() -> None:
     lab = lab_of(linked(3, parents=["p", "", ""]))
-    lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a1"), (e.ForeignProcess(1, "x", "y"),)))
-    lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a2"), (e.ForeignProcess(1, "x", "y"),)))
+    lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a1"), (ForeignProcess(1, "x", "y"),)))
+    lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a2"), (ForeignProcess(1, "x", "y"),)))
     growing = lab.running(1, 3)
     assert gpus_of(growing) == {"a0"}
     lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a1"), ()))

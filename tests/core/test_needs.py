@@ -278,6 +278,21 @@ def test_needs_come_back_from_the_journal_as_they_were():
     assert hash(decode_event("JobSubmitted", encode(event)).spec.needs) == hash(needs)
 
 
+@pytest.mark.parametrize("policy", ["fifo", "fitgpp", "lrtp", "priority", "hybrid", "pri", "fair-share", "reservation"])
+def test_who_waits_for_a_node_that_is_not_in_service_holds_up_nobody(policy):
+    made = lab(policy, node("a", *[A100] * 4), node("b", *[H100] * 6))
+    made.tell(e.NodeDrained(node=NodeId("b")))
+    picky = made.submit(1, te=True, needs=Needs(gpu_types=("h100",)), priority=1, time_limit_s=100.0)
+    large = made.submit(6, te=True, priority=1, time_limit_s=100.0)
+    other = made.submit(1, time_limit_s=100.0)
+    assert (len(picky.attempts), len(large.attempts), where(other)) == (0, 0, ("a",))
+    made.start(other)
+    made.tell(e.NodeResumed(NodeId("b")))
+    made.tell(e.SchedulingDue())
+    assert where(picky) == ("b",)
+    assert not large.attempts
+
+
 # --- drain ---
 
 

@@ -9,9 +9,10 @@ from ebbtide_core.codec import decode_event, encode
 from ebbtide_core.model import ExitFacts, HeldBy, JobId, JobState, Progress, SuspendMode
 from ebbtide_core.narrate import narrate
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.settings import PoolSettings, Settings
 from ebbtide_core.spec import JobSpec, SpecError, validate
 
-from tests.core.lab import DONE, Lab, launched, stopped
+from tests.core.lab import DONE, Lab, launched, registration, stopped
 
 ASHA = Asha(min_steps=100, max_steps=1600, eta=4)
 
@@ -19,11 +20,17 @@ ASHA = Asha(min_steps=100, max_steps=1600, eta=4)
 class Sweep(Lab):
     """An array of tasks whose loss is given; they do what they are asked to, and complete at 1600 steps."""
 
-    def __init__(self, losses, policy="fifo", gpus=2, asha=ASHA, at_once=0, **options):
+    def __init__(self, losses, policy="fifo", gpus=2, asha=ASHA, at_once=0, pool="", **options):
         super().__init__(policy, gpus=gpus, **options)
+        if pool:
+            self.cluster = Cluster(
+                create_policy(policy, {}), settings=Settings(pools={"default": PoolSettings(), pool: PoolSettings()})
+            )
+            for name, where in (("a", pool), ("b", "default")):
+                self.tell(registration(name, gpus, pool=where))
         self.losses = losses
         self.tasks = []
-        spec = JobSpec(command=("x",), workdir="/", asha=asha)
+        spec = JobSpec(command=("x",), workdir="/", asha=asha, pool=pool)
         for index in range(len(losses)):
             id = JobId(f"1.{index}")
             task = Task(JobId("1"), index, len(losses), max_concurrent=at_once)
@@ -117,6 +124,15 @@ def test_who_is_paused_does_not_count_as_one_of_the_tasks_at_a_time() -> None:
         pass
     assert {job.state for job in lab.tasks} == {JobState.COMPLETED}
     assert lab.steps[2] == 1600
+
+
+def test_tasks_of_one_of_several_pools_are_compared_in_the_same_way() -> None:
+    lab = Sweep([2.0, 1.0, 3.0, 4.0], pool="small")
+    while lab.turn():
+        pass
+    assert {job.state for job in lab.tasks} == {JobState.COMPLETED}
+    assert lab.steps == [100, 1600, 100, 100]
+    assert {attempt.allocation.node_ids for job in lab.tasks for attempt in job.attempts} == {("a",)}
 
 
 def test_who_can_never_be_among_the_best_has_ended_early() -> None:

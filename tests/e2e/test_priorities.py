@@ -68,7 +68,13 @@ class Workshop:
 
     def reaches(self, what: str, **gpus: int) -> None:
         """Wait until the experiments have so many GPUs, and all others none."""
-        wait_for(what, lambda: self.at_work() == gpus, 60)
+        try:
+            wait_for(what, lambda: self.at_work() == gpus, 60)
+        except pytest.fail.Exception as failure:
+            jobs = [
+                (job["id"], job["state"], job["reason"], job["progress"]["step"]) for job in self.cluster.facts("ls")
+            ]
+            pytest.fail(f"{failure}; there are {jobs}")
 
 
 @pytest.fixture

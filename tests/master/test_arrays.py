@@ -79,7 +79,7 @@ async def test_so_many_tasks_at_a_time_run_and_the_others_say_why_not(tmp_path):
     async with cluster(tmp_path) as (master, agent):
         await submit(master, 3, max_concurrent=1)
         await start(agent)
-        assert (await master.show("1.1")).reason == "1 job of array 1 run: its limit"
+        assert (await master.show("1.1")).reason == "1 job of array 1 runs: its limit"
         change = client_pb2.ChangeRequest(job_id="1", max_concurrent=2, user="ann")
         reply = await master.ask.Change(change)
         assert (reply.tasks.max_concurrent, reply.reason) == (2, "1 running, 1 starting, 1 pending")
@@ -217,6 +217,13 @@ async def test_a_job_that_runs_goes_back_to_the_queue_and_one_that_is_over_is_su
             0
         ] == "FAILED_PRECONDITION"
         assert (await refusal(master.ask.Requeue(client_pb2.RequeueRequest(job_id="77"))))[0] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(("field", "value"), [("operation_id", "x" * 65), ("user", "a\nb")])
+async def test_a_requeue_is_bounded_as_a_submit_is(tmp_path, field, value):
+    async with a_master(tmp_path) as master:
+        code, words = await refusal(master.ask.Requeue(client_pb2.RequeueRequest(job_id="1", **{field: value})))
+        assert (code, words.partition(":")[0]) == ("INVALID_ARGUMENT", field)
 
 
 async def test_quotas_hold_back_and_refuse(tmp_path):

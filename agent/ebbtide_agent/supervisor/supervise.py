@@ -19,6 +19,7 @@ from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import cgroup, fake_gpus, linux, lock, processes, standby
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.conclusion import conclude
+from ebbtide_agent.supervisor.guests import Door
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
@@ -77,7 +78,7 @@ def _supervise(
             sockets = _claim(place, content, status.supervisor)
         if sockets is None:
             return  # it has, or had, a supervisor already; the agent finds what it left
-        listener, job_socket = sockets
+        listener, job_socket, guest_listener = sockets
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
@@ -85,7 +86,8 @@ def _supervise(
             ranks = _start(intent, place, prepared, held, fence, group, standbys)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
-            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, group)
+            door = Door(guest_listener, prepared.environments[0], intent.workdir, held, group)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, door)
             watch.run(channel, received)
             conclude(intent, watch, reports, status, place.output)
             _record(place, status)
@@ -117,22 +119,25 @@ def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, by
 
 def _claim(
     place: AttemptDir, content: dict[str, Any], supervisor: Identity
-) -> tuple[socket.socket, socket.socket] | None:
-    """Create the attempt's directory with all that a supervisor has in it: its sockets for the agent and the job."""
+) -> tuple[socket.socket, socket.socket, socket.socket] | None:
+    """Create the attempt's directory with all that a supervisor has in it: sockets for the agent, the job, guests."""
     try:
         place.path.mkdir(mode=0o700)
     except FileExistsError:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     job_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    guests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     directory = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     # Through the descriptor, because a socket's path must not have more than 107 bytes.
     listener.bind(f"/proc/self/fd/{directory}/{place.control_socket.name}")
     job_socket.bind(f"/proc/self/fd/{directory}/{place.job_socket.name}")
+    guests.bind(f"/proc/self/fd/{directory}/{place.guest_socket.name}")
     os.close(directory)
     listener.listen()
+    guests.listen()
     place.record_intent(content)
-    return (listener, job_socket) if place.claim(supervisor.to_json()) else None
+    return (listener, job_socket, guests) if place.claim(supervisor.to_json()) else None
 
 
 @contextmanager

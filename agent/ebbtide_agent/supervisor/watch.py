@@ -16,13 +16,13 @@ from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
-from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
+from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
-from ebbtide_agent.supervisor.processes import Reaction, Targets
+from ebbtide_agent.supervisor.processes import Reaction, Targets, descendants
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
@@ -47,7 +47,7 @@ class Watch:
         reports: Reports,
         status: Status,
         listener: socket.socket,
-        group: Group | None,
+        door: Door,
     ) -> None:
         self._intent = intent
         self.signum = signum
@@ -55,7 +55,7 @@ class Watch:
         self._leader = ranks[0]
         self._reports = reports
         self._status = status
-        self._group = group
+        self._group = door.group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
@@ -64,6 +64,7 @@ class Watch:
         self._told_at = -math.inf
         self._untold = False  # progress that waits for its turn
         self.control = Control(self._selector, listener, self._obey)
+        self._guests = Guests(self._selector, door)
         self.ending = Ending({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
@@ -87,6 +88,7 @@ class Watch:
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
             self._tell_progress()
+        self._guests.close()
 
     def _reap(self) -> bool:
         """Bury whatever has ended, orphans of the job included; False if no process is left."""
@@ -103,6 +105,8 @@ class Watch:
                 self._note_end(rank, returncode)
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
+            else:
+                self._guests.reaped(pid, returncode)
 
     def _others_live(self) -> bool:
         """Whether there are processes in the attempt's control group that are nobody's children here."""
@@ -139,6 +143,7 @@ class Watch:
     def _act(self) -> None:
         if (moved := self._swapping.end_if_late()) is not None:
             self._note_move(moved)
+        self._guests.kill_late()
         handlers_live = self._handlers_live()
         now = time.monotonic()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -158,14 +163,14 @@ class Watch:
     def _deliver(self) -> None:
         """Signal the processes that are to know, and continue those that are stopped: they would never see it."""
         leader_reached = False
-        self._reactions = processes.reactions(processes.descendants(self._me), self.signum)
+        self._reactions = processes.reactions(descendants(self._me), self.signum)
         for is_leaders, targets in self._targets():
             dying = [pid for pid in targets.pids if pid not in targets.handlers]
             self.cut_short |= evidence.being_written(self._intent.checkpoint_dir, dying)
             reached = processes.signal_below(self._me, targets.pids, self.signum)
             leader_reached |= is_leaders and bool(reached)
             self._handlers += [process for process in reached if process.pid in targets.handlers]
-        processes.signal_below(self._me, processes.descendants(self._me), signal.SIGCONT)
+        processes.signal_below(self._me, descendants(self._me), signal.SIGCONT)
         self.ending.signalled()
         if self.ending.failed_rank is None:
             self.exit.delivered = leader_reached
@@ -178,14 +183,19 @@ class Watch:
             case SignalTarget.LEADER:
                 return [(is_leaders, self._among([pid])) for is_leaders, pid in launched]
             case SignalTarget.ALL:
-                return [(True, self._among(processes.descendants(self._me)))]
+                launched_here = self._children()
+                return [(True, self._among([*launched_here, *(p for c in launched_here for p in descendants(c))]))]
         by_rank = [(is_leaders, self._topmost([pid])) for is_leaders, pid in launched]
         if not any(targets.handlers for _, targets in by_rank):
             # What matters may have got away from under the launched process, which only waits for it.
-            everywhere = self._topmost(procfs.children(self._me))
+            everywhere = self._topmost(self._children())
             if everywhere.handlers:
                 return [(True, everywhere)]
         return by_rank
+
+    def _children(self) -> list[int]:
+        """Of this process, without guests: they hear of the end by its coming."""
+        return [pid for pid in procfs.children(self._me) if pid not in self._guests.pids]
 
     def _among(self, pids: Sequence[int]) -> Targets:
         """Exactly these processes."""
@@ -202,7 +212,7 @@ class Watch:
         if self.ending.stop_requested_at is None:
             return
         self.exit.killed = bool(self.ending.running or handlers_live)
-        writing = evidence.being_written(self._intent.checkpoint_dir, processes.descendants(self._me))
+        writing = evidence.being_written(self._intent.checkpoint_dir, descendants(self._me))
         # Helpers of one who left by itself may have had files open all the time; new ones are saves.
         self.cut_short |= writing if self.exit.killed else writing - self.contents_at_stop.paths()
 
@@ -286,7 +296,7 @@ class Watch:
     def _timeout_s(self) -> float | None:
         if self._sweeping:
             return _SWEEP_S
-        moments = [self.ending.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
+        moments = [self.ending.kill_at, self._guests.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())

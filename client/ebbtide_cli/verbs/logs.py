@@ -26,7 +26,7 @@ def command(job_id: str, follow: bool, attempt: int | None, node: str, master: s
     request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node)
     current = 0
     with detaching([job_id]):
-        for number, data in _output(master, request):
+        for number, data in output(master, request):
             if current not in (0, number):
                 sys.stdout.buffer.flush()
                 print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
@@ -35,7 +35,7 @@ def command(job_id: str, follow: bool, attempt: int | None, node: str, master: s
             sys.stdout.buffer.flush()
 
 
-def _output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
+def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
     printed: Counter[int] = Counter()
 

@@ -7,7 +7,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.arrays import counts_words, indices_words
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import CLASSES, job_facts, state_of
+from ebbtide_cli.facts import CLASSES, KINDS, job_facts, state_of
 from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -60,7 +60,7 @@ def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
         gpus_words(job),
         (progress_words(job), done(job)),
         *((job.pool,) if pools else ()),
-        CLASSES[job.spec.job_class],
+        CLASSES[job.spec.job_class] if KINDS[job.spec.kind] == "batch" else KINDS[job.spec.kind],
         times_words(job),
         node_words(job),
         job.reason,

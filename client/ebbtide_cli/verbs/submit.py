@@ -2,8 +2,7 @@
 
 import os
 import sys
-import time
-from typing import Any, Final
+from typing import Any
 
 import click
 from ebbtide_core.model import JobClass, SuspendMode
@@ -11,8 +10,7 @@ from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.completing import files
-from ebbtide_cli.connection import RETRY_S, ask, connected
-from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
@@ -20,14 +18,12 @@ from ebbtide_cli.submitting.array import add_tasks
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
+from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.sweep import add_sweep, params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
-
-RESUBMIT_S: Final = 10.0
-"""How long the same submit is repeated when the master goes away before it answered."""
 
 
 @click.command(
@@ -48,6 +44,7 @@ RESUBMIT_S: Final = 10.0
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
         "ebb submit --array 0-9%2 -- python train.py",
+        "ebb submit --array 0-63%8 --asha min-steps=100,max-steps=6400 -- python train.py",
         "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
@@ -90,7 +87,7 @@ def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool,
 
 def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:
     """Queue it and print its id."""
-    reply = _send(master, request)
+    reply = send(master, request)
     for warning in reply.warnings:
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
@@ -112,22 +109,6 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         untried = "not proved yet that it can" + (f": ebb drill {reply.job_id}, once it runs" if reply.job_id else "")
         complain(f"best-effort: may have to save and step aside for others, and comes back by itself; {untried}")
     return reply.job_id
-
-
-def _send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
-    """Send it, and send it again if the master goes away before it answers: one operation id is one job."""
-    give_up, sent = time.monotonic() + RESUBMIT_S, False
-    while True:
-        try:
-            with connected(master) as stub:
-                sent = True
-                return ask(stub.Submit, request)
-        except Unreachable as error:
-            if not sent:
-                raise
-            if time.monotonic() > give_up:
-                raise Unreachable(f"{error.message}; see 'ebb ls' whether the job was queued") from None
-        time.sleep(RETRY_S)
 
 
 def _wait(master: str | None, job_id: str, as_json: bool) -> int:

@@ -16,6 +16,7 @@ from typing import Final
 
 from ebbtide_core import limits
 from ebbtide_core.books import Node
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
 from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
@@ -52,7 +53,7 @@ def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_a
         if draft.admit(job) or admit_by_shrinking(draft, job, resize_after_s) or defragment(draft, job, resize_after_s):
             return True
         draft.wait(job)
-        if job.own_room is None:
+        if holds_up(job, draft.snapshot.books):
             backfill = Backfill(draft, leaving, job, gives_way)
         return False
 
@@ -318,7 +319,8 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
 
 def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: Use, then: Use) -> NodeAllocation:
     """``piece`` on those GPUs, with the memory that ``job`` gets, that leave most of what is free ``now`` to others."""
-    if not piece.gpus or piece.gpus == node.entire.gpus or (node.topology is not None and len(piece.gpus) > 1):
+    alike = len(node.models) <= 1 and (node.topology is None or len(piece.gpus) == 1)
+    if not piece.gpus or piece.gpus == node.entire.gpus or not alike:
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():

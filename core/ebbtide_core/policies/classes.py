@@ -6,6 +6,7 @@ A policy of this family only says how to make room for a trial-and-error job at 
 
 from collections.abc import Callable
 
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobClass
 from ebbtide_core.policies.defragment import defragment
@@ -39,7 +40,7 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *,
         admitted = admitted or (trial and preempt_for(draft, job))
         if not admitted and not (moves and defragment(draft, job, resize_after_s)):
             draft.wait(job)
-            if job.own_room is not None:
+            if not holds_up(job, draft.snapshot.books):
                 continue
             if trial:
                 return

@@ -147,6 +147,7 @@ class Draft:
             node = books.nodes[own.node_ids[0]]
             users = on_gpu(node, own.gpu_ids[0])
             used = f", used by {users_text(users)}" if users else ""
+            used += ", which is being drained" if node.drain is not None else ""
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if others := kept_from(job, books):
             return f", kept apart from {others}"

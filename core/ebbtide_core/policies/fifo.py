@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
 from ebbtide_core.policies.defragment import defragment
@@ -48,7 +49,7 @@ class Fifo(Policy):
                 or defragment(draft, job, self.resize_after_s)
             ):
                 draft.wait(job)
-                if job.own_room is None:
+                if holds_up(job, snapshot.books):
                     break
         grow(draft, self.resize_after_s)
         return draft.plan()

@@ -22,6 +22,7 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from ebbtide_core.books import Node
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, NodeId
 from ebbtide_core.policies.chance import mix
@@ -156,7 +157,7 @@ class _Pass:
                 continue
             if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
-                if job.gpus_min and job.own_room is None:
+                if job.gpus_min and holds_up(job, self.draft.snapshot.books):
                     return
 
     def _admit(self, job: Job, resize_after_s: float) -> bool:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Final
 
 from ebbtide_core.books import Books
-from ebbtide_core.eligible import could_gather, could_spread, largest
+from ebbtide_core.eligible import could_run, largest
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
 from ebbtide_core.policies.draft import Draft
@@ -67,15 +67,6 @@ class Arrivals(ShapedQueue):
 def by_arrival_only(job: Job) -> QueueKey:
     """In the order in which jobs were submitted, whatever happened since; with the size, which may change."""
     return (job.sequence, job.gpus_min, job.gpus_max)
-
-
-def could_run(job: Job, books: Books) -> bool:
-    """Whether ``job`` would fit on the connected nodes if nobody else ran there."""
-    if job.spec.nodes > 1:
-        return could_spread(job, books)
-    if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
-        return False
-    return not job.checkpoint_root_id or job.checkpoint_root_id in books.roots
 
 
 def reach(job: Job, snapshot: Snapshot) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
 from ebbtide_core.leaving import Leaving
 from ebbtide_core.policies.backfill import ALL, Backfill, shape_in_time, stands_behind
@@ -161,7 +162,7 @@ class _Turns:
             return True
         if self.blocked is None or not job.gpus_min:
             self.draft.wait(job)
-        if job.gpus_min and job.own_room is None:
+        if job.gpus_min and holds_up(job, self.draft.snapshot.books):
             self.blocked = self.urgency(job)
             if self.leaving is not None and self.backfill is None:
                 behind = stands_behind(self.draft.snapshot.queue)

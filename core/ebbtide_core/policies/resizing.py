@@ -78,7 +78,7 @@ def grown(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocat
     trial.take(allocation)
     if found is not None or allocation.share < WHOLE:
         return found
-    size = allocation.share + sum(trial.nodes[id].idle(trial.use(id)) for id in allocation.node_ids) * WHOLE
+    size = allocation.share + trial.idle_beside(job, allocation) * WHOLE
     return trial.grown(job, allocation, size) if max(job.gpus_min, allocation.share + 1) <= size else None
 
 

@@ -9,6 +9,7 @@ lost and none needs an acknowledgement of its own.
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -131,6 +132,7 @@ class AgentMessage(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """always the first"""
@@ -149,6 +151,8 @@ class AgentMessage(_message.Message):
     def checkpoint_data(self) -> Global___CheckpointData:
         """answers ReadCheckpoint"""
 
+    @_builtins.property
+    def channel(self) -> _channel_pb2.ChannelOutput: ...
     def __init__(
         self,
         *,
@@ -158,12 +162,13 @@ class AgentMessage(_message.Message):
         log: Global___LogData | None = ...,
         read_checkpoint: Global___ReadCheckpoint | None = ...,
         checkpoint_data: Global___CheckpointData | None = ...,
+        channel: _channel_pb2.ChannelOutput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "heartbeat", b"heartbeat", "hello", b"hello", "log", b"log", "read_checkpoint", b"read_checkpoint", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "status", "log", "read_checkpoint", "checkpoint_data", "channel"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -182,6 +187,7 @@ class MasterMessage(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -208,6 +214,8 @@ class MasterMessage(_message.Message):
     def checkpoint_data(self) -> Global___CheckpointData:
         """answers ReadCheckpoint"""
 
+    @_builtins.property
+    def channel(self) -> _channel_pb2.ChannelInput: ...
     def __init__(
         self,
         *,
@@ -220,12 +228,13 @@ class MasterMessage(_message.Message):
         resume: Global___Resume | None = ...,
         read_checkpoint: Global___ReadCheckpoint | None = ...,
         checkpoint_data: Global___CheckpointData | None = ...,
+        channel: _channel_pb2.ChannelInput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

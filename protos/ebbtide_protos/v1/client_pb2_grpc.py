@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -148,6 +149,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/WatchNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.Connect = channel.stream_stream(
+                '/ebbtide.v1.ClientService/Connect',
+                request_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
                 _registered_method=True)
 
 
@@ -305,6 +311,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Connect(self, request_iterator, context):
+        """A channel to something on a job's node; see channel.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -422,6 +435,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.WatchNode,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'Connect': grpc.stream_stream_rpc_method_handler(
+                    servicer.Connect,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1045,6 +1063,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/WatchNode',
             ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Connect(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/Connect',
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
+            ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,6 +11,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -75,6 +76,8 @@ class ClientServiceStub:
     """Put it into service again."""
     WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """A node now, and whenever who is there changes; ends when nobody is."""
+    Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
+    """A channel to something on a job's node; see channel.proto."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -116,6 +119,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Put it into service again."""
     WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """A node now, and whenever who is there changes; ends when nobody is."""
+    Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
+    """A channel to something on a job's node; see channel.proto."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -292,5 +297,13 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.NodeReply], _abc.AsyncIterator[_client_pb2.NodeReply]]:
         """A node now, and whenever who is there changes; ends when nobody is."""
+
+    @_abc_1.abstractmethod
+    def Connect(
+        self,
+        request_iterator: _MaybeAsyncIterator[_channel_pb2.ChannelInput],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_channel_pb2.ChannelOutput], _abc.AsyncIterator[_channel_pb2.ChannelOutput]]:
+        """A channel to something on a job's node; see channel.proto."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -108,6 +108,36 @@ EXIT_ZERO_SUSPENDED: ExitZero.ValueType  # 1
 EXIT_ZERO_COMPLETED: ExitZero.ValueType  # 2
 Global___ExitZero: _TypeAlias = ExitZero  # noqa: Y015
 
+class _JobKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_KIND_UNSPECIFIED: _JobKind.ValueType  # 0
+    """batch"""
+    JOB_KIND_BATCH: _JobKind.ValueType  # 1
+    JOB_KIND_COMMAND: _JobKind.ValueType  # 2
+    """somebody follows it: `ebb run`"""
+    JOB_KIND_SHELL: _JobKind.ValueType  # 3
+    """its command runs in a terminal that one can attach to"""
+    JOB_KIND_NOTEBOOK: _JobKind.ValueType  # 4
+    JOB_KIND_TENSORBOARD: _JobKind.ValueType  # 5
+
+class JobKind(_JobKind, metaclass=_JobKindEnumTypeWrapper):
+    """What a job is for its user."""
+
+JOB_KIND_UNSPECIFIED: JobKind.ValueType  # 0
+"""batch"""
+JOB_KIND_BATCH: JobKind.ValueType  # 1
+JOB_KIND_COMMAND: JobKind.ValueType  # 2
+"""somebody follows it: `ebb run`"""
+JOB_KIND_SHELL: JobKind.ValueType  # 3
+"""its command runs in a terminal that one can attach to"""
+JOB_KIND_NOTEBOOK: JobKind.ValueType  # 4
+JOB_KIND_TENSORBOARD: JobKind.ValueType  # 5
+Global___JobKind: _TypeAlias = JobKind  # noqa: Y015
+
 class _SignalTarget:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -315,6 +345,8 @@ class JobSpec(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     BEGIN_AT_FIELD_NUMBER: _builtins.int
     ASHA_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    IDLE_LIMIT_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -363,6 +395,9 @@ class JobSpec(_message.Message):
     """where it goes; empty: where jobs go that name none"""
     begin_at: _builtins.float
     """Unix seconds before which it does not start; 0: at once"""
+    kind: Global___JobKind.ValueType
+    idle_limit_s: _builtins.float
+    """it is ended when nobody has used it for so long; unset: never"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -438,19 +473,25 @@ class JobSpec(_message.Message):
         after: _abc.Iterable[Global___Dependency] | None = ...,
         begin_at: _builtins.float = ...,
         asha: Global___Asha | None = ...,
+        kind: Global___JobKind.ValueType = ...,
+        idle_limit_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "job_class", b"job_class", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
+    _WhichOneofReturnType__idle_limit_s: _TypeAlias = _typing.Literal["idle_limit_s"]  # noqa: Y015
+    _WhichOneofArgType__idle_limit_s: _TypeAlias = _typing.Literal["_idle_limit_s", b"_idle_limit_s"]  # noqa: Y015
     _WhichOneofReturnType__time_limit_s: _TypeAlias = _typing.Literal["time_limit_s"]  # noqa: Y015
     _WhichOneofArgType__time_limit_s: _TypeAlias = _typing.Literal["_time_limit_s", b"_time_limit_s"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grace_s) -> _WhichOneofReturnType__grace_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_limit_s) -> _WhichOneofReturnType__idle_limit_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_s) -> _WhichOneofReturnType__time_limit_s | None: ...
     @_typing.overload

@@ -1,0 +1,127 @@
+"""Writes files of a job as a tar archive to standard output: a process of its own, so that reading holds up nobody.
+
+The request is one JSON object on standard input; the first line of the output says how many bytes of files follow, or
+what is wrong. What cannot be read is left out, and named on standard error. Standard library only.
+"""
+
+import json
+import os
+import stat
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+_COPY_BYTES = 256 * 1024
+
+
+class NotReadable(Exception):
+    """What is asked for is not there, or not the job's to give; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One path that was asked for: where it is, and what stands for it in the archive."""
+
+    path: Path
+    name: str
+
+    def entries(self) -> Iterator[tuple[Path, str]]:
+        """It and all below it, parents first; links are not followed."""
+        yield self.path, self.name
+        if self.path.is_dir() and not self.path.is_symlink():
+            for folder, directories, files in os.walk(self.path, onerror=_complain):
+                below = Path(folder).relative_to(self.path)
+                for name in sorted((*directories, *files)):
+                    yield Path(folder, name), str(PurePosixPath(self.name, below, name))
+
+
+def main() -> int:
+    """Answer the request on standard input; the exit code."""
+    request = json.load(sys.stdin)
+    out = sys.stdout.buffer
+    try:
+        sources = find(request["paths"], request["roots"], request["workdir"])
+        if request["one_file"]:
+            _send_file(sources, out)
+        else:
+            _send_archive(sources, out)
+        out.flush()
+    except (NotReadable, OSError) as error:
+        _say(out, {"error": _words(error)})
+        return 1
+    return 0
+
+
+def find(paths: Sequence[str], roots: Mapping[str, str], workdir: str) -> list[Source]:
+    """What the paths name: relative ones below ``workdir``, ``{name}`` one of ``roots``. Raises NotReadable."""
+    allowed = [os.path.realpath(root) for root in (workdir, *roots.values())]
+    return [Source(_find(path, roots, workdir, allowed), str(index)) for index, path in enumerate(paths)]
+
+
+def _find(path: str, roots: Mapping[str, str], workdir: str, allowed: Sequence[str]) -> Path:
+    head, _, rest = path.partition("/")
+    root = roots.get(head.removeprefix("{").removesuffix("}")) if head.startswith("{") and head.endswith("}") else None
+    real = os.path.realpath(os.path.join(root, rest) if root is not None else os.path.join(workdir, path))
+    if not any(Path(real).is_relative_to(root) for root in allowed):
+        below = ", ".join(["its working directory", *(f"{{{name}}}" for name in roots)])
+        raise NotReadable(f"{path}: is not below what a job's files are copied from: {below}")
+    if not os.path.lexists(real):
+        raise NotReadable(f"{path}: no such file or directory")
+    return Path(real)
+
+
+def _send_archive(sources: Sequence[Source], out: BinaryIO) -> None:
+    entries = [entry for source in sources for entry in source.entries()]
+    total = sum(found.st_size for path, _ in entries if stat.S_ISREG((found := os.lstat(path)).st_mode))
+    _say(out, {"total": total})
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY_BYTES) as archive:
+        for path, name in entries:
+            _add(archive, path, name)
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    """A file, a directory or a link; of a file as much as it has now, though it may be growing."""
+    archive.inodes = {}  # type: ignore[attr-defined]  # a file with two names comes twice: one may be left out by whoever reads
+    try:
+        file = open(path, "rb") if stat.S_ISREG(os.lstat(path).st_mode) else None  # noqa: SIM115
+        try:
+            member = archive.gettarinfo(path, name, file) if file else archive.gettarinfo(path, name)
+            if member is not None and (member.isreg() or member.isdir() or member.issym()):
+                archive.addfile(member, file)
+            else:
+                sys.stderr.write(f"{path}: neither a file nor a directory nor a link\n")
+        finally:
+            if file:
+                file.close()
+    except PermissionError as error:
+        _complain(error)
+    except FileNotFoundError:
+        return  # deleted meanwhile
+
+
+def _send_file(sources: Sequence[Source], out: BinaryIO) -> None:
+    if len(sources) != 1 or not sources[0].path.is_file():
+        raise NotReadable(f"{sources[0].path.name}: is not one file")
+    with sources[0].path.open("rb") as file:
+        _say(out, {"total": os.fstat(file.fileno()).st_size})
+        while data := file.read(_COPY_BYTES):
+            out.write(data)
+
+
+def _say(out: BinaryIO, content: dict[str, Any]) -> None:
+    out.write(json.dumps(content).encode() + b"\n")
+
+
+def _complain(error: OSError) -> None:
+    sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+
+
+def _words(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

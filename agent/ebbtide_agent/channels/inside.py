@@ -1,0 +1,154 @@
+"""A process that a client starts inside a running attempt. The attempt's supervisor owns it; see its guests.py."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pwd
+import socket
+import struct
+import termios
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_agent.channels.flow import copy_in, copy_out
+from ebbtide_agent.channels.line import ChannelError, Line
+from ebbtide_agent.supervisor.guests import LARGEST_REQUEST
+
+_ANSWER_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The two ends of a process's standard streams."""
+
+    theirs: tuple[int, int, int]
+    stdin: int
+    stdout: int
+    stderr: int | None  # None: it is with stdout
+
+
+async def run_inside(
+    line: Line, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened
+) -> channel_pb2.ChannelClosed:
+    """Start it and stay with it to its end; cancelled, it is hung up on. Raises ChannelError."""
+    with ExitStack() as stack:
+        guest = stack.enter_context(await connect(door))
+        with ExitStack() as until_started:
+            make = _terminal if want.terminal else _pipes
+            streams = make(stack, until_started)
+            set_size(streams.stdout, want.size)
+            await _start(guest, want, streams)
+        line.opened(opened)
+        line.on_size = lambda size: set_size(streams.stdout, size)
+        return await _follow(line, guest, streams)
+
+
+async def _follow(line: Line, guest: socket.socket, streams: Streams) -> channel_pb2.ChannelClosed:
+    ended = asyncio.Event()
+    outputs = [copy_out(line, streams.stdout, ended)]
+    if streams.stderr is not None:
+        outputs.append(copy_out(line, streams.stderr, ended, errors=True))
+    feeding = asyncio.create_task(_feed(line, streams), name="channel input")
+    reading = [asyncio.create_task(output, name="channel output") for output in outputs]
+    try:
+        how = await _answer(guest)
+        ended.set()
+        await asyncio.gather(*reading)
+    finally:
+        for task in (feeding, *reading):
+            task.cancel()
+        await asyncio.gather(feeding, *reading, return_exceptions=True)
+    if "signal" in how:
+        return channel_pb2.ChannelClosed(signal=int(how["signal"]))
+    return channel_pb2.ChannelClosed(exit_code=int(how["exit_code"]))
+
+
+async def _feed(line: Line, streams: Streams) -> None:
+    await copy_in(line, streams.stdin)
+    if streams.stdin == streams.stdout:
+        with suppress(OSError):
+            os.write(streams.stdin, b"\x04")  # what a terminal has for the end of the input
+    else:
+        # Closed, and not free for another: the descriptor is closed once more with the others.
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, streams.stdin, inheritable=False)
+        os.close(null)
+
+
+def set_size(terminal: int, size: channel_pb2.WindowSize) -> None:
+    """Tell a terminal, and with that the processes on it, its size in characters; what is none has no size."""
+    rows, columns = min(size.rows or 24, 65535), min(size.columns or 80, 65535)
+    if os.isatty(terminal):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def login_shell() -> str:
+    """Of this process's user."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
+    except KeyError:
+        return "/bin/sh"
+
+
+def _terminal(stack: ExitStack, until_started: ExitStack) -> Streams:
+    ours, theirs = os.openpty()
+    stack.callback(os.close, ours)
+    until_started.callback(os.close, theirs)
+    os.set_blocking(ours, False)
+    return Streams((theirs, theirs, theirs), ours, ours, None)
+
+
+def _pipes(stack: ExitStack, until_started: ExitStack) -> Streams:
+    (stdin, to_it), (from_it, stdout), (errors_from_it, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
+    for ours, theirs in ((to_it, stdin), (from_it, stdout), (errors_from_it, stderr)):
+        stack.callback(os.close, ours)
+        until_started.callback(os.close, theirs)
+        os.set_blocking(ours, False)
+    return Streams((stdin, stdout, stderr), to_it, from_it, errors_from_it)
+
+
+async def connect(path: Path) -> socket.socket:
+    """A connection to one of the attempt's sockets, of packets. Raises ChannelError."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        raise ChannelError("the attempt has ended") from None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.setblocking(False)
+        # Through the descriptor, because a socket's path must not have more than 107 bytes.
+        await asyncio.get_running_loop().sock_connect(connection, f"/proc/self/fd/{directory}/{path.name}")
+    except OSError:
+        connection.close()
+        raise ChannelError("nobody listens there: the attempt ends, or began with an older version") from None
+    finally:
+        os.close(directory)
+    return connection
+
+
+async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: Streams) -> None:
+    command = list(want.command) or [login_shell()]
+    request = json.dumps({"command": command, "terminal": want.terminal, "env": _environment(want)}).encode()
+    if len(request) > LARGEST_REQUEST:
+        raise ChannelError(f"the command has more than {LARGEST_REQUEST} bytes")
+    socket.send_fds(guest, [request], streams.theirs)
+    answer = await _answer(guest)
+    if "error" in answer:
+        raise ChannelError(str(answer["error"]))
+
+
+def _environment(want: channel_pb2.RunInside) -> dict[str, str]:
+    return dict(want.env) | ({} if want.command else {"SHELL": login_shell()})
+
+
+async def _answer(guest: socket.socket) -> dict[str, Any]:
+    data = await asyncio.get_running_loop().sock_recv(guest, _ANSWER_BYTES)
+    if not data:
+        raise ChannelError("the attempt has ended")
+    answer: dict[str, Any] = json.loads(data)
+    return answer

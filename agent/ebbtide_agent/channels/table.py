@@ -1,0 +1,100 @@
+"""Every channel that is open on this node. They end with the stream to the master: who is at the other end is gone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.channels.inside import run_inside
+from ebbtide_agent.channels.line import ChannelError, Line, Put
+from ebbtide_agent.channels.port import forward
+from ebbtide_agent.channels.session import attach
+from ebbtide_agent.channels.tree import send
+
+log = logging.getLogger(__name__)
+
+
+class Inside(Protocol):
+    """What channels lead to: the attempts of this node."""
+
+    def place(self, job_id: str, attempt: int) -> AttemptDir: ...
+    def runs(self, job_id: str, attempt: int) -> bool: ...
+    def roots(self, job_id: str) -> dict[str, Path]: ...
+    def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
+
+
+class Channels:
+    """Opens what the master asks for, and passes on what comes for it."""
+
+    def __init__(self, inside: Inside, node: str = "") -> None:
+        self._inside = inside
+        self._node = node
+        self._put: Put | None = None
+        self._lines: dict[int, Line] = {}
+        self._served: dict[int, asyncio.Task[None]] = {}
+
+    def attach(self, put: Put) -> None:
+        """Send over this stream from now on."""
+        self._put = put
+
+    async def detach(self) -> None:
+        """The stream has ended, and with it every channel."""
+        self._put = None
+        served = list(self._served.values())
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
+
+    def take(self, message: channel_pb2.ChannelInput) -> None:
+        """Take in what came on the stream."""
+        match message.WhichOneof("body"):
+            case "open" if self._put is not None and message.channel not in self._lines:
+                line = self._lines[message.channel] = Line(message.channel, self._put)
+                serving = self._serve(message.channel, line, message.open)
+                self._served[message.channel] = asyncio.create_task(serving, name=f"channel {message.channel}")
+            case "close":
+                if (task := self._served.get(message.channel)) is not None:
+                    task.cancel()
+            case _:
+                if (line_ := self._lines.get(message.channel)) is not None:
+                    line_.take(message)
+
+    async def _serve(self, channel: int, line: Line, want: channel_pb2.OpenChannel) -> None:
+        what = want.WhichOneof("want")
+        facts = (channel, what, want.job_id, want.attempt, want.user)
+        log.info("event=channel-opened channel=%d want=%s job=%s attempt=%d user=%r", *facts)
+        try:
+            closed = await self._opened(line, want)
+        except ChannelError as error:
+            closed = channel_pb2.ChannelClosed(error=str(error))
+        except Exception as error:
+            log.exception("event=channel-failed channel=%d want=%s", channel, what)
+            closed = channel_pb2.ChannelClosed(error=f"the node failed: {type(error).__name__}")
+        finally:
+            del self._lines[channel], self._served[channel]
+            log.info("event=channel-closed channel=%d bytes=%d", channel, line.bytes)
+        line.closed(closed)
+
+    def _opened(self, line: Line, want: channel_pb2.OpenChannel) -> Awaitable[channel_pb2.ChannelClosed]:
+        """Serve it to its end. Raises ChannelError."""
+        key = (want.job_id, want.attempt)
+        place = self._inside.place(*key)
+        opened = channel_pb2.ChannelOpened(node=self._node, attempt=want.attempt)
+        if want.WhichOneof("want") == "tree":
+            return send(line, want.tree, self._inside.roots(want.job_id), opened)
+        if not self._inside.runs(*key):
+            raise ChannelError(f"attempt {want.attempt} of job {want.job_id} does not run on this node")
+        match want.WhichOneof("want"):
+            case "run":
+                return run_inside(line, place.guest_socket, want.run, opened)
+            case "session":
+                return attach(line, place.session_socket, want.session, opened)
+            case "port":
+                if (port := want.port or place.port) is None:
+                    raise ChannelError(f"job {want.job_id} serves no port that it was given: name one")
+                return forward(line, port, self._inside.pids_of(*key), opened)
+        raise ChannelError("this node's version cannot do that")

@@ -1,0 +1,91 @@
+"""The node's end of a channel to files of a job; see ebbtide_agent/archive.py, which reads them."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from ebbtide_protos.v1 import channel_pb2
+
+import ebbtide_agent
+from ebbtide_agent.apart import apart
+from ebbtide_agent.channels.flow import copy_out, readable
+from ebbtide_agent.channels.line import ChannelError, Line
+
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.archive import main; sys.exit(main())"
+_LARGEST_REQUEST = 60 * 1024  # a pipe takes so much at once
+_LONGEST_ANSWER = 64 * 1024
+
+
+async def send(
+    line: Line, want: channel_pb2.ReadTree, roots: Mapping[str, Path], opened: channel_pb2.ChannelOpened
+) -> channel_pb2.ChannelClosed:
+    """Send the files that are asked for, to their end; cancelled, no more is read. Raises ChannelError."""
+    names = {name: str(path) for name, path in roots.items()}
+    asked = {"paths": list(want.paths), "roots": names, "workdir": want.workdir, "one_file": want.one_file}
+    request = json.dumps(asked).encode()
+    if len(request) > _LARGEST_REQUEST:
+        raise ChannelError(f"the paths have more than {_LARGEST_REQUEST} bytes")
+    with ExitStack() as stack:
+        reader = _reader()
+        stack.callback(_give_up, reader)
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        reader.stdin.write(request)
+        reader.stdin.close()
+        for pipe in (reader.stdout, reader.stderr):
+            os.set_blocking(pipe.fileno(), False)
+        head, data = await _head(reader.stdout.fileno())
+        if "error" in head:
+            raise ChannelError(str(head["error"]))
+        opened.total_bytes = int(str(head["total"]))
+        line.opened(opened)
+        while data:
+            room = await line.room()
+            line.send(data[:room])
+            data = data[room:]
+        never = asyncio.Event()
+        errors = asyncio.create_task(copy_out(line, reader.stderr.fileno(), never, errors=True), name="channel errors")
+        try:
+            await copy_out(line, reader.stdout.fileno(), never)
+            await errors
+        finally:
+            errors.cancel()
+        if await apart(reader.wait):
+            raise ChannelError("the files could not be read to their end")
+        line.send_end()
+    return channel_pb2.ChannelClosed(exit_code=0)
+
+
+def _reader() -> "subprocess.Popen[bytes]":
+    assert ebbtide_agent.__file__ is not None
+    command = [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(ebbtide_agent.__file__).parents[1])]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+
+
+def _give_up(reader: "subprocess.Popen[bytes]") -> None:
+    """End it, if it has not, and wait for that elsewhere: a file system that hangs may keep it."""
+    for pipe in (reader.stdin, reader.stdout, reader.stderr):
+        if pipe is not None:
+            pipe.close()
+    if reader.poll() is None:
+        reader.kill()
+        apart(reader.wait)
+
+
+async def _head(source: int) -> tuple[dict[str, object], bytes]:
+    """The first line of what it writes, and what came after it."""
+    received = b""
+    while b"\n" not in received and len(received) < _LONGEST_ANSWER:
+        await readable(source)
+        if not (data := os.read(source, _LONGEST_ANSWER)):
+            raise ChannelError("the files cannot be read")
+        received += data
+    line, _, rest = received.partition(b"\n")
+    return json.loads(line), rest

@@ -1,0 +1,41 @@
+"""Becomes a server that shall listen on a free port of the node's loopback, and leaves word which.
+
+``{port}`` in the command's arguments stands for it. Standard library only, and started without site-packages: it runs
+in the job's environment.
+"""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+PLACEHOLDER: Final = "{port}"
+FILE_NAME: Final = "port"
+"""Beside the attempt's sockets."""
+_NOT_FOUND = 127
+
+
+def main(command: Sequence[str]) -> int:
+    """Run ``command`` in this process's place; returns, with an exit code, only if that cannot be."""
+    if shutil.which(command[0]) is not None:
+        port = _free_port()
+        _leave_word(port)
+        os.execvp(command[0], [argument.replace(PLACEHOLDER, str(port)) for argument in command])
+    sys.stderr.write(f"ebb: {command[0]} is not installed in the job's environment: it is not in its PATH\n")
+    return _NOT_FOUND
+
+
+def _leave_word(port: int) -> None:
+    path = os.path.join(os.path.dirname(os.environ["EBB_SOCKET"]), FILE_NAME)
+    with open(f"{path}.draft", "w") as file:
+        file.write(str(port))
+    os.rename(f"{path}.draft", path)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

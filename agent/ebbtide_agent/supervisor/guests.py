@@ -1,0 +1,167 @@
+"""Processes that somebody starts inside a running attempt: they live as its own do, and say nothing of how it went.
+
+Each comes over a connection of its own, which brings its standard streams and takes back how it ended. Who closes the
+connection hangs up: the process gets SIGHUP, then SIGKILL. All of them end with the attempt.
+"""
+
+import fcntl
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import termios
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ebbtide_agent.supervisor import processes
+from ebbtide_agent.supervisor.cgroup import Group
+
+HANGUP_S: Final = 5.0
+"""What a process may take to end after SIGHUP."""
+LARGEST_REQUEST: Final = 128 * 1024
+_STREAMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where guests come in, and what they find: the environment of the attempt's first process."""
+
+    listener: socket.socket  # of packets
+    environment: Mapping[str, str]
+    workdir: str
+    lock: int  # held by whatever lives of the job
+    group: Group | None
+
+
+@dataclass(slots=True)
+class _Guest:
+    connection: socket.socket
+    process: "subprocess.Popen[bytes]"
+    kill_at: float = math.inf
+
+
+class Guests:
+    """All guests of one attempt."""
+
+    def __init__(self, selector: selectors.BaseSelector, door: Door) -> None:
+        self._selector = selector
+        self._door = door
+        self._guests: dict[int, _Guest] = {}
+        door.listener.setblocking(False)
+        selector.register(door.listener, selectors.EVENT_READ, self._admit)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Those that were started and have not ended."""
+        return frozenset(self._guests)
+
+    @property
+    def kill_at(self) -> float:
+        """When the next of those that were hung up on has to be killed, by the monotonic clock."""
+        return min((guest.kill_at for guest in self._guests.values()), default=math.inf)
+
+    def kill_late(self) -> None:
+        """Kill those that did not end when they were hung up on."""
+        now = time.monotonic()
+        for pid, guest in self._guests.items():
+            if now >= guest.kill_at:
+                _signal_tree(pid, signal.SIGKILL)
+                guest.kill_at = now + HANGUP_S
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """Tell how a guest ended; of any other process nothing is said."""
+        guest = self._guests.pop(pid, None)
+        if guest is not None:
+            guest.process.returncode = returncode
+            how = {"signal": -returncode} if returncode < 0 else {"exit_code": returncode}
+            _answer(guest.connection, how)
+            self._dismiss(guest.connection)
+
+    def close(self) -> None:
+        """Nobody comes in any more."""
+        self._selector.unregister(self._door.listener)
+        self._door.listener.close()
+
+    def _admit(self) -> None:
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = self._door.listener.accept()
+            connection.setblocking(False)
+            self._selector.register(connection, selectors.EVENT_READ, partial(self._take, connection))
+
+    def _take(self, connection: socket.socket) -> None:
+        """The one request of a connection, or that it is closed."""
+        try:
+            request, streams, _, _ = socket.recv_fds(connection, LARGEST_REQUEST, _STREAMS)
+        except BlockingIOError:
+            return
+        except OSError:
+            request, streams = b"", []
+        try:
+            if request and len(streams) == _STREAMS:
+                self._start(connection, json.loads(request), streams)
+                return
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _answer(connection, {"error": _words(error)})
+        finally:
+            for stream in streams:
+                os.close(stream)
+        self._hang_up(connection)
+
+    def _start(self, connection: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
+        stdin, stdout, stderr = streams
+        process = subprocess.Popen(
+            [str(argument) for argument in request["command"]],
+            cwd=self._door.workdir,
+            env={**self._door.environment, **request["env"]},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=(self._door.lock,),
+            start_new_session=True,
+            preexec_fn=partial(_settle, self._door.group, bool(request["terminal"])),  # safe: we have one thread
+        )
+        self._guests[process.pid] = _Guest(connection, process)
+        _answer(connection, {"pid": process.pid})
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        self._dismiss(connection)
+        for pid, guest in self._guests.items():
+            if guest.connection is connection:
+                _signal_tree(pid, signal.SIGHUP)
+                _signal_tree(pid, signal.SIGCONT)
+                guest.kill_at = time.monotonic() + HANGUP_S
+
+    def _dismiss(self, connection: socket.socket) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+            connection.close()
+
+
+def _settle(group: Group | None, terminal: bool) -> None:
+    """In the new process: into the attempt's control group, and, as a session leader, to its terminal."""
+    if group is not None:
+        group.enter()
+    if terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _signal_tree(pid: int, signum: int) -> None:
+    processes.signal_below(os.getpid(), [pid, *processes.descendants(pid)], signum)
+
+
+def _answer(connection: socket.socket, content: dict[str, Any]) -> None:
+    with suppress(OSError):
+        connection.send(json.dumps(content).encode())
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot start {error.filename or 'it'}: {error.strerror or error}"
+    return f"cannot start it: {error}"

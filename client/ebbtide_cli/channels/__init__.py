@@ -1,0 +1,1 @@
+"""The client's end of channels: terminals, tunnels and copies. See channel.proto."""

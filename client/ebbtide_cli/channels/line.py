@@ -1,0 +1,166 @@
+"""One channel as a verb sees it: what it wants is opened, then bytes go both ways, never more than the window."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import grpc
+from ebbtide_core import limits
+from ebbtide_protos.v1 import channel_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import connecting
+from ebbtide_cli.errors import FAILED, Failure, Unreachable
+
+Value = TypeVar("Value")
+
+ACKNOWLEDGED_BYTES: Final = limits.CHANNEL_WINDOW_BYTES // 4
+"""So much is acknowledged at once; less would double the messages, more would make the sender wait."""
+
+
+class ChannelLost(Failure):
+    """The node or the master closed the channel before its end, and said why."""
+
+
+class Line:
+    """The two directions of an open channel."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._writing = asyncio.Lock()  # a stream takes one message at a time
+        self._room = limits.CHANNEL_WINDOW_BYTES
+        self._room_changed = asyncio.Event()
+        self._unacknowledged = 0
+        self.opened = channel_pb2.ChannelOpened()
+        self.closed: channel_pb2.ChannelClosed | None = None
+
+    async def open(self, want: channel_pb2.OpenChannel) -> None:
+        """Ask for what is wanted, and wait until it is there. Raises ChannelLost."""
+        await self._write(channel_pb2.ChannelInput(open=want))
+        message = await self._read()
+        if message.WhichOneof("body") == "closed":
+            raise ChannelLost(message.closed.error or "the channel was closed at once")
+        self.opened = message.opened
+
+    async def frames(self) -> AsyncIterator[channel_pb2.ChannelOutput]:
+        """What comes, to its end: `data`, `errors` and `end`; then `closed` is known. Raises ChannelLost.
+
+        What was made of each frame's bytes is to be acknowledged with `done_with`.
+        """
+        while True:
+            message = await self._read()
+            match message.WhichOneof("body"):
+                case "consumed":
+                    self._room += message.consumed
+                    self._room_changed.set()
+                case "closed":
+                    self.closed = message.closed
+                    if message.closed.error:
+                        raise ChannelLost(message.closed.error)
+                    return
+                case _:
+                    yield message
+
+    async def done_with(self, count: int) -> None:
+        """So many bytes that came are passed on: as many more may come."""
+        self._unacknowledged += count
+        if self._unacknowledged >= ACKNOWLEDGED_BYTES:
+            acknowledged, self._unacknowledged = self._unacknowledged, 0
+            await self._write(channel_pb2.ChannelInput(consumed=acknowledged))
+
+    async def send(self, data: bytes) -> None:
+        """Send this as soon as there is room for it."""
+        while data:
+            while self._room <= 0:
+                self._room_changed.clear()
+                await self._room_changed.wait()
+            size = min(self._room, limits.CHANNEL_FRAME_BYTES, len(data))
+            self._room -= size
+            await self._write(channel_pb2.ChannelInput(data=data[:size]))
+            data = data[size:]
+
+    async def send_end(self) -> None:
+        """No data follows."""
+        await self._write(channel_pb2.ChannelInput(end=True))
+
+    async def resize(self, size: channel_pb2.WindowSize) -> None:
+        """The terminal has another size now."""
+        await self._write(channel_pb2.ChannelInput(size=size))
+
+    async def _write(self, message: channel_pb2.ChannelInput) -> None:
+        async with self._writing:
+            # Once the call is over, reading it says why.
+            with suppress(asyncio.InvalidStateError, grpc.RpcError):
+                await self._call.write(message)
+
+    async def _read(self) -> channel_pb2.ChannelOutput:
+        message = await self._call.read()
+        if not isinstance(message, channel_pb2.ChannelOutput):
+            raise Unreachable("the master ended the channel without a word")
+        return message
+
+
+@asynccontextmanager
+async def channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[Line]:
+    """A channel to what is wanted, for as long as the block lasts. Raises only `Failure`."""
+    async with connecting(master) as stub, channel_over(stub, want) as line:
+        yield line
+
+
+@asynccontextmanager
+async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[Line]:
+    """The same over a connection that is there already."""
+    connect: Any = stub.Connect
+    call = connect()
+    line = Line(call)
+    try:
+        await line.open(want)
+        yield line
+    finally:
+        call.cancel()
+
+
+def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
+    """The result of a call that may block for ever, made on a thread that nobody waits for when this process ends."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Value] = loop.create_future()
+
+    def deliver(value: Any, error: Exception | None) -> None:
+        if not result.done():
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = call()
+        except Exception as error:  # noqa: BLE001 (it belongs to whoever waits)
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, value, failure)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
+
+
+async def write_all(descriptor: int, data: bytes) -> None:
+    """Write this, however slowly it is read, without holding up anything else."""
+
+    def write() -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    await apart(write)
+
+
+def exit_code(closed: channel_pb2.ChannelClosed | None) -> int:
+    """How the process at the other end ended, as a shell has it."""
+    if closed is None:
+        return FAILED
+    return 128 + closed.signal if closed.signal else closed.exit_code & 0xFF

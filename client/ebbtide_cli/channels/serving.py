@@ -1,0 +1,22 @@
+"""A job that is a web server for whoever submits it, and the tunnel to it."""
+
+from ebbtide_core.spec import JobSpec
+
+from ebbtide_cli.channels import tunnel
+from ebbtide_cli.channels.waiting import cancel, wait_until_it_runs
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.interactive import queue
+
+
+def serve_and_reach(master: str | None, spec: JobSpec, local_port: int, url: str, *, stop: bool) -> None:
+    """Queue it, wait until it answers, and keep a tunnel open until Ctrl-C; ``stop`` then ends the job, too."""
+    job_id = queue(master, spec)
+    what = spec.kind.value
+    complain(f"job {job_id}: a {what}; 'ebb tunnel {job_id}' reaches it again, 'ebb cancel {job_id}' ends it")
+    wait_until_it_runs(master, job_id)
+    try:
+        tunnel.run(master, job_id, "", 0, local_port, url)
+    finally:
+        if stop:
+            cancel(master, job_id)
+    complain(f"tunnel closed; job {job_id} is {'ended' if stop else 'left running'}")

@@ -1,0 +1,135 @@
+"""A port of this machine that leads to a port of a job: every connection to it is a channel of its own."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+from ebbtide_core import limits
+from ebbtide_protos.v1 import channel_pb2, client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.channels.line import ChannelLost, Line, channel_over
+from ebbtide_cli.connection import connecting
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.jobs import finished, summary
+from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.submitting.checks import user_name
+
+LOOPBACK: Final = "127.0.0.1"
+RETRY_S: Final = 0.2
+BEGIN_S: Final = 120.0
+"""What a server may take until it listens."""
+_READ_BYTES: Final = limits.CHANNEL_FRAME_BYTES
+_LAST_WORDS_BYTES: Final = 4096
+
+
+async def serve(
+    master: str | None, job_id: str, node: str, port: int, local_port: int, ready: Callable[[int], None]
+) -> None:
+    """Forward ``local_port`` (0: any free one) to the job's ``port`` (0: that it was given) until cancelled.
+
+    ``ready`` is told the local port once the job listens. Raises `Failure`.
+    """
+    want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), port=port)
+    async with connecting(master) as stub:
+        await _until_it_listens(stub, want)
+        forwarding = _Forwarding(stub, want)
+        try:
+            server = await asyncio.start_server(forwarding.forward, LOOPBACK, local_port, limit=_READ_BYTES)
+        except OSError as error:
+            raise Failure(f"--port {local_port}: {error.strerror or error}", USAGE) from None
+        async with server:
+            ready(server.sockets[0].getsockname()[1])
+            await server.serve_forever()
+
+
+class _Forwarding:
+    """Forwards connections; what goes wrong is said once, not for each of a browser's tries."""
+
+    def __init__(self, stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> None:
+        self._stub = stub
+        self._want = want
+        self._trouble = ""
+
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its begin to its end."""
+        try:
+            async with channel_over(self._stub, self._want) as line:
+                self._trouble = ""
+                await _join(line, reader, writer)
+        except (Failure, grpc.RpcError) as error:
+            self._complain(error.message if isinstance(error, Failure) else error.details() or str(error.code()))
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # whoever connected went away, or the tunnel is closed
+        finally:
+            writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            complain(f"tunnel to job {self._want.job_id}: {trouble}")
+        self._trouble = trouble
+
+
+async def _join(line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    feeding = asyncio.create_task(_feed(line, reader))
+    try:
+        async for frame in line.frames():
+            if frame.data:
+                writer.write(frame.data)
+                await writer.drain()
+                await line.done_with(len(frame.data))
+            elif frame.end and writer.can_write_eof():
+                writer.write_eof()
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def _feed(line: Line, reader: asyncio.StreamReader) -> None:
+    while data := await reader.read(_READ_BYTES):
+        await line.send(data)
+    await line.send_end()
+
+
+async def _until_it_listens(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> None:
+    """Wait until the port can be reached, as long as the job runs. Raises `Failure`."""
+    deadline = asyncio.get_running_loop().time() + BEGIN_S
+    with StatusLine() as status:
+        while True:
+            try:
+                async with channel_over(stub, want):
+                    return
+            except (ChannelLost, grpc.RpcError) as trouble:
+                await _check_it_runs(stub, want.job_id)
+                if want.port or not isinstance(trouble, ChannelLost) or asyncio.get_running_loop().time() > deadline:
+                    raise
+                status.show(f"job {want.job_id} starts:", trouble.message)
+            await asyncio.sleep(RETRY_S)
+
+
+async def _check_it_runs(stub: Any, job_id: str) -> None:
+    """Raise `Failure`, with what it said last, if the job is over."""
+    job: client_pb2.Job = await stub.ShowJob(client_pb2.JobRequest(job_id=job_id))
+    if finished(job):
+        said = b""
+        async for chunk in stub.ReadLogs(client_pb2.ReadLogsRequest(job_id=job_id)):
+            said = (said + chunk.data)[-_LAST_WORDS_BYTES:]
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise Failure(f"{summary(job)}" + (f": {last}" if last else ""))
+
+
+def run(master: str | None, job_id: str, node: str, port: int, local_port: int, url: str) -> None:
+    """The same until Ctrl-C; prints ``url`` with the local port for ``{port}`` once it leads somewhere."""
+
+    def ready(bound: int) -> None:
+        print(url.format(port=bound), flush=True)
+        if sys.stderr.isatty():
+            complain("Ctrl-C closes the tunnel")
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(master, job_id, node, port, local_port, ready))

@@ -1,0 +1,61 @@
+"""What is special about a job that somebody sits before: it starts soon, stays where it is, and ends when unused."""
+
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+from ebbtide_core.model import JobClass, JobKind, SuspendMode
+from ebbtide_core.spec import JobSpec
+from ebbtide_protos.spec import spec_to_message
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.checks import check, user_name
+from ebbtide_cli.submitting.job import job_spec
+from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.submitting.topic import Given
+from ebbtide_cli.values import parse_duration
+from ebbtide_cli.verb import argument_type
+
+DEFAULT_IDLE_S: Final = 8 * 3600.0
+"""After so long without anybody at it, and without computing, a session is ended."""
+SESSION_GRACE_S: Final = 10.0
+NEVER: Final = "never"
+IDLE: Final = argument_type("time", lambda text: NEVER if text == NEVER else parse_duration(text))
+
+idle_option: Final = click.option(
+    "--idle", metavar="TIME|never", type=IDLE, help="End it when unused for so long (default: 8h); it is warned first."
+)
+
+
+def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: str = "") -> JobSpec:
+    """The job that was asked for with a submit's options: trial-and-error and not preemptible unless they say else."""
+    chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
+    spec = job_spec(chosen)
+    stays = kind.is_session or not (_said("urgent") or _said("suspend"))
+    if stays and not _said("suspend"):
+        spec = replace(spec, suspend=SuspendMode.NONE)
+    if not _said("urgent"):
+        spec = replace(spec, job_class=JobClass.TRIAL_AND_ERROR)
+    if kind.is_session:
+        idle = given.get("idle") or DEFAULT_IDLE_S
+        spec = replace(spec, idle_limit_s=None if idle == NEVER else idle, warm=False)
+        spec = spec if _said("grace") else replace(spec, grace_s=SESSION_GRACE_S)
+    return check(replace(spec, kind=kind))
+
+
+def queue(master: str | None, spec: JobSpec) -> str:
+    """Submit it; its id."""
+    operation = os.urandom(16).hex()
+    request = client_pb2.SubmitRequest(spec=spec_to_message(spec), operation_id=operation, user=user_name())
+    reply = send(master, request)
+    for warning in reply.warnings:
+        complain(f"warning: {warning}")
+    return reply.job_id
+
+
+def _said(option: str) -> bool:
+    """Whether the user gave it."""
+    return click.get_current_context().get_parameter_source(option) not in (None, ParameterSource.DEFAULT)

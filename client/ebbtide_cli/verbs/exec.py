@@ -1,0 +1,63 @@
+"""``ebb exec``: a shell or a command inside a running job."""
+
+import asyncio
+import os
+
+import click
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_cli.channels.line import ChannelLost, channel, exit_code
+from ebbtide_cli.channels.terminal import converse, has_terminal, pipe, window_size
+from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.verb import examples, id_argument, master_option
+
+HUNG_UP = 129
+"""What a shell says of a process that was hung up on."""
+
+
+@click.command(
+    options_metavar="[OPTIONS]",
+    epilog=examples("ebb exec 17", "ebb exec 17 -- nvidia-smi", "ebb exec 17 -- tar cf - runs | tar xf -"),
+)
+@click.option("--node", default="", metavar="NAME", help="On this node of the job (default: its first).")
+@click.option("--tty/--no-tty", default=None, help="With a terminal (default: if this is one, in and out).")
+@id_argument
+@click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
+@master_option
+def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, master: str | None) -> int:
+    """Start a shell, or CMD, inside a running job: on its GPUs, in its environment and directory.
+
+    It ends with the job, and the job does not care how it ends. Without a terminal its input, output and errors are
+    passed on byte for byte. With one, "~." at the beginning of a line hangs up. Exit code: that of CMD, 125 if it
+    could not be started.
+    """
+    terminal = has_terminal() if tty is None else tty
+    if terminal and not has_terminal():
+        raise Failure("exec: --tty: standard input and output are no terminal", USAGE)
+    run = channel_pb2.RunInside(command=argv, terminal=terminal, env=_environment())
+    if terminal:
+        run.size.CopyFrom(window_size())
+    want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), run=run)
+    try:
+        return asyncio.run(_run(master, want))
+    except Failure as failure:
+        # The exit code is the command's; whatever is not must not look like one.
+        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
+        raise
+
+
+async def _run(master: str | None, want: channel_pb2.OpenChannel) -> int:
+    async with channel(master, want) as line:
+        if not want.run.terminal:
+            await pipe(line)
+        elif not await converse(line):
+            return HUNG_UP
+        if line.closed is None:
+            raise ChannelLost("the channel ended before the command did")
+        return exit_code(line.closed)
+
+
+def _environment() -> dict[str, str]:
+    """What a terminal's programs must know of it."""
+    return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}

@@ -1,0 +1,40 @@
+"""``ebb notebook``: Jupyter on a node, with GPUs of its own."""
+
+import os
+import secrets
+from typing import Any
+
+import click
+from ebbtide_core.model import JobKind
+
+from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
+from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.verb import examples, master_option
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    epilog=examples("ebb notebook", "ebb notebook --gpus 2 --idle 2h", "ebb notebook --classic --stop"),
+)
+@click.argument("argv", metavar="[-- ARGS...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--lab/--classic", default=True, help="JupyterLab (default), or Jupyter Notebook.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
+@click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
+@idle_option
+@job_options
+@master_option
+def command(argv: tuple[str, ...], lab: bool, port: int, stop: bool, master: str | None, **given: Any) -> None:
+    """Start Jupyter on a node with GPUs of its own (default: 1), and open a tunnel to it; print the URL.
+
+    It is the `jupyter` of the job's PATH, in the directory of here; ARGS are passed on to it. Nobody preempts it.
+    Ctrl-C closes the tunnel; the notebook runs on until it is cancelled, or unused for --idle.
+    """
+    token = secrets.token_urlsafe(32)
+    given["variables"] = (*given["variables"], f"JUPYTER_TOKEN={token}")
+    what, page = ("lab", "lab") if lab else ("notebook", "tree")
+    settings = ["--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    settings += ["--allow-root"] if os.getuid() == 0 else []  # Jupyter refuses root otherwise
+    spec = interactive_spec(given, JobKind.NOTEBOOK, ("jupyter", what, *settings, *argv), "notebook")
+    serve_and_reach(master, spec, port, f"http://127.0.0.1:{{port}}/{page}?token={token}", stop=stop)

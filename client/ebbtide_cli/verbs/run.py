@@ -1,0 +1,120 @@
+"""``ebb run``: queue a command and follow it to its end."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+from ebbtide_core.model import JobKind
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.channels.waiting import cancel
+from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.facts import state_of
+from ebbtide_cli.jobs import exit_status, finished, summary
+from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.submitting.interactive import interactive_spec, queue
+from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.verb import examples, master_option
+from ebbtide_cli.verbs.logs import output
+from ebbtide_cli.watching import watch_jobs
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    epilog=examples(
+        "ebb run -- nvidia-smi",
+        "ebb run --gpus 2 --launch ddp -- python train.py --epochs 1",
+        "ebb run --cpu-only -- make test",
+        "ebb run --be -- python sweep.py",
+    ),
+)
+@click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+@job_options
+@master_option
+def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
+    """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).
+
+    It is trial-and-error and not preempted, because somebody waits for it; with --be, or --suspend, it is as other
+    jobs are. Ctrl-C cancels it, a second one kills it, a third one leaves it alone. A lost connection never ends it.
+    """
+    spec = interactive_spec(given, JobKind.COMMAND, argv)
+    try:
+        job_id = queue(master, spec)
+        return _follow(master, job_id)
+    except Failure as failure:
+        # The exit code is the command's; whatever is not must not look like one.
+        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
+        raise
+
+
+def _follow(master: str | None, job_id: str) -> int:
+    try:
+        with _cancelling(master, job_id):
+            if not _wait(master, job_id):
+                request = client_pb2.ReadLogsRequest(job_id=job_id, follow=True)
+                for _, data in output(master, request):
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
+            job = _end(master, job_id)
+    except Unreachable as lost:
+        words = (
+            f"{lost.message}; job {job_id} goes on: 'ebb logs -f {job_id}' follows it, 'ebb cancel {job_id}' ends it"
+        )
+        raise Unreachable(words) from None
+    except KeyboardInterrupt:
+        raise Failure(f"detached; job {job_id} ends by itself: 'ebb show {job_id}'", INTERRUPTED) from None
+    status = exit_status(job, OURS)
+    if status:
+        complain(summary(job))
+    return status
+
+
+def _wait(master: str | None, job_id: str) -> bool:
+    """Show why it waits until it runs; whether it is over already."""
+    with StatusLine() as line:
+        for job in watch_jobs(master, [job_id]):
+            if job.HasField("start_time") or finished(job):
+                return finished(job) and not job.attempts
+            line.show(f"job {job_id}", state_of(job), f"({job.reason})" if job.reason else "")
+    return False
+
+
+def _end(master: str | None, job_id: str) -> client_pb2.Job:
+    for job in watch_jobs(master, [job_id]):
+        if finished(job):
+            return job
+    raise Failure(f"job {job_id}: the master stopped telling about it")
+
+
+@contextmanager
+def _cancelling(master: str | None, job_id: str) -> Iterator[None]:
+    """Let Ctrl-C cancel the job, and go on: what it says at its end is wanted, too."""
+    pressed = 0
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 2:
+            raise KeyboardInterrupt
+        complain(f"cancelling job {job_id}; Ctrl-C again kills it" if pressed == 1 else f"killing job {job_id}")
+        # Not here: the handler may have interrupted a call of the same kind.
+        threading.Thread(target=_cancel, args=(master, job_id, pressed > 1), daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _cancel(master: str | None, job_id: str, now: bool) -> None:
+    try:
+        cancel(master, job_id, now=now)
+    except Failure as failure:
+        complain(failure.message)

@@ -1,0 +1,76 @@
+"""``ebb shell``: a shell on a node, with GPUs of its own."""
+
+import asyncio
+import os
+import pwd
+from typing import Any
+
+import click
+from ebbtide_core.model import JobKind
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_cli.channels.line import channel, exit_code
+from ebbtide_cli.channels.terminal import converse, has_terminal, window_size
+from ebbtide_cli.channels.waiting import wait_until_it_runs
+from ebbtide_cli.errors import OK, OURS, USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
+from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.verb import JOB_ID, examples, master_option
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    epilog=examples(
+        "ebb shell", "ebb shell --gpus 2 --time 4h", "ebb shell --cpu-only -- ipython", "ebb shell --attach 17"
+    ),
+)
+@click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--attach", metavar="ID", type=JOB_ID, help="Go back to a shell that was left; it may be open elsewhere.")
+@idle_option
+@job_options
+@master_option
+def command(argv: tuple[str, ...], attach: str | None, master: str | None, **given: Any) -> int:
+    """Open a shell on a node with GPUs of its own (default: 1), and return its exit code.
+
+    It runs in the directory and with the environment of here, and nobody preempts it. "~." at the beginning of a line
+    leaves it; it goes on, as after a lost connection, and 'ebb shell --attach ID' comes back. Ctrl-C while it waits
+    for a GPU cancels it.
+    """
+    if not has_terminal():
+        raise Failure("shell: standard input and output are no terminal: 'ebb run' is for commands", USAGE)
+    if attach is None:
+        term = os.environ.get("TERM", "")
+        given["variables"] = (*given["variables"], *([f"TERM={term}"] if term else []))
+        job_id = queue(master, interactive_spec(given, JobKind.SHELL, argv or (_own_shell(),), "shell"))
+        complain(f"job {job_id}: a shell; \"~.\" leaves it, 'ebb shell --attach {job_id}' comes back")
+        wait_until_it_runs(master, job_id)
+    else:
+        job_id = attach
+    session = channel_pb2.AttachSession(size=window_size())
+    return asyncio.run(_attach(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), session=session)))
+
+
+async def _attach(master: str | None, want: channel_pb2.OpenChannel) -> int:
+    again = f"'ebb shell --attach {want.job_id}' comes back"
+    attached = False
+    try:
+        async with channel(master, want) as line:
+            attached = True
+            if await converse(line):
+                return exit_code(line.closed)
+    except Failure as failure:
+        if not attached:
+            raise
+        raise Failure(f"{failure.message}; if job {want.job_id} still runs, {again}", OURS) from None
+    complain(f"left; job {want.job_id} goes on: {again}, 'ebb cancel {want.job_id}' ends it")
+    return OK
+
+
+def _own_shell() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
+    except KeyError:
+        return "/bin/sh"

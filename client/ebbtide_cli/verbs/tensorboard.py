@@ -1,0 +1,62 @@
+"""``ebb tensorboard``: TensorBoard on what jobs have written."""
+
+import os
+import re
+from typing import Any
+
+import click
+from ebbtide_core.model import JobKind
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
+from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.verb import examples, master_option
+
+_OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?::(.*))?")
+
+
+@click.command(
+    epilog=examples("ebb tensorboard runs", "ebb tensorboard 17 18", "ebb tensorboard 17:lightning_logs --port 6006")
+)
+@click.argument("logs", metavar="DIR|ID|ID:DIR...", nargs=-1, required=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
+@click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
+@idle_option
+@job_options
+@master_option
+def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **given: Any) -> None:
+    """Start TensorBoard as a job without a GPU, and open a tunnel to it; print the URL.
+
+    DIR is a directory that its node can read; ID is what job ID has as EBB_OUTPUT_DIR, ID:DIR a directory below its
+    working directory. Ctrl-C closes the tunnel; the TensorBoard runs on until it is cancelled, or unused for --idle.
+    """
+    if given["gpus"] is None:
+        given["cpu_only"] = True
+    named = [_directory(master, text) for text in logs]
+    where = ("--logdir", named[0][1]) if len(named) == 1 else ("--logdir_spec", ",".join(f"{n}:{d}" for n, d in named))
+    argv = ("tensorboard", *where, "--host", "127.0.0.1", "--port", "{port}")
+    spec = interactive_spec(given, JobKind.TENSORBOARD, argv, "tensorboard")
+    serve_and_reach(master, spec, port, "http://127.0.0.1:{port}/", stop=stop)
+
+
+def _directory(master: str | None, text: str) -> tuple[str, str]:
+    """What a directory is called in TensorBoard, and where it is."""
+    found = _OF_JOB.fullmatch(text)
+    if found is None:
+        path = os.path.abspath(text)
+        return os.path.basename(path) or "root", _plain(path)
+    job_id, below = found.groups()
+    if below is None:
+        return f"job {job_id}", f"{{output:{job_id}}}"
+    with connected(master) as stub:
+        job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
+    return f"job {job_id} {below}", _plain(os.path.normpath(os.path.join(job.spec.workdir, below)))
+
+
+def _plain(path: str) -> str:
+    if any(character in path for character in ",:{}"):
+        raise Failure(f"tensorboard: {path}: TensorBoard takes no directory with one of , : {{ }} in its name", USAGE)
+    return path
