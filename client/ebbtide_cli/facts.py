@@ -110,6 +110,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "progress": _progress_facts(job),
         "steps_per_s": _optional(job, "steps_per_s"),
         "rates": [_rate_facts(rate) for rate in job.rates],
+        "rungs": [{"steps": rung.steps, "value": _optional(rung, "value")} for rung in job.rungs],
         "idle_since": _optional(job, "idle_since"),
         "idle_until": _optional(job, "idle_until"),
         "submit_time": _time(job.submit_time),

@@ -170,7 +170,8 @@ class Job:
     ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
     ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back (`ebbtide_core.gates`).
     It was submitted as ``again_of`` another job, or again as another, by ``ebb requeue``.
-    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`). ``rungs`` are its results by steps, as a
+    task under successive halving; None is no number (see `ebbtide_core.sweeping`).
     ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
     since it was submitted, and ``excluded_because`` says why, of each.
     """
@@ -221,6 +222,7 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    rungs: dict[int, float | None] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
     choosy: bool = False

@@ -64,6 +64,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_bytes=job.gpu_mem_bytes,
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
+        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
         steps_per_s=speed_now(job),
         idle_since=live.idle_since if live is not None else None,
         idle_until=live.idle_until if live is not None else None,

@@ -102,6 +102,7 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "user", job.user
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
+    yield "rungs", ", ".join(map(_rung, job.rungs))
     yield "gpus", gpus_words(job)
     yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
@@ -184,6 +185,11 @@ def _speed(job: client_pb2.Job) -> str:
         where += f" of {rate.nodes} nodes" if rate.nodes > 1 else ""
         known.append(f"{rate.steps_per_s:.3g} on {where}{'' if rate.alone else ' beside others'}")
     return ", ".join(known)
+
+
+def _rung(rung: client_pb2.RungResult) -> str:
+    """What a task had come to: ``0.5 at 100 steps``."""
+    return f"{f'{rung.value:.4g}' if rung.HasField('value') else 'no number'} at {rung.steps} steps"
 
 
 def _measured(job: client_pb2.Job) -> str:

@@ -685,6 +685,7 @@ class Job(_message.Message):
     AGAIN_OF_FIELD_NUMBER: _builtins.int
     AGAIN_AS_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -763,6 +764,10 @@ class Job(_message.Message):
     def tasks(self) -> Global___TaskCounts:
         """set: this is not one job, but the tasks of an array, as `job_id` names them"""
 
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RungResult]:
+        """that it reached as a task under successive halving"""
+
     def __init__(
         self,
         *,
@@ -809,10 +814,11 @@ class Job(_message.Message):
         again_of: _builtins.str = ...,
         again_as: _builtins.str = ...,
         effect: _builtins.str = ...,
+        rungs: _abc.Iterable[Global___RungResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "idle_since", b"idle_since", "idle_until", b"idle_until", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "rungs", b"rungs", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -902,6 +908,34 @@ class TaskCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskCounts: _TypeAlias = TaskCounts  # noqa: Y015
+
+@_typing.final
+class RungResult(_message.Message):
+    """What a task had come to at a rung."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """where the rung is"""
+    value: _builtins.float
+    """of the metric that decides; unset: no number"""
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "steps", b"steps", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___RungResult: _TypeAlias = RungResult  # noqa: Y015
 
 @_typing.final
 class Rate(_message.Message):
