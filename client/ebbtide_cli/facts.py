@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_cli.arrays import gate_facts
 from ebbtide_cli.kinds import drain_facts, needs_facts
+from ebbtide_cli.printed import printed_facts
 
 Facts = dict[str, Any]
 
@@ -207,6 +208,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "exit0": EXIT_ZEROS[spec.exit_zero],
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
+        **printed_facts(spec),
         "warm": not spec.cold,
         "idle_ok": spec.idle_ok,
         "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,

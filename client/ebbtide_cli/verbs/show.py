@@ -10,6 +10,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import (
     CHECKPOINTED,
     CLASSES,
+    KINDS,
     LAUNCH_MODES,
     PARTS,
     SIGNAL_TARGETS,
@@ -22,6 +23,7 @@ from ebbtide_cli.facts import (
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
 from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
+from ebbtide_cli.printed import printed_words
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
@@ -131,6 +133,7 @@ def _state(job: client_pb2.Job) -> Fields:
 
 
 def _request(spec: job_pb2.JobSpec) -> Fields:
+    yield "kind", _kind(spec)
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
@@ -152,10 +155,17 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    yield from printed_words(spec)
     asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
     yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
+
+
+def _kind(spec: job_pb2.JobSpec) -> str:
+    """What it is for, where somebody uses it."""
+    idle = f", ended when unused for {format_duration(spec.idle_limit_s)}" if spec.HasField("idle_limit_s") else ""
+    return "" if KINDS[spec.kind] == "batch" else KINDS[spec.kind] + idle
 
 
 def _present(fields: Fields) -> Fields:

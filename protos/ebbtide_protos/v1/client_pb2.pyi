@@ -1289,12 +1289,15 @@ class ReadLogsRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0: all, in order"""
     follow: _builtins.bool
     node: _builtins.str
     """only what was printed there; empty: on the first node of each attempt"""
+    rank: _builtins.int
+    """only what this one printed; unset: all"""
     def __init__(
         self,
         *,
@@ -1302,12 +1305,15 @@ class ReadLogsRequest(_message.Message):
         attempt: _builtins.int = ...,
         follow: _builtins.bool = ...,
         node: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 
@@ -1701,6 +1707,94 @@ class QuiesceProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuiesceProgress: _TypeAlias = QuiesceProgress  # noqa: Y015
+
+@_typing.final
+class SnapshotUpload(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    @_builtins.property
+    def snapshot(self) -> _job_pb2.Snapshot: ...
+    def __init__(
+        self,
+        *,
+        snapshot: _job_pb2.Snapshot | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotUpload: _TypeAlias = SnapshotUpload  # noqa: Y015
+
+@_typing.final
+class SnapshotState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRESENT_FIELD_NUMBER: _builtins.int
+    present: _builtins.bool
+    def __init__(
+        self,
+        *,
+        present: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["present", b"present"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotState: _TypeAlias = SnapshotState  # noqa: Y015
+
+@_typing.final
+class NoticeTest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """as in NoticeRule"""
+    user: _builtins.str
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTest: _TypeAlias = NoticeTest  # noqa: Y015
+
+@_typing.final
+class NoticeTestReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELIVERED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    delivered: _builtins.bool
+    detail: _builtins.str
+    """how it was answered, or why it was not delivered"""
+    def __init__(
+        self,
+        *,
+        delivered: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivered", b"delivered", "detail", b"detail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTestReply: _TypeAlias = NoticeTestReply  # noqa: Y015
 
 @_typing.final
 class NodeDrain(_message.Message):
