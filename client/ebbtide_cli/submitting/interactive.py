@@ -13,7 +13,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import check, user_name
-from ebbtide_cli.submitting.job import job_spec
+from ebbtide_cli.submitting.job import ONE_JOB, job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.topic import Given
 from ebbtide_cli.values import parse_duration
@@ -35,7 +35,7 @@ idle_option: Final = click.option(
 def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: str = "") -> JobSpec:
     """The job that was asked for with a submit's options: trial-and-error and not preemptible unless they say else."""
     chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
-    spec = job_spec(chosen)
+    spec = job_spec(chosen, ONE_JOB)
     stays = kind.is_session or not (_said("urgent") or _said("suspend"))
     if stays and not _said("suspend"):
         spec = replace(spec, suspend=SuspendMode.NONE)

@@ -18,7 +18,7 @@ from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
-from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.submitting.job import one_job_options
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
 from ebbtide_cli.watching import watch_jobs
@@ -35,7 +35,7 @@ from ebbtide_cli.watching import watch_jobs
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
-@job_options
+@one_job_options
 @master_option
 def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).

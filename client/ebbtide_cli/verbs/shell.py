@@ -16,7 +16,7 @@ from ebbtide_cli.errors import OK, OURS, USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
-from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.submitting.job import one_job_options
 from ebbtide_cli.verb import JOB_ID, examples, master_option
 
 
@@ -30,7 +30,7 @@ from ebbtide_cli.verb import JOB_ID, examples, master_option
 @click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--attach", metavar="ID", type=JOB_ID, help="Go back to a shell that was left; it may be open elsewhere.")
 @idle_option
-@job_options
+@one_job_options
 @master_option
 def command(argv: tuple[str, ...], attach: str | None, master: str | None, **given: Any) -> int:
     """Open a shell on a node with GPUs of its own (default: 1), and return its exit code.
