@@ -194,6 +194,14 @@ def parse_setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+def parse_param(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read ``lr=.1,.01``: a name, and its values."""
+    name, separator, values = text.partition("=")
+    if not separator or not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
+        raise ValueError(f"{abbreviated(text)!r} is not of the form NAME=VALUE,VALUE")
+    return name, tuple(values.split(","))
+
+
 def abbreviated(text: str, limit: int = LONGEST) -> str:
     """Cut ``text`` to ``limit`` characters, the last of them an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -9,6 +9,7 @@ from ebbtide_core import (
     gang,
     interference,
     limits,
+    logged,
     losses,
     memory,
     moving,
@@ -86,6 +87,8 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     told = rates.last_words(state, job) if attempt.meter is not None else ()
     if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
+    if attempt.matches:
+        told = (*told, *logged.hold_if_nowhere(state, job))
     return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
@@ -157,6 +160,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.AttemptRefused: _after_refusal,
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
+    e.LogMatched: logged.decide,
 }
 """Facts that follow from an event, once it was applied."""
 

@@ -47,7 +47,10 @@ def test_a_command_is_as_other_jobs_are_if_its_options_say_so(ebb, finished, opt
 
 
 def test_what_has_no_meaning_for_one_job_is_no_option(ebb, master):
-    assert ebb("run", "--array", "0-9", "--", "true").complaint.startswith("run: No such option")
+    assert ebb("notebook", "--array", "0-9").complaint == "--array: an array is for 'ebb submit'"
+    assert (
+        ebb("tensorboard", "--template", "x", "runs").complaint == "tensorboard: --template: is for jobs with a command"
+    )
     assert ebb("shell").complaint == "shell: standard input and output are no terminal: 'ebb run' is for commands"
     assert ebb("exec", "--tty", "17").complaint == "exec: --tty: standard input and output are no terminal"
     assert ebb("tensorboard", "a,b").code == 2

@@ -24,7 +24,7 @@ def test_submit_prints_the_id_and_nothing_else(ebb, master):
     assert (result.code, result.out, result.err) == (0, "17\n", "")
     assert ebb("submit", "--json", "--", "true").json == {
         "id": "17", "warnings": [], "class": "be", "gpu_mem_bytes": None, "gpu_mem_from": None,
-        "begin_time": None, "tasks": None,
+        "begin_time": None, "tasks": None, "params": None,
     }  # fmt: skip
 
 

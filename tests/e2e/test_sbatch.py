@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import EBB, Cluster, wait_for
+from tests.sbatch.test_submitting import NOT_YET
+from tests.sbatch.test_translation import REFUSED
 
 SCRIPTS = Path(__file__).parents[1] / "sbatch/scripts"
 
@@ -53,6 +55,24 @@ def test_scripts_for_slurm_run_unchanged(slurm_cluster: Cluster) -> None:
     shards = lines(cluster, jobs["cpu_preprocess"])
     assert shards == [f"shard {task} of 4 on 8 CPUs" for task in range(4)]
     assert [line.split()[1] for line in lines(cluster, jobs["steps_in_background"])] == ["1", "2", "3", "4"]
+
+
+IMPOSSIBLE_HERE = {
+    "conda_module": "pool",
+    "exclusive_nodes": "4 nodes with 8 GPUs each are more than",
+    "dependency_pipeline": "job 12",
+}
+"""What this cluster has no pool, no nodes, or no jobs for, and what it says."""
+
+
+@pytest.mark.slow
+def test_every_script_is_queued_or_refused_with_the_reason(slurm_cluster: Cluster) -> None:
+    said = {}
+    for path in sorted(path for path in SCRIPTS.iterdir() if path.stem not in NOT_YET):
+        result = slurm_cluster.ebb("submit", "--hold", str(path), code=None)
+        said[path.stem] = result.err.splitlines()[-1] if result.code else ""
+    refused = REFUSED | IMPOSSIBLE_HERE
+    assert {name: words for name, words in said.items() if refused.get(name, "queued") not in (words or "queued")} == {}
 
 
 @pytest.mark.slow

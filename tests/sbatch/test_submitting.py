@@ -6,7 +6,9 @@ import pytest
 from ebbtide_protos.v1 import job_pb2
 
 from tests.client.scripted_master import share
+from tests.sbatch.test_translation import REFUSED, TRANSLATED
 
+NOT_YET = {"array_limit", "mail"}
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
@@ -82,3 +84,44 @@ def test_a_value_that_our_own_option_refuses_names_the_line_of_theirs(ebb, maste
     result = ebb("submit", str(script))
     assert (result.code, master.sent("Submit")) == (2, [])
     assert "--grace" in result.complaint
+
+
+def needs(spec: job_pb2.JobSpec) -> dict[str, list[str]]:
+    """Which nodes and GPUs will do, as far as the script says."""
+    found = {"gpu_types": spec.needs.gpu_types, "on": spec.needs.on, "exclude": spec.needs.exclude}
+    return {name: list(values) for name, values in found.items() if values}
+
+
+@pytest.mark.parametrize("name", sorted(set(TRANSLATED) - NOT_YET))
+def test_every_script_that_is_not_refused_is_submitted_as_it_is(ebb, master, name):
+    assert ebb("submit", f"{name}.sh").code == 0
+    assert sent(master).script == (SCRIPTS / f"{name}.sh").read_text()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_script_is_not_submitted(ebb, master, name):
+    result = ebb("submit", f"{name}.sh")
+    assert (result.code, master.sent("Submit")) == (2, [])
+    assert result.complaint.startswith(REFUSED[name])
+
+
+def test_arrays_have_their_tasks(ebb, master):
+    ebb("submit", "array_shards.sh")
+    (request,) = master.sent("Submit")
+    assert [task.index for task in request.tasks] == [1, 5, 9, 13, 20]
+    assert request.spec.env["SLURM_ARRAY_TASK_COUNT"] == "5"
+
+
+def test_dependencies_pools_and_needs_are_ours(ebb, master):
+    ebb("submit", "dependency_pipeline.sh")
+    ok, any_end = job_pb2.AFTER_KIND_OK, job_pb2.AFTER_KIND_ANY
+    assert [(one.job_id, one.kind) for one in sent(master).after] == [("12", ok), ("13", ok), ("14", any_end)]
+    ebb("submit", "conda_module.sh")
+    assert (sent(master).pool, needs(sent(master)), sent(master).env["HF_HOME"]) == (
+        "gpu", {"gpu_types": ["v100"]}, "/scratch/hf",
+    )  # fmt: skip
+    ebb("submit", "constraint.sh")
+    assert needs(sent(master)) == {"gpu_types": ["a100", "h100"], "on": ["gpu-1", "gpu-2"]}
+    ebb("submit", "exclusive_nodes.sh")
+    assert needs(sent(master)) == {"exclude": ["node03", "node04", "node05", "node17"]}
+    assert (sent(master).nodes, sent(master).gpus_min) == (4, share(32))

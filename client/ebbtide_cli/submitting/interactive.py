@@ -11,9 +11,10 @@ from ebbtide_core.spec import JobSpec
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import check, user_name
-from ebbtide_cli.submitting.job import ONE_JOB, job_spec
+from ebbtide_cli.submitting.job import job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.topic import Given
 from ebbtide_cli.values import parse_duration
@@ -21,6 +22,16 @@ from ebbtide_cli.verb import argument_type
 
 SESSION_GRACE_S: Final = 10.0
 NEVER: Final = "never"
+OF_MANY: Final = {
+    "array": "--array",
+    "params": "--param",
+    "param_file": "--param-file",
+    "sample": "--sample",
+    "asha": "--asha",
+    "max_concurrent": "--max-concurrent",
+    "max_slots": "--max-slots",
+}
+"""Options that say how many jobs there are: who sits before one has no use for them."""
 IDLE: Final = argument_type("time", lambda text: NEVER if text == NEVER else parse_duration(text))
 
 idle_option: Final = click.option(
@@ -34,8 +45,10 @@ idle_option: Final = click.option(
 
 def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: str = "") -> JobSpec:
     """The job that was asked for with a submit's options: trial-and-error and not preemptible unless they say else."""
+    if many := next((option for name, option in OF_MANY.items() if given.get(name)), ""):
+        raise Failure(f"{many}: an array is for 'ebb submit'", USAGE)
     chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
-    spec = job_spec(chosen, ONE_JOB)
+    spec = job_spec(chosen)
     stays = kind.is_session or not (_said("urgent") or _said("suspend"))
     if stays and not _said("suspend"):
         spec = replace(spec, suspend=SuspendMode.NONE)

@@ -1,6 +1,5 @@
 """All topics together: the options of a job, and the job that they amount to."""
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Final, TypeVar
 
@@ -10,11 +9,16 @@ from ebbtide_cli.submitting import (
     array,
     environments,
     halving,
+    idleness,
+    notices,
     pools,
+    printing,
     resources,
     running,
+    snapshots,
     standing,
     stepping_aside,
+    sweep,
     templates,
     waiting,
     whereabouts,
@@ -32,36 +36,28 @@ TOPICS: Final[tuple[Topic, ...]] = (
     standing,
     waiting,
     array,
+    sweep,
     halving,
     stepping_aside,
     environments,
+    snapshots,
+    printing,
+    notices,
     templates,
+    idleness,
 )
 """In the order in which the help shows their options."""
 
 
-ONE_JOB: Final = tuple(topic for topic in TOPICS if topic not in (array, halving, templates))
-"""Those that say what one job is, each by itself."""
-
-
 def job_options(command: Command) -> Command:
     """Give ``command`` every option that says what a job is."""
-    return _with_options(TOPICS, command)
-
-
-def one_job_options(command: Command) -> Command:
-    """Give ``command`` those of them that have a meaning for a job which somebody waits for."""
-    return _with_options(ONE_JOB, command)
-
-
-def _with_options(topics: Sequence[Topic], command: Command) -> Command:
-    options = [option for topic in topics for option in topic.OPTIONS]
+    options = [option for topic in TOPICS for option in topic.OPTIONS]
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def job_spec(given: Given, topics: Sequence[Topic] = TOPICS) -> JobSpec:
+def job_spec(given: Given) -> JobSpec:
     """The job that was asked for; `Failure` names the option that is wrong, and the limit."""
     fields: dict[str, Any] = {}
-    for topic in topics:
+    for topic in TOPICS:
         fields |= topic.fields(given)
     return check(JobSpec(**fields))

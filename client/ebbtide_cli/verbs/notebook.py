@@ -8,12 +8,14 @@ import click
 from ebbtide_core.model import JobKind
 
 from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
-from ebbtide_cli.submitting.job import one_job_options
+from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
     epilog=examples("ebb notebook", "ebb notebook --gpus 2 --idle 2h", "ebb notebook --classic --stop"),
@@ -23,7 +25,7 @@ from ebbtide_cli.verb import examples, master_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
 @click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
 @idle_option
-@one_job_options
+@job_options
 @master_option
 def command(argv: tuple[str, ...], lab: bool, port: int, stop: bool, master: str | None, **given: Any) -> None:
     """Start Jupyter on a node with GPUs of its own (default: 1), and open a tunnel to it; print the URL.

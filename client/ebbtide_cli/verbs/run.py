@@ -17,14 +17,16 @@ from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
-from ebbtide_cli.submitting.job import one_job_options
+from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
 from ebbtide_cli.watching import watch_jobs
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS] --",
     epilog=examples(
@@ -35,7 +37,7 @@ from ebbtide_cli.watching import watch_jobs
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
-@one_job_options
+@job_options
 @master_option
 def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.submitting.sweep import add_sweep, params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -34,6 +36,7 @@ from ebbtide_cli.watching import wait_for
         "ebb submit train.sh --lr 3e-4",
         "ebb submit --gpus 1-4 --gpu-mem 10GiB --name resnet -- python train.py --lr 3e-4",
         "ebb submit --venv .venv -- python train.py",
+        "ebb submit --param lr=.1,.01 --param bs=32,64 -- python train.py --lr {lr} --batch-size {bs}",
         "ebb submit --nodes 2 --gpus 8 --launch ddp -- python train.py",
         "ebb submit --nodes 1-3 --gpus 1-4 --launch ddp -- python train.py",
         "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
@@ -46,6 +49,10 @@ from ebbtide_cli.watching import wait_for
         "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
+        "ebb submit --output logs/%x-%j.out --gpus 2 --launch ddp --prefix-ranks -- python train.py",
+        "ebb submit --on-log 'NCCL WARN.*unhandled=exclude-node' --retries 2 -- python train.py",
+        "ebb submit --snapshot -- python train.py",
+        "ebb submit --notify failed,held=team --notify ended=mailto:ada@example.org -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
@@ -62,10 +69,15 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
     A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
     """
     spec = job_spec(given)
+    if spec.snapshot is not None and not dry_run:
+        from ebbtide_cli.snapshot.sending import send_snapshot
+
+        send_snapshot(master, Path(spec.workdir), spec.snapshot)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )
     add_tasks(request, given)
+    add_sweep(request, given)
     return _queue(master, request, as_json, wait and not dry_run)
 
 
@@ -94,10 +106,12 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
         gates = {"begin_time": request.spec.begin_at or None, "tasks": len(request.tasks) or None}
         facts = {"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class}
-        print_json(facts | memory | gates)
+        print_json(facts | memory | gates | {"params": params_of(request)})
         return reply.job_id
     if reply.gpu_mem_from:
         complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
+    if request.dry_run:
+        print_sweep(request)
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts

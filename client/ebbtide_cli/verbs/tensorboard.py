@@ -12,7 +12,7 @@ from ebbtide_cli.channels.serving import serve_and_reach
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
-from ebbtide_cli.submitting.job import one_job_options
+from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
 
 _OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?::(.*))?")
@@ -25,7 +25,7 @@ _OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?::(.*))?")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
 @click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
 @idle_option
-@one_job_options
+@job_options
 @master_option
 def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **given: Any) -> None:
     """Start TensorBoard as a job without a GPU, and open a tunnel to it; print the URL.
@@ -33,6 +33,8 @@ def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **
     DIR is a directory that its node can read; ID is what job ID has as EBB_OUTPUT_DIR, ID:DIR a directory below its
     working directory. Ctrl-C closes the tunnel; the TensorBoard runs on until it is cancelled, or unused for --idle.
     """
+    if given["templates"]:
+        raise Failure("tensorboard: --template: is for jobs with a command", USAGE)
     if given["gpus"] is None:
         given["cpu_only"] = True
     named = [_directory(master, text) for text in logs]

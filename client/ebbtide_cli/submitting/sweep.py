@@ -1,0 +1,150 @@
+"""One command with many values: a task of an array for each combination of them, or for some."""
+
+import csv
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import click
+from ebbtide_core.limits import MAX_ARRAY_TASKS
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import abbreviated, parse_param
+from ebbtide_cli.verb import argument_type
+
+PARAM: Final = argument_type("param", parse_param)
+Values = Mapping[str, str]
+"""What a task stands for: by the name of each param, its value."""
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--param",
+        "params",
+        metavar="NAME=V,V,…",
+        type=PARAM,
+        multiple=True,
+        help="A task for each value, and each combination of several params: {NAME} in the command, EBB_PARAM_NAME.",
+    ),
+    click.option(
+        "--param-file",
+        metavar="FILE.csv",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A task for each row; the first one has the names.",
+    ),
+    click.option("--sample", metavar="N", type=click.IntRange(1), help="So many of the combinations, by chance."),
+    click.option(
+        "--seed", metavar="N", type=int, default=0, help="Of that chance: the same one, the same combinations."
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """None: these say how many jobs there are, not what each of them is."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All combinations of one of each of the ``axes``; the last axis runs fastest."""
+
+    axes: Sequence[Sequence[Values]]
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are."""
+        return prod(len(axis) for axis in self.axes)
+
+    def __getitem__(self, index: int) -> Values:
+        """The combination of that number."""
+        chosen: dict[str, str] = {}
+        for axis in reversed(self.axes):
+            index, place = divmod(index, len(axis))
+            chosen = {**axis[place], **chosen}
+        return chosen
+
+
+def tasks(given: Given) -> list[Values]:
+    """What each task stands for; none without ``--param``. `Failure` names what cannot be."""
+    sweep = Sweep(list(_axes(given)))
+    if not sweep.axes:
+        if given["sample"]:
+            raise Failure("submit: --sample: is a number of combinations of --param", USAGE)
+        return []
+    _check_names([name for axis in sweep.axes for name in axis[0]])
+    wanted = min(given["sample"] or sweep.size, sweep.size)
+    if wanted > MAX_ARRAY_TASKS:
+        raise Failure(f"submit: --param: {wanted} tasks are over the limit of {MAX_ARRAY_TASKS}: see --sample", USAGE)
+    indices: Sequence[int] = range(sweep.size)
+    if wanted < sweep.size:
+        indices = sorted(random.Random(given["seed"]).sample(indices, wanted))
+    return [sweep[index] for index in indices]
+
+
+def add_sweep(request: client_pb2.SubmitRequest, given: Given) -> None:
+    """Make an array of what is submitted, if these options ask for one, and say which params nobody mentions."""
+    chosen = tasks(given)
+    if chosen and request.tasks:
+        raise Failure("submit: --param: not together with --array", USAGE)
+    request.tasks.extend(client_pb2.ArrayTask(index=index, params=values) for index, values in enumerate(chosen))
+    for name in unused(list(chosen[0]) if chosen else [], request.spec.command, request.spec.script):
+        complain(f"warning: {{{name}}} is not in the command: the job finds it as EBB_PARAM_{name.upper()} only")
+
+
+def print_sweep(request: client_pb2.SubmitRequest) -> None:
+    """Print what each task of a sweep stands for."""
+    if not request.tasks or not request.tasks[0].params:
+        return
+    from ebbtide_cli.drawing import print_list
+
+    names = sorted(request.tasks[0].params)
+    rows = ((str(task.index), *(task.params[name] for name in names)) for task in request.tasks)
+    print_list(("INDEX", *(name.upper() for name in names)), rows)
+
+
+def unused(names: Sequence[str], command: Sequence[str], script: str) -> list[str]:
+    """The params that neither the command nor the script mentions."""
+    return [
+        name
+        for name in names
+        if f"EBB_PARAM_{name.upper()}" not in script
+        and not any(f"{{{name}}}" in word or f"EBB_PARAM_{name.upper()}" in word for word in command)
+    ]
+
+
+def params_of(request: client_pb2.SubmitRequest) -> list[dict[str, str]] | None:
+    """What each task stands for; None if there is no sweep."""
+    return [dict(task.params) for task in request.tasks if task.params] or None
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise Failure(f"submit: --param: {abbreviated(twice)} is given twice", USAGE)
+
+
+def _axes(given: Given) -> Iterator[list[Values]]:
+    if given["param_file"]:
+        yield list(_rows(given["param_file"]))
+    for name, values in given["params"]:
+        yield [{name: value} for value in values]
+
+
+def _rows(path: str) -> Iterator[Values]:
+    """The rows of a CSV file."""
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Failure(f"submit: --param-file: {path}: {error}", USAGE) from None
+    names = [name.strip() for name in rows[0]] if rows else []
+    if len(rows) < 2:
+        raise Failure(f"submit: --param-file: {path}: has no rows below the one with the names", USAGE)
+    _check_names(names)
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(names):
+            raise Failure(f"submit: --param-file: {path}:{number}: has {len(row)} values for {len(names)} names", USAGE)
+        yield dict(zip(names, (value.strip() for value in row), strict=True))
