@@ -175,9 +175,14 @@ async def test_the_stop_signal_goes_past_srun_to_the_tasks_or_to_all_if_none_han
 
 def test_a_later_node_does_not_hear_the_signal_that_is_for_the_script_alone(disk):
     nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    task = f"touch {disk}/ready; until [ -e {disk}/go ]; do sleep 0.02; done; echo still here"
     with srun("--follow", "--deaf", **nodes, SLURM_NODEID="1") as later:
-        with srun("-w", "b", "sh", "-c", "kill -USR1 $PPID; echo still here", **nodes) as first:
-            assert first.wait() == 0
+        with srun("-w", "b", "sh", "-c", task, **nodes) as first:
+            while not (disk / "ready").exists():
+                assert first.poll() is None
+            later.send_signal(signal.SIGUSR1)
+            (disk / "go").touch()
+            code = first.wait()
         (disk / slurm.END).touch()
         assert later.stdout.read() == "still here\n"
-    assert later.returncode == 0
+    assert (code, later.returncode) == (0, 0)
