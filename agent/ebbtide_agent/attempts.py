@@ -225,8 +225,9 @@ class Attempts:
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
     def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
-        """The UUIDs of its GPUs."""
-        return frozenset(gpu.uuid for gpu in self.allocation(job_id, attempt))
+        """The UUIDs of the GPUs that it has for itself: how busy another is says nothing of it."""
+        given = self.allocation(job_id, attempt)
+        return frozenset(gpu.uuid for gpu in given if gpu.share.numerator >= gpu.share.denominator)
 
     def idle_limits(self) -> dict[AttemptKey, float]:
         """How long those that run and that have such a limit may be unused, in seconds."""

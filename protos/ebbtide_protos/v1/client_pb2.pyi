@@ -1413,6 +1413,9 @@ class NodeGpu(_message.Message):
     SHARE_ALLOCATED_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    reserved: _builtins.str
+    """for whom it is kept now, and when next, in words; empty: for nobody"""
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -1433,10 +1436,11 @@ class NodeGpu(_message.Message):
         share_allocated: _job_pb2.Share | None = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
+        reserved: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
