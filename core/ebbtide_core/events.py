@@ -14,8 +14,13 @@ from ebbtide_core.array_events import DependencyFailed as DependencyFailed
 from ebbtide_core.array_events import JobRequeued as JobRequeued
 from ebbtide_core.array_events import RequeueRequested as RequeueRequested
 from ebbtide_core.arrays import Task
+from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
+from ebbtide_core.booking_events import BookingMade as BookingMade
+from ebbtide_core.booking_events import BookingMoved as BookingMoved
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
+from ebbtide_core.idle_events import JobBusy as JobBusy
+from ebbtide_core.idle_events import JobIdle as JobIdle
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -478,6 +483,8 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | JobIdle
+    | JobBusy
     | NodeExcluded
 )
 """Events that are about one job."""

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from ebbtide_core import (
     belonging,
+    booking,
     costs,
     draining,
     edits,
     foreign,
     gang,
+    idling,
     interference,
     limits,
     memory,
@@ -480,6 +482,8 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
+    e.JobIdle: idling.noted,
+    e.JobBusy: idling.cleared,
 }
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {
@@ -495,6 +499,9 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
+    e.BookingMade: booking.made,
+    e.BookingMoved: booking.moved,
+    e.BookingCancelled: booking.cancelled,
     e.ArrayChanged: requeuing.array_changed,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

@@ -71,7 +71,8 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
-    ``overran``: it used more GPU memory than it was given. ``edited``: scripts that had changed when it started.
+    ``overran``: it used more GPU memory than it was given. It runs and has used none of its GPUs since ``idle_since``,
+    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
@@ -105,6 +106,8 @@ class Attempt:
     port: int = 0
     sharing: Sharing | None = None
     overran: bool = False
+    idle_since: float | None = None
+    idle_until: float | None = None
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
@@ -283,7 +286,10 @@ class Job:
         """Whether it could be placed as far as the job itself is concerned."""
         if self.ending is not None or self.held_by is not None:
             return False
-        return not self.attempts or self.attempts[-1].freed is not None or self.off_gpu
+        if not self.attempts or self.attempts[-1].freed is not None:
+            return True
+        order = self.attempts[-1].stop
+        return self.off_gpu and order is not None and not order.cause.final
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""

@@ -130,6 +130,7 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    IDLE = "idle"
     MOVED = "moved to another pool"
     DRAINED = "node drained"
     REQUEUED = "requeued"

@@ -33,6 +33,7 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    With ``idle_ok`` nobody minds that it does not use its GPUs (see `ebbtide_core.idling`).
     ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
     as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
@@ -74,6 +75,7 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    idle_ok: bool = False
     script: str = ""
     python_env: str = ""
     slurm: bool = False

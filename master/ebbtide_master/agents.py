@@ -18,6 +18,7 @@ from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, channel_pb2
 
 from ebbtide_master.channels import Channels
+from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
@@ -25,6 +26,7 @@ from ebbtide_master.convert import (
     order_to_message,
     registration_from_hello,
 )
+from ebbtide_master.idleness import Idleness
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
@@ -78,7 +80,8 @@ class Session:
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """Turns what agents say into facts, and brings them the core's orders."""
 
-    def __init__(self, cluster_id: str, epoch: int) -> None:
+    def __init__(self, cluster_id: str, epoch: int, clock: Clock) -> None:
+        self._idleness = Idleness(clock)
         self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
@@ -307,6 +310,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                     yield e.GpuHealthChanged(node, gpu, True)
             for gpu, processes in foreign_on.items():
                 yield from _foreign(node, gpu, processes, cluster)
+            yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
 
         await self.loop.tell(facts, lambda _: None)
 

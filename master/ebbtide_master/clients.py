@@ -30,6 +30,7 @@ from ebbtide_master.arrays import (
     submitted,
     wishes,
 )
+from ebbtide_master.bookings import BookingsOfClients
 from ebbtide_master.bounds import check_submission, check_user
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
@@ -40,13 +41,14 @@ from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.requeue import Requeues
 from ebbtide_master.store import Store
+from ebbtide_master.usage import UsageOfClients
 from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 
 
-class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
+class Clients(UsageOfClients, BookingsOfClients, Connecting, Explaining, Requeues, Limits, Maintenance):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(

@@ -45,7 +45,7 @@ async def serving(cluster: Cluster, store: Store, host: str, port: int, policy: 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    agents = Agents(store.cluster_id, epoch)
+    agents = Agents(store.cluster_id, epoch, clock)
     loop = MasterLoop(cluster, store, clock, changes, agents.perform)
     agents.loop = loop
     info = about(store, epoch, version("ebbtide"), policy)

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -134,10 +134,18 @@ class Store:
 
     # --- reading ---
 
-    def events(self, after: int = 0, job: str | None = None, limit: int = -1) -> Iterator[StoredEvent]:
-        """The journal in order, from the line behind ``after``; of one job if named. A negative limit is none."""
+    def events(
+        self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
+    ) -> Iterator[StoredEvent]:
+        """The journal in order, from the line behind ``after``; of one job if named, of those ``kinds`` if any are.
+
+        A negative limit is none.
+        """
         query = "SELECT sequence, time, kind, body FROM events WHERE sequence > ?"
         arguments: list[object] = [min(after, MAX_SEQUENCE)]
+        if kinds:
+            query += f" AND kind IN ({','.join('?' * len(kinds))})"
+            arguments += kinds
         if job is not None:
             query += " AND job = ? AND job <> ''"
             arguments.append(job)

@@ -65,6 +65,8 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
         steps_per_s=speed_now(job),
+        idle_since=live.idle_since if live is not None else None,
+        idle_until=live.idle_until if live is not None else None,
         pool=job.pool,
         moves_to=job.moves_to,
         excluded_nodes={str(node): why for node, why in job.excluded_because.items()},

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
+from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30
 
@@ -53,6 +53,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.foreign_gpu_s: dict[str, float] = {}
         self.events: list[client_pb2.Event] = []
         self.explanation = client_pb2.Explanation()
+        self.usage = [usage_pb2.UsageReply()]
+        self.reservations: list[booking_pb2.Reservation] = []
+        self.reserved_from = 0.0
         self.logs: list[tuple[int, bytes]] = []
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
@@ -130,6 +133,28 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def Explain(self, request: client_pb2.ExplainRequest, context: grpc.ServicerContext) -> client_pb2.Explanation:
         self._note("Explain", request, context)
         return self.explanation
+
+    def Usage(self, request: usage_pb2.UsageRequest, context: grpc.ServicerContext) -> Iterator[usage_pb2.UsageReply]:
+        self._note("Usage", request, context)
+        yield from self.usage
+
+    def ReserveGpus(
+        self, request: booking_pb2.ReserveGpusRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.Reservation:
+        self._note("ReserveGpus", request, context)
+        return self.reservations[0]
+
+    def CancelReservation(
+        self, request: booking_pb2.CancelReservationRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.Reservation:
+        self._note("CancelReservation", request, context)
+        return self.reservations[0]
+
+    def ListReservations(
+        self, request: booking_pb2.ListReservationsRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.ListReservationsReply:
+        self._note("ListReservations", request, context)
+        return booking_pb2.ListReservationsReply(reservations=self.reservations, now=self.reserved_from)
 
     def ListNodes(
         self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext

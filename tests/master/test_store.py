@@ -324,6 +324,18 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_which_gpus_are_reserved_is_known_again_and_who_does_not_use_its_own(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-bookings", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        [booking] = cluster.state.bookings.by_id.values()
+        assert (booking.user, booking.since, booking.until, booking.note) == ("anna", 500.0, 9000.0, "demo")
+        assert [booked.gpu for booked in booking.gpus] == ["a0", "a3"]
+        assert cluster.state.pools["default"].books.booked is cluster.state.bookings
+        [attempt] = cluster.state.jobs["1"].attempts
+        assert (attempt.idle_since, attempt.idle_until) == (2010.0, None)
+
     def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
         with golden("journal-1-scripts", tmp_path / "journal.db") as store:
@@ -413,6 +425,7 @@ class TestGoldenJournal:
             "journal-1-foreign",
             "journal-1-memory",
             "journal-1-rates",
+            "journal-1-bookings",
             "journal-1-pools",
             "journal-1-drains",
             "journal-1-arrays",

@@ -9,6 +9,7 @@ from ebbtide_cli.submitting import (
     array,
     environments,
     halving,
+    idleness,
     pools,
     resources,
     running,
@@ -37,6 +38,7 @@ TOPICS: Final[tuple[Topic, ...]] = (
     stepping_aside,
     environments,
     templates,
+    idleness,
 )
 """In the order in which the help shows their options."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 
+from ebbtide_master.config.idle import read_idle
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.quotas import read_quotas
 from ebbtide_master.config.table import ConfigError, Table
@@ -43,6 +44,6 @@ def _read(values: Mapping[str, object]) -> Config:
     for key, pool in defaults.items():
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
-    settings = Settings(pools=pools, quotas=read_quotas(file), **defaults)
+    settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), **defaults)
     file.finish()
     return Config(settings=settings, names_default_pool=DEFAULT_POOL in read)

@@ -673,6 +673,8 @@ class Job(_message.Message):
     GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    IDLE_SINCE_FIELD_NUMBER: _builtins.int
+    IDLE_UNTIL_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
     EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
@@ -713,6 +715,10 @@ class Job(_message.Message):
     """how that is known; empty: as it was submitted"""
     steps_per_s: _builtins.float
     """now; unset: it does not run, or not known"""
+    idle_since: _builtins.float
+    """Unix seconds: runs, and has used none of its GPUs since; unset: not so"""
+    idle_until: _builtins.float
+    """when it is suspended for that; unset: it is not"""
     pool: _builtins.str
     """where it is now"""
     moves_to: _builtins.str
@@ -791,6 +797,8 @@ class Job(_message.Message):
         gpu_mem_from: _builtins.str = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
         steps_per_s: _builtins.float | None = ...,
+        idle_since: _builtins.float | None = ...,
+        idle_until: _builtins.float | None = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
         excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -802,14 +810,18 @@ class Job(_message.Message):
         again_as: _builtins.str = ...,
         effect: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "idle_since", b"idle_since", "idle_until", b"idle_until", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__idle_since: _TypeAlias = _typing.Literal["idle_since"]  # noqa: Y015
+    _WhichOneofArgType__idle_since: _TypeAlias = _typing.Literal["_idle_since", b"_idle_since"]  # noqa: Y015
+    _WhichOneofReturnType__idle_until: _TypeAlias = _typing.Literal["idle_until"]  # noqa: Y015
+    _WhichOneofArgType__idle_until: _TypeAlias = _typing.Literal["_idle_until", b"_idle_until"]  # noqa: Y015
     _WhichOneofReturnType__restart_cost_s: _TypeAlias = _typing.Literal["restart_cost_s"]  # noqa: Y015
     _WhichOneofArgType__restart_cost_s: _TypeAlias = _typing.Literal["_restart_cost_s", b"_restart_cost_s"]  # noqa: Y015
     _WhichOneofReturnType__save_s: _TypeAlias = _typing.Literal["save_s"]  # noqa: Y015
@@ -822,6 +834,10 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_since) -> _WhichOneofReturnType__idle_since | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_until) -> _WhichOneofReturnType__idle_until | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_cost_s) -> _WhichOneofReturnType__restart_cost_s | None: ...
     @_typing.overload

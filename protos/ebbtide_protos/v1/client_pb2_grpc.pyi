@@ -11,8 +11,10 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import booking_pb2 as _booking_pb2
 from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
+from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -78,6 +80,11 @@ class ClientServiceStub:
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
     """A channel to something on a job's node; see channel.proto."""
+    Usage: _grpc.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]
+    ReserveGpus: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]
+    CancelReservation: _grpc.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -121,6 +128,11 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
     """A channel to something on a job's node; see channel.proto."""
+    Usage: _aio.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]  # type: ignore[assignment]
+    ReserveGpus: _aio.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _aio.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]  # type: ignore[assignment]
+    CancelReservation: _aio.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -305,5 +317,34 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_channel_pb2.ChannelOutput], _abc.AsyncIterator[_channel_pb2.ChannelOutput]]:
         """A channel to something on a job's node; see channel.proto."""
+
+    @_abc_1.abstractmethod
+    def Usage(
+        self,
+        request: _usage_pb2.UsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_usage_pb2.UsageReply], _abc.AsyncIterator[_usage_pb2.UsageReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ReserveGpus(
+        self,
+        request: _booking_pb2.ReserveGpusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]:
+        """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _booking_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.ListReservationsReply, _abc.Awaitable[_booking_pb2.ListReservationsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelReservation(
+        self,
+        request: _booking_pb2.CancelReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]: ...
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -335,6 +335,7 @@ class JobSpec(_message.Message):
     RESUME_ARGS_FIELD_NUMBER: _builtins.int
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    IDLE_OK_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     PYTHON_ENV_FIELD_NUMBER: _builtins.int
@@ -383,6 +384,8 @@ class JobSpec(_message.Message):
     """no process is held ready for its next attempt"""
     move_checkpoints: _builtins.bool
     """copied to nodes that cannot read them before an attempt starts there"""
+    idle_ok: _builtins.bool
+    """nobody is to mind that it does not use its GPUs"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
     script: _builtins.str
@@ -463,6 +466,7 @@ class JobSpec(_message.Message):
         resume_args: _abc.Iterable[_builtins.str] | None = ...,
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
+        idle_ok: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
         script: _builtins.str = ...,
         python_env: _builtins.str = ...,
@@ -478,7 +482,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "idle_ok", b"idle_ok", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
