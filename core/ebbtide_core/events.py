@@ -44,6 +44,8 @@ from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
 from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.rate_events import InterferenceFound as InterferenceFound
+from ebbtide_core.rate_events import RateMeasured as RateMeasured
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
@@ -374,37 +376,6 @@ class WorkResumed(Event):
     job: JobId
     attempt: int
     step: int
-
-
-@frozen
-class RateMeasured(Event):
-    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
-
-    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
-    """
-
-    job: JobId
-    attempt: int
-    share: int
-    nodes: int
-    alone: bool
-    steps_per_s: float
-    samples: int
-    model: str = ""
-
-
-@frozen
-class InterferenceFound(Event):
-    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
-
-    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
-    """
-
-    job: JobId
-    attempt: int
-    gpu: GpuId
-    others: tuple[JobId, ...]
-    speeds: tuple[float, ...]
 
 
 @frozen

@@ -24,6 +24,7 @@ from ebbtide_core import (
     requeuing,
     swaps,
     sweeping,
+    taking_over,
 )
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
@@ -40,26 +41,6 @@ def apply(state: ClusterState, event: Event, now: float) -> None:
     handler = HANDLERS.get(type(event))
     if handler is not None:
         handler(state, event, now)
-
-
-# --- the master's own life ---
-
-
-def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> None:
-    state.epoch = event.epoch
-    state.recovery_ends = now + limits.RECOVERY_GRACE_S
-    state.awaited = {id for id, node in state.nodes.items() if node.attempts}
-    for node in state.nodes.values():
-        node.connected = False
-        state.refresh_node(node)
-
-
-def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
-    state.quiesced = True
-
-
-def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
-    state.quiesced = False
 
 
 # --- wishes ---
@@ -487,9 +468,9 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
 }
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {
-    e.MasterStarted: _master_started,
-    e.Quiesced: _quiesced,
-    e.Unquiesced: _unquiesced,
+    e.MasterStarted: taking_over.master_started,
+    e.Quiesced: taking_over.quiesced,
+    e.Unquiesced: taking_over.unquiesced,
     e.JobSubmitted: _job_submitted,
     e.NodeRegistered: nodes.registered,
     e.NodeDisconnected: nodes.disconnected,

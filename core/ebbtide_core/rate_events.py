@@ -1,0 +1,36 @@
+"""Events about how fast attempts get on, alone and beside others (see `ebbtide_core.rates`)."""
+
+from ebbtide_core.event import Event
+from ebbtide_core.frozen import frozen
+from ebbtide_core.model import GpuId, JobId
+
+
+@frozen
+class RateMeasured(Event):
+    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
+
+    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
+    """
+
+    job: JobId
+    attempt: int
+    share: int
+    nodes: int
+    alone: bool
+    steps_per_s: float
+    samples: int
+    model: str = ""
+
+
+@frozen
+class InterferenceFound(Event):
+    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
+
+    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
+    """
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    others: tuple[JobId, ...]
+    speeds: tuple[float, ...]
