@@ -52,6 +52,7 @@ VERBS: Final = {
         "story": "Show every event that one job went through",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
+        "notify": "Try where words about jobs go",
     },
     "Interactive": {
         "run": "Queue a command and follow it to its end",

@@ -21,6 +21,12 @@ from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.idle_events import JobBusy as JobBusy
 from ebbtide_core.idle_events import JobIdle as JobIdle
+from ebbtide_core.log_events import GpusExcluded as GpusExcluded
+from ebbtide_core.log_events import LogMatched as LogMatched
+from ebbtide_core.measured_events import GpuMemoryChanged as GpuMemoryChanged
+from ebbtide_core.measured_events import InterferenceFound as InterferenceFound
+from ebbtide_core.measured_events import MemoryOverran as MemoryOverran
+from ebbtide_core.measured_events import RateMeasured as RateMeasured
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -44,8 +50,7 @@ from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
 from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
-from ebbtide_core.rate_events import InterferenceFound as InterferenceFound
-from ebbtide_core.rate_events import RateMeasured as RateMeasured
+from ebbtide_core.session_events import SessionUnused as SessionUnused
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
@@ -304,17 +309,6 @@ class AttemptSwapped(Event):
 
 
 @frozen
-class MemoryOverran(Event):
-    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
-
-    job: JobId
-    attempt: int
-    gpu: GpuId
-    used_bytes: int
-    allowed_bytes: int
-
-
-@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -397,17 +391,6 @@ class ClaimDropped(Event):
 
 
 @frozen
-class GpuMemoryChanged(Event):
-    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
-
-    job: JobId
-    mem_bytes: int
-    gpus_min: int
-    gpus_max: int
-    reason: str
-
-
-@frozen
 class JobHeld(Event):
     """The system will not start the job again by itself."""
 
@@ -443,6 +426,7 @@ JobEvent = (
     | AttemptFreed
     | AttemptSwapped
     | MemoryOverran
+    | SessionUnused
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested
@@ -457,6 +441,8 @@ JobEvent = (
     | JobIdle
     | JobBusy
     | NodeExcluded
+    | LogMatched
+    | GpusExcluded
 )
 """Events that are about one job."""
 

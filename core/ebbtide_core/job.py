@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_core import limits
 from ebbtide_core.arrays import Task
-from ebbtide_core.events import AttemptRefused, Event
+from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
     WHOLE,
@@ -72,11 +72,12 @@ class Attempt:
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
     ``overran``: it used more GPU memory than it was given. It runs and has used none of its GPUs since ``idle_since``,
-    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started.
+    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started. Nobody uses it
+    since ``unused_since``, 0 if somebody does.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
-    on, as far as this master has heard.
+    on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in.
     """
 
     number: int
@@ -108,9 +109,11 @@ class Attempt:
     overran: bool = False
     idle_since: float | None = None
     idle_until: float | None = None
+    unused_since: float = 0.0
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
+    matches: tuple[LogMatched, ...] = ()
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -170,9 +173,10 @@ class Job:
     ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
     ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back (`ebbtide_core.gates`).
     It was submitted as ``again_of`` another job, or again as another, by ``ebb requeue``.
-    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`). ``rungs`` are its results by steps, as a
+    task under successive halving; None is no number (see `ebbtide_core.sweeping`).
     ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
-    since it was submitted, and ``excluded_because`` says why, of each.
+    since it was submitted, and ``excluded_because`` says why, of each; and from its ``excluded_gpus``.
     """
 
     id: JobId
@@ -221,11 +225,13 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    rungs: dict[int, float | None] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
     choosy: bool = False
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
+    excluded_gpus: frozenset[GpuId] = frozenset()
     task: Task | None = None
     ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
     again_of: JobId | None = None

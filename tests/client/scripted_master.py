@@ -57,6 +57,8 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.reservations: list[booking_pb2.Reservation] = []
         self.reserved_from = 0.0
         self.logs: list[tuple[int, bytes]] = []
+        self.snapshots: dict[str, bytes] = {}
+        self.notice_reply = client_pb2.NoticeTestReply()
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
@@ -192,6 +194,22 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
                 self._cut(context)
         if request.follow:
             self._wait(context)
+
+    def FindSnapshot(self, request: job_pb2.Snapshot, context: grpc.ServicerContext) -> client_pb2.SnapshotState:
+        self._note("FindSnapshot", request, context)
+        return client_pb2.SnapshotState(present=request.digest in self.snapshots)
+
+    def UploadSnapshot(
+        self, request_iterator: Iterator[client_pb2.SnapshotUpload], context: grpc.ServicerContext
+    ) -> Iterator[client_pb2.SnapshotState]:
+        first = next(request_iterator)
+        self._note("UploadSnapshot", first, context)
+        self.snapshots[first.snapshot.digest] = b"".join(message.data for message in request_iterator)
+        yield client_pb2.SnapshotState(present=True)
+
+    def TestNotice(self, request: client_pb2.NoticeTest, context: grpc.ServicerContext) -> client_pb2.NoticeTestReply:
+        self._note("TestNotice", request, context)
+        return self.notice_reply
 
     def ReadLogs(
         self, request: client_pb2.ReadLogsRequest, context: grpc.ServicerContext

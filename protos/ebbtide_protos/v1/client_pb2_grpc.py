@@ -6,6 +6,7 @@ import warnings
 from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking__pb2
 from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
+from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
 from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -121,6 +122,21 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Requeue',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+                _registered_method=True)
+        self.FindSnapshot = channel.unary_unary(
+                '/ebbtide.v1.ClientService/FindSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+                _registered_method=True)
+        self.UploadSnapshot = channel.stream_stream(
+                '/ebbtide.v1.ClientService/UploadSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+                _registered_method=True)
+        self.TestNotice = channel.unary_unary(
+                '/ebbtide.v1.ClientService/TestNotice',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
                 _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
@@ -292,6 +308,27 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindSnapshot(self, request, context):
+        """Whether the master has it; if so, it keeps it long enough for a submit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadSnapshot(self, request_iterator, context):
+        """The first message says which it is, the following bring it; replies once it is verified and on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestNotice(self, request, context):
+        """Sends a word there, once, and tells whether it was taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -452,6 +489,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Requeue,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'FindSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'UploadSnapshot': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'TestNotice': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestNotice,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -968,6 +1020,87 @@ class ClientService:
             '/ebbtide.v1.ClientService/Requeue',
             ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/FindSnapshot',
+            ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadSnapshot(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/UploadSnapshot',
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestNotice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/TestNotice',
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,10 +69,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_the_default_pool_is_scheduled_as_the_file_says_or_as_the_command_line_but_not_both(tmp_path):
     (tmp_path / "ebbtide.toml").write_text("[pools.a100]")
-    pools = _settings(MasterOptions(tmp_path, policy="fifo")).pools
+    config = tmp_path / "ebbtide.toml"
+    pools = _settings(MasterOptions(tmp_path, policy="fifo"), read_config(config)).pools
     assert {name: pool.policy for name, pool in pools.items()} == {"default": "fifo", "a100": "fitgpp"}
     (tmp_path / "ebbtide.toml").write_text("[pools.default]\npolicy = 'priority'")
-    assert _settings(MasterOptions(tmp_path)).pools["default"].policy == "priority"
+    assert _settings(MasterOptions(tmp_path), read_config(config)).pools["default"].policy == "priority"
     with pytest.raises(StartError) as caught:
-        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}))
+        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}), read_config(config))
     assert str(caught.value) == f"--policy-option: {tmp_path}/ebbtide.toml has [pools.default]: say it there"

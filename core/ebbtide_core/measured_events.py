@@ -1,8 +1,19 @@
-"""Events about how fast attempts get on, alone and beside others (see `ebbtide_core.rates`)."""
+"""Facts about what jobs were measured to use, and how fast they get on (see `ebbtide_core.memory` and `.rates`)."""
 
 from ebbtide_core.event import Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.model import GpuId, JobId
+
+
+@frozen
+class MemoryOverran(Event):
+    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
+
+    job: JobId
+    attempt: int
+    gpu: GpuId
+    used_bytes: int
+    allowed_bytes: int
 
 
 @frozen
@@ -34,3 +45,14 @@ class InterferenceFound(Event):
     gpu: GpuId
     others: tuple[JobId, ...]
     speeds: tuple[float, ...]
+
+
+@frozen
+class GpuMemoryChanged(Event):
+    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
+
+    job: JobId
+    mem_bytes: int
+    gpus_min: int
+    gpus_max: int
+    reason: str
