@@ -245,6 +245,11 @@ class Attempts:
         job_dir = self._checkpoint_root / self.cluster_id / job_id
         return {"output": job_dir / "output", "checkpoints": job_dir}
 
+    def copied_workdir(self, job_id: str) -> Path | None:
+        """The job's own copy of the directory that it was submitted from, if it has one here."""
+        workdir = self._snapshots.workdir(job_id)
+        return workdir if is_job_id(job_id) and workdir.is_dir() else None
+
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
         known = self._attempts.get((seen.job_id, seen.attempt))
