@@ -224,10 +224,31 @@ class Attempts:
         supervisor = None if known is None else known.supervisor()
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
+    def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
+        """The UUIDs of the GPUs that it has for itself: how busy another is says nothing of it."""
+        given = self.allocation(job_id, attempt)
+        return frozenset(gpu.uuid for gpu in given if gpu.share.numerator >= gpu.share.denominator)
+
+    def idle_limits(self) -> dict[AttemptKey, float]:
+        """How long those that run and that have such a limit may be unused, in seconds."""
+        limits = {key: attempt.intent.idle_limit_s for key, attempt in self._attempts.items() if self.runs(*key)}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    def note_unused(self, job_id: str, attempt: int, since: float, left_s: float) -> None:
+        """Tell since when nobody uses it (Unix seconds; 0: somebody does), and what is left of its time."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            known.note_unused(since, left_s)
+
     def roots(self, job_id: str) -> dict[str, Path]:
         """By the names that its user has for them, the directories that are given to the job besides its own."""
         job_dir = self._checkpoint_root / self.cluster_id / job_id
         return {"output": job_dir / "output", "checkpoints": job_dir}
+
+    def copied_workdir(self, job_id: str) -> Path | None:
+        """The job's own copy of the directory that it was submitted from, if it has one here."""
+        workdir = self._snapshots.workdir(job_id)
+        return workdir if is_job_id(job_id) and workdir.is_dir() else None
 
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""

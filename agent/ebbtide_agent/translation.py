@@ -71,6 +71,7 @@ def intent_of(
         resume_args=tuple(spec.resume_args),
         warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
+        idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         script=spec.script,

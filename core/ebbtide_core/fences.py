@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ebbtide_core import belonging, foreign, gang, idling, logged
+from ebbtide_core import belonging, foreign, gang, idling, logged, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
@@ -139,6 +139,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.FirstStepMade: _is_first_step,
     e.MemoryOverran: _is_first_overrun,
     e.GpuMemoryChanged: _may_need_other_memory,
+    e.SessionUnused: unused.is_news,
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,

@@ -72,7 +72,8 @@ class Attempt:
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
     ``overran``: it used more GPU memory than it was given. It runs and has used none of its GPUs since ``idle_since``,
-    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started.
+    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started. Nobody uses it
+    since ``unused_since``, 0 if somebody does.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
@@ -108,6 +109,7 @@ class Attempt:
     overran: bool = False
     idle_since: float | None = None
     idle_until: float | None = None
+    unused_since: float = 0.0
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)

@@ -131,6 +131,7 @@ class StopCause(Enum):
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
     IDLE = "idle"
+    UNUSED = "unused"
     MOVED = "moved to another pool"
     DRAINED = "node drained"
     REQUEUED = "requeued"
@@ -138,7 +139,7 @@ class StopCause(Enum):
     @property
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
-        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED)
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED, StopCause.UNUSED)
 
 
 @frozen

@@ -1,6 +1,7 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core import unused
 from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import reserved_for
 from ebbtide_core.edits import changed
@@ -247,6 +248,8 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} printed {event.match.line!r} ({event.match.action.value}){_on(event.node)}"
         case e.GpusExcluded():
             return f"not to run on GPU {', '.join(event.gpus)} again{_on(event.node)}: {event.reason}"
+        case e.SessionUnused():
+            return unused.why(event)
         case e.NodeExcluded():
             return f"not to run on node {event.node} any more: {event.reason}"
         case _:

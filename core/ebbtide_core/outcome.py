@@ -86,6 +86,8 @@ def _given_up(cause: StopCause, why: str) -> Outcome | None:
             return Outcome(Ending.CANCELLED, "cancelled by user")
         case StopCause.TIME_LIMIT:
             return Outcome(Ending.TIMED_OUT, "time limit reached")
+        case StopCause.UNUSED:
+            return Outcome(Ending.CANCELLED, why)
         case StopCause.EXPELLED:
             return Outcome(Ending.EXPELLED, why)
         case _:

@@ -17,6 +17,7 @@ from ebbtide_core import (
     rates,
     requeuing,
     sweeping,
+    unused,
 )
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
@@ -110,6 +111,13 @@ def _overran(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
     yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
 
 
+def _unused(state: ClusterState, event: e.SessionUnused) -> Iterator[Event]:
+    """Nobody has used it for as long as it may be unused."""
+    job = state.jobs[event.job]
+    if event.since and event.left_s <= 0 and job.running:
+        yield stop(job, StopCause.UNUSED, f"unused for {unused.duration(job.spec.idle_limit_s or 0.0)}")
+
+
 def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
     job = state.jobs[event.job]
     live = job.live
@@ -145,6 +153,7 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.ProgressReported: _progressed,
     e.RungReached: sweeping.pause_or_go_on,
     e.MemoryOverran: _overran,
+    e.SessionUnused: _unused,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,

@@ -10,6 +10,8 @@ from ebbtide_core.quotas import Quotas
 
 DEFAULT_POLICY: Final = "fitgpp"
 DEFAULT_POOL: Final = "default"
+DEFAULT_IDLE_S: Final = 8 * 3600.0
+"""After so long without anybody at it, and without computing, a session is ended."""
 
 
 class Fitting(Enum):
@@ -46,10 +48,12 @@ class IdleSettings:
 
 @frozen(kw_only=True)
 class Settings:
-    """All of it. Jobs that name no pool go to ``gpu_pool``, those without GPUs to ``cpu_pool``."""
+    """All of it. Jobs that name no pool go to ``gpu_pool``, those without GPUs to ``cpu_pool``.
+    Sessions that do not say how long they may be unused are ended after ``idle_s`` seconds; None: never."""
 
     pools: Mapping[str, PoolSettings] = field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     gpu_pool: str = DEFAULT_POOL
     cpu_pool: str = DEFAULT_POOL
     idle: IdleSettings = IdleSettings()
     quotas: Quotas = field(default_factory=Quotas)
+    idle_s: float | None = DEFAULT_IDLE_S

@@ -43,6 +43,7 @@ from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.notice_methods import NoticeMethods
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.requeue import Requeues
+from ebbtide_master.sessions import with_idle_limit
 from ebbtide_master.snapshot_methods import SnapshotMethods
 from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
@@ -91,6 +92,7 @@ class Clients(
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
+        spec = with_idle_limit(spec, request.spec, self._loop.settings)
         check_submission(request, self._store)
         self._check_snapshot(spec)
         spec, warnings = self._with_notices(spec)

@@ -9,6 +9,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
+from ebbtide_core.job import Job
 from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
@@ -210,8 +211,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptExited(job, attempt, exit_from_message(status), progress, node=part)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
-    if status.overran_gpu and status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
-        yield overrun_from_message(status)
+    if status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
+        yield from _facts_of_use(status, known)
     if is_swapped:
         mem_bytes, note = _bytes(status.swapped_bytes), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
@@ -223,6 +224,15 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
 def _matches(status: agent_pb2.AttemptStatus, node: NodeId) -> Iterator[Event]:
     found = (match_from_message(message) for message in status.log_matches)
     return (e.LogMatched(JobId(status.job_id), status.attempt, node, match) for match in found if match is not None)
+
+
+def _facts_of_use(status: agent_pb2.AttemptStatus, job: Job) -> Iterator[Event]:
+    """Whether it uses too much, or is not used."""
+    if status.overran_gpu:
+        yield overrun_from_message(status)
+    if job.spec.idle_limit_s is not None:
+        since, left_s = _seconds(status.unused_since), _seconds(status.unused_left_s)
+        yield e.SessionUnused(job.id, status.attempt, since, left_s)
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:

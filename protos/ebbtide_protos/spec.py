@@ -153,7 +153,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         begin_at=message.begin_at,
         asha=_asha(message.asha) if message.HasField("asha") else None,
         kind=_known("kind", _KINDS, message.kind),
-        idle_limit_s=message.idle_limit_s if message.HasField("idle_limit_s") else None,
+        idle_limit_s=message.idle_limit_s or None,
     )
 
 

@@ -346,6 +346,15 @@ class TestGoldenJournal:
         assert job.reason == "failed with exit code 1: 'CUDA out of memory', not to be tried again"
         assert [rule.target for rule in job.spec.notify] == ["team"]
 
+    def test_a_session_that_nobody_used_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-sessions", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        assert (job.spec.kind.value, job.attempts[0].unused_since) == ("shell", 1003.0)
+        assert job.reason == "unused: ended in 10 min unless somebody uses it"
+
     def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
         with golden("journal-1-scripts", tmp_path / "journal.db") as store:
@@ -437,6 +446,7 @@ class TestGoldenJournal:
             "journal-1-rates",
             "journal-1-bookings",
             "journal-1-printed",
+            "journal-1-sessions",
             "journal-1-pools",
             "journal-1-drains",
             "journal-1-arrays",

@@ -74,6 +74,7 @@ class Intent:
     log_rules: tuple[LogRule, ...] = ()
     output: str = ""  # file that what it prints is appended to; empty: none
     prefix_ranks: bool = False  # each line of it begins with the rank that printed it
+    idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
     script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
     python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
     slurm: bool = False  # it finds what a script for Slurm expects

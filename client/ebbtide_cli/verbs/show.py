@@ -10,6 +10,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import (
     CHECKPOINTED,
     CLASSES,
+    KINDS,
     LAUNCH_MODES,
     PARTS,
     SIGNAL_TARGETS,
@@ -132,6 +133,7 @@ def _state(job: client_pb2.Job) -> Fields:
 
 
 def _request(spec: job_pb2.JobSpec) -> Fields:
+    yield "kind", _kind(spec)
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
@@ -158,6 +160,12 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
+
+
+def _kind(spec: job_pb2.JobSpec) -> str:
+    """What it is for, where somebody uses it."""
+    idle = f", ended when unused for {format_duration(spec.idle_limit_s)}" if spec.HasField("idle_limit_s") else ""
+    return "" if KINDS[spec.kind] == "batch" else KINDS[spec.kind] + idle
 
 
 def _present(fields: Fields) -> Fields:

@@ -13,6 +13,7 @@ from ebbtide_master.config.log_rules import read_log_rules
 from ebbtide_master.config.notify import NotifySettings, read_notify
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.quotas import read_quotas
+from ebbtide_master.config.sessions import read_idle_limit
 from ebbtide_master.config.table import ConfigError, Table
 
 
@@ -49,7 +50,8 @@ def _read(values: Mapping[str, object]) -> Config:
     for key, pool in defaults.items():
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
-    settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), **defaults)
+    limit = read_idle_limit(file)
+    settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), idle_s=limit, **defaults)
     log_rules, notify = read_log_rules(file), read_notify(file)
     file.finish()
     return Config(settings=settings, log_rules=log_rules, notify=notify, names_default_pool=DEFAULT_POOL in read)

@@ -830,6 +830,8 @@ class AttemptStatus(_message.Message):
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     DIRTY_REASONS_FIELD_NUMBER: _builtins.int
     LOG_MATCHES_FIELD_NUMBER: _builtins.int
+    UNUSED_SINCE_FIELD_NUMBER: _builtins.int
+    UNUSED_LEFT_S_FIELD_NUMBER: _builtins.int
     EDITED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
@@ -866,6 +868,10 @@ class AttemptStatus(_message.Message):
     """what it was given there"""
     gpu_mem_peak_bytes: _builtins.int
     """the most that it was seen to use of one GPU; unset: nothing is known"""
+    unused_since: _builtins.float
+    """Unix seconds; nobody uses the session, and it is told because its end is near; 0: used"""
+    unused_left_s: _builtins.float
+    """of the time that it may be unused, when that was told"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -924,11 +930,13 @@ class AttemptStatus(_message.Message):
         gpu_mem_peak_bytes: _builtins.int | None = ...,
         dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
         log_matches: _abc.Iterable[_job_pb2.LogMatch] | None = ...,
+        unused_since: _builtins.float = ...,
+        unused_left_s: _builtins.float = ...,
         edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015

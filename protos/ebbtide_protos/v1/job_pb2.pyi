@@ -443,7 +443,7 @@ class JobSpec(_message.Message):
     """Unix seconds before which it does not start; 0: at once"""
     kind: Global___JobKind.ValueType
     idle_limit_s: _builtins.float
-    """it is ended when nobody has used it for so long; unset: never"""
+    """it is ended when nobody has used it for so long; unset: a session's default; 0: never"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
