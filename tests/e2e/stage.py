@@ -106,9 +106,8 @@ class Stage:
         for folder in ("/nfs/", "/etc/", "/data/"):
             line = line.replace(f" {folder}", f" {self.folder}{folder}")
         line = re.sub(r"\beth1\b", "lo", line)
-        for word, here in names.items():
-            line = re.sub(rf"(?<![\w.-]){re.escape(word)}(?![\w.])", lambda _, here=here: here, line)
-        return line
+        words = "|".join(map(re.escape, names))  # all at once: what stands for one may be what another is called
+        return re.sub(rf"(?<![\w.-])({words})(?![\w.])", lambda found: names[found[0]], line) if words else line
 
     def master(self) -> str:
         """Where the master listens."""

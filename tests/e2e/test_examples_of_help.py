@@ -181,6 +181,10 @@ def perform(stage: Stage, line: str) -> None:
         clear(stage)
 
 
+def test_there_is_a_way_only_for_verbs_and_examples_that_there_are() -> None:
+    assert set(WAYS) <= set(ON_THE_CLUSTER) | {line for verb in ON_THE_CLUSTER for line in of(verb)}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", ON_THE_CLUSTER)
