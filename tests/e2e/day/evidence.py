@@ -1,0 +1,76 @@
+"""What is known of a day once it is over: the event log, what `ebb` says, and what the jobs wrote down themselves."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.day.playing import Player
+from tests.e2e.day.script import Planned, Script
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the event log: its time, its kind, whom it is about, and the fact itself."""
+
+    at: float
+    kind: str
+    job: str
+    node: str
+    text: str
+    fact: Facts
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """``ids`` by key of the script; ``witnesses`` are the lines of each job or task, by id."""
+
+    script: Script
+    began: float
+    ended: float
+    ids: dict[str, str]
+    jobs: dict[str, Facts]
+    log: list[Entry]
+    witnesses: dict[str, list[Facts]]
+    usage: Facts
+    outages: list[tuple[float, str]]
+    notes: list[str]
+    home: Path
+
+    @property
+    def plans(self) -> dict[str, Planned]:
+        """Of each job or task, by its id."""
+        return {self.ids[key]: job for job in self.script.jobs if job.key in self.ids for key in job.keys}
+
+    def story(self, id: str) -> list[Entry]:
+        """All that the log says of one job."""
+        return [entry for entry in self.log if entry.job == id]
+
+    def clock(self, at: float) -> str:
+        """A time as seconds of the day."""
+        return f"{at - self.began:.2f} s"
+
+
+def collect(player: Player) -> Evidence:
+    """All of it, while the master still serves."""
+    log = [
+        Entry(event.time, event.kind, event.job_id, event.node, event.text, json.loads(event.json))
+        for event in player.line.events()
+    ]
+    jobs = {job["id"]: job for job in player.cluster.facts("ls", "--all", "--tasks")}
+    witnesses = {}
+    for key in player.script.ends:
+        path = player.witnesses / f"{key}.jsonl"
+        if key in player.ids and path.exists():
+            witnesses[player.ids[key]] = [json.loads(line) for line in path.read_text().splitlines()]
+    usage = {}  # TODO
+    player.line.close()
+    print(f"seed {player.script.seed}: {len(player.script.ends)} jobs, {player.now:.0f} s, {len(log)} events")
+    print("\n".join(player.notes))
+    return Evidence(
+        player.script, player.began, time.time(), dict(player.ids), jobs, log, witnesses, usage, player.outages,
+        player.notes, player.cluster.home,
+    )  # fmt: skip
