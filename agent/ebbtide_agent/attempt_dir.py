@@ -8,7 +8,10 @@ exit.json        the attempt's last status                 written when no proce
 told.json        what its script had imported by its first step  written by the supervisor, once
 freed.json       the proof that its GPUs are free          written by the agent
 mps.json         whether an MPS server's failure ended it  written by the agent, of a client that did not end well
-forgotten        nobody wants to hear of it any more; only output.log stays beside it
+forgotten        nobody wants to hear of it any more; only what it printed stays beside it
+output.log       what it printed; of several ranks, put together by the supervisor
+rank-N.log       what rank N printed, where there are several
+ranks            how much of these is in output.log
 """
 
 import json
@@ -34,6 +37,18 @@ class AttemptDir:
     @property
     def output(self) -> Path:
         return self.path / "output.log"
+
+    def rank_output(self, rank: int) -> Path:
+        """What this rank prints, if it has a file of its own."""
+        return self.path / f"rank-{rank}.log"
+
+    def has_rank_outputs(self) -> bool:
+        """Whether its ranks have files of their own."""
+        return any(self.path.glob("rank-*.log"))
+
+    @property
+    def ranks_record(self) -> Path:
+        return self.path / "ranks"
 
     @property
     def control_socket(self) -> Path:
@@ -144,7 +159,7 @@ class AttemptDir:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""
         (self.path / "forgotten").touch(mode=0o600)
         for entry in os.scandir(self.path):
-            if entry.name not in ("forgotten", "output.log"):
+            if entry.name not in ("forgotten", "output.log") and not entry.name.startswith("rank-"):
                 os.unlink(entry)
 
     def _draft(self, name: str, content: dict[str, Any]) -> Path:

@@ -16,12 +16,13 @@ from ebbtide_agent.exchange import Exchange, read
 from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.required import missing
+from ebbtide_agent.snapshots import NotPlaced, Snapshots
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
 from ebbtide_agent.supervised import Supervised
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.processes import descendants
-from ebbtide_agent.translation import allocation_of, intent_of, is_job_id, refusal
+from ebbtide_agent.translation import allocation_of, in_workdir, intent_of, is_job_id, refusal
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,9 @@ class Attempts:
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
         self.gone: Callable[[Sequence[str]], Awaitable[str]] | None = None  # which of these GPUs is gone, if one is
+        self._snapshots = Snapshots(self._node_dir, self.exchange)
         self._copying = asyncio.Semaphore(_COPIES)
-        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for their checkpoint
+        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
 
     async def start(self) -> None:
@@ -92,6 +94,7 @@ class Attempts:
                 waiter.cancel()
         await self._look_for_unaccounted()
         self._sharing.watch()
+        await self._snapshots.collect({attempt.intent.job_id for attempt in self._attempts.values()})
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
@@ -123,7 +126,7 @@ class Attempts:
             self._launch_again(order, place)
         elif order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths)):
             self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
-        elif order.move_checkpoint:
+        elif order.move_checkpoint or order.spec.HasField("snapshot"):
             # Not within the order: the next one may be to stop.
             self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
         else:
@@ -145,7 +148,7 @@ class Attempts:
             copy.cancel()
             await asyncio.gather(copy, return_exceptions=True)
             order = agent_pb2.Launch(job_id=job_id, attempt=attempt)
-            self._refuse(order, "it was asked to stop before its checkpoint was here")
+            self._refuse(order, "it was asked to stop before all that it needs was here")
 
     async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None:
         """Ask the attempt to leave its GPU for host memory, or else to end within the grace period.
@@ -221,6 +224,21 @@ class Attempts:
         supervisor = None if known is None else known.supervisor()
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
+    def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
+        """The UUIDs of its GPUs."""
+        return frozenset(gpu.uuid for gpu in self.allocation(job_id, attempt))
+
+    def idle_limits(self) -> dict[AttemptKey, float]:
+        """How long those that run and that have such a limit may be unused, in seconds."""
+        limits = {key: attempt.intent.idle_limit_s for key, attempt in self._attempts.items() if self.runs(*key)}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    def note_unused(self, job_id: str, attempt: int, since: float, left_s: float) -> None:
+        """Tell since when nobody uses it (Unix seconds; 0: somebody does), and what is left of its time."""
+        known = self._attempts.get((job_id, attempt))
+        if known is not None:
+            known.note_unused(since, left_s)
+
     def roots(self, job_id: str) -> dict[str, Path]:
         """By the names that its user has for them, the directories that are given to the job besides its own."""
         job_dir = self._checkpoint_root / self.cluster_id / job_id
@@ -243,18 +261,21 @@ class Attempts:
         return () if known is None else allocation_of(known.intent)
 
     async def read_log(
-        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
+        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData:
-        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come."""
+        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come.
+
+        With `rank`, only of what that one printed.
+        """
         known = self._attempts.get((job_id, attempt))
         place = AttemptDir.of(self._node_dir, job_id, attempt)
         if not is_job_id(job_id) or (known is None and not place.path.exists()):
             return agent_pb2.LogData(error=f"attempt {attempt} of job {job_id} was never on this node")
         if known is not None and known.status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
             return agent_pb2.LogData(end=True)
-        return await log_window.read(
-            place.output, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over
-        )
+        own_files = place.has_rank_outputs() if known is None else known.intent.rank_files
+        path = place.rank_output(rank) if rank is not None and own_files else place.output
+        return await log_window.read(path, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over)
 
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
         """Answer another node's question about a job's checkpoints. Raises OSError."""
@@ -275,14 +296,22 @@ class Attempts:
         )
 
     async def _launch_with_copy(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
-        """Launch it once its newest checkpoint is here; refuse if that cannot be."""
+        """Launch it once its working directory and its newest checkpoint are here; refuse if that cannot be."""
         key = (order.job_id, order.attempt)
         self._on_change(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
         try:
-            async with self._copying:
-                name = await Copy(self.exchange, Path(intent.job_checkpoint_dir), *key).bring()
-            if not name and intent.needs_checkpoint:
-                raise NotCopied("the node that had it has none that verifies")
+            if order.spec.HasField("snapshot"):
+                workdir = await self._snapshots.place(*key, order.spec.snapshot.digest)
+                intent = in_workdir(intent, order.spec, workdir)
+            if order.move_checkpoint:
+                async with self._copying:
+                    name = await Copy(self.exchange, Path(intent.job_checkpoint_dir), *key).bring()
+                if not name and intent.needs_checkpoint:
+                    raise NotCopied("the node that had it has none that verifies")
+        except NotPlaced as error:
+            del self._copies[key]
+            cause = agent_pb2.REFUSAL_CAUSE_BAD_JOB if error.gone else agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+            self._refuse(order, f"its snapshot is not here: {error}", cause)
         except Exception as error:
             if not isinstance(error, NotCopied):
                 log.exception("event=copy-failed job=%s attempt=%d", *key)

@@ -1,4 +1,7 @@
-"""Questions to other nodes about checkpoints, by way of the master, and answers to theirs."""
+"""Questions to other nodes about checkpoints, by way of the master, and answers to theirs.
+
+About snapshots, the master itself is asked.
+"""
 
 import asyncio
 import itertools
@@ -59,7 +62,7 @@ class Exchange:
         self._asked[request.request_id] = future
         self._send(request)
         try:
-            async with asyncio.timeout(_ANSWER_S if request.checkpoint else _VERIFIED_S):
+            async with asyncio.timeout(_ANSWER_S if request.checkpoint or request.snapshot else _VERIFIED_S):
                 data = await future
         except TimeoutError:
             raise Away("no answer came") from None

@@ -36,6 +36,7 @@ from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor.cgroup import delegated
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.unused import Unused
 from ebbtide_agent.watchdog import Watchdog
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
@@ -188,14 +189,14 @@ async def _serve_for_ever(
         telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts), sharing)
         watchdog = Watchdog(attempts, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
-        telemetry.listeners += [freeing.look, watchdog.look]
+        channels = Channels(attempts, name)
+        telemetry.listeners += [freeing.look, watchdog.look, Unused(attempts, channels).look]
         reading.set_result(reader)
         if command := parse_command(options.on_foreign):
             notifier = Notifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         await telemetry.inventory()  # what is idle now is known before anything starts
-        channels = Channels(attempts, name)
         link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]

@@ -12,7 +12,7 @@ from ebbtide import checkpoints
 from ebbtide_agent import survivors
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity, boot_id
-from ebbtide_agent.supervisor import evidence
+from ebbtide_agent.supervisor import evidence, output
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Refused, Status
@@ -124,6 +124,7 @@ def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
 
     To be called when no process of it is left. What it wrote is sealed like the work of a job that was killed.
     """
+    output.complete(intent, place)
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
     status.exit = Exit(exit_code=_LOST_EXIT_CODE, ended_at=time.time())
     cut_short = _cut_short(place)

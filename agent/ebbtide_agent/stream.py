@@ -45,7 +45,7 @@ class AttemptControl(Protocol):
     async def forget(self, job_id: str, attempt: int) -> None: ...
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
     async def read_log(
-        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float
+        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData: ...
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
@@ -158,7 +158,8 @@ class Stream:
         key = (request.job_id, request.attempt)
         try:
             wait_s = LOG_WAIT_S if request.wait else 0.0
-            data = await self._attempts.read_log(*key, request.offset, min(request.max_bytes, LOG_BYTES), wait_s)
+            rank = request.rank if request.HasField("rank") else None
+            data = await self._attempts.read_log(*key, request.offset, min(request.max_bytes, LOG_BYTES), wait_s, rank)
         except Exception as error:
             log.exception("event=log-not-read job=%s attempt=%d", *key)
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)

@@ -59,6 +59,7 @@ class Supervised:
         self._find_lost_gpu = find_lost_gpu
         self._autopsy: asyncio.Task[None] | None = None
         self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
+        self._unused = agent_pb2.AttemptStatus()  # since when nobody uses it, and nothing else
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._identity: Identity | None = None
@@ -126,6 +127,16 @@ class Supervised:
         for field in ("overran_gpu", "overran_bytes", "allowed_bytes"):
             status.ClearField(field)
         self._change(status)
+
+    def note_unused(self, since: float, left_s: float) -> None:
+        """Tell since when nobody uses it, 0 if somebody does."""
+        self._unused = agent_pb2.AttemptStatus(unused_since=since, unused_left_s=left_s)
+        if not self.is_over:
+            status = agent_pb2.AttemptStatus()
+            status.CopyFrom(self.status)
+            status.ClearField("unused_since")
+            status.ClearField("unused_left_s")
+            self._change(status)
 
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
@@ -207,6 +218,7 @@ class Supervised:
             name = agent_pb2.AttemptPhase.Name(status.phase).removeprefix("ATTEMPT_PHASE_").lower()
             log.info("event=%s job=%s attempt=%d refusal=%r", name, *self.key, status.refusal)
         status.MergeFrom(self._memory)
+        status.MergeFrom(self._unused)
         changed = status != self.status
         self.status = status
         self.settled.set()

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
 from ebbtide_agent.network import Network
-from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
+from ebbtide_agent.supervisor.intent import Gpu, Intent, LogRule, SignalTarget
 
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
@@ -70,6 +71,7 @@ def intent_of(
         resume_args=tuple(spec.resume_args),
         warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
+        idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         script=spec.script,
@@ -78,7 +80,16 @@ def intent_of(
         scripts=dict(spec.scripts),
         node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
+        log_rules=_log_rules([*spec.log_rules, *order.log_rules]),
+        output=str(Path(spec.workdir, spec.output)) if spec.output else "",
+        prefix_ranks=spec.prefix_ranks,
     )
+
+
+def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path) -> Intent:
+    """The same attempt in this directory; its output goes to where it was submitted, if that is on this node, too."""
+    output = spec.output and (intent.output if Path(spec.workdir).is_dir() else str(workdir / spec.output))
+    return replace(intent, workdir=str(workdir), output=output)
 
 
 def _command(spec: job_pb2.JobSpec, jobs: Path) -> tuple[str, ...]:
@@ -128,6 +139,15 @@ def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
         return json_format.ParseDict(content, agent_pb2.AttemptStatus(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
         raise ValueError(f"not a status: {error}") from None
+
+
+def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogRule, ...]:
+    """The rules, each pattern once: the job's own come first, and so win over the administrator's."""
+    actions: dict[str, job_pb2.LogAction.ValueType] = {}
+    for rule in rules:
+        actions.setdefault(rule.pattern, rule.action)
+    known = job_pb2.LogAction.values()
+    return tuple(LogRule(what, job_pb2.LogAction.Name(action)) for what, action in actions.items() if action in known)
 
 
 def _gpu(gpu: job_pb2.GpuAllocation) -> Gpu:

@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_cli.arrays import gate_facts
 from ebbtide_cli.kinds import drain_facts, needs_facts
+from ebbtide_cli.printed import printed_facts
 
 Facts = dict[str, Any]
 
@@ -110,6 +111,9 @@ def job_facts(job: client_pb2.Job) -> Facts:
         "progress": _progress_facts(job),
         "steps_per_s": _optional(job, "steps_per_s"),
         "rates": [_rate_facts(rate) for rate in job.rates],
+        "rungs": [{"steps": rung.steps, "value": _optional(rung, "value")} for rung in job.rungs],
+        "idle_since": _optional(job, "idle_since"),
+        "idle_until": _optional(job, "idle_until"),
         "submit_time": _time(job.submit_time),
         "start_time": _optional(job, "start_time"),
         "end_time": _optional(job, "end_time"),
@@ -204,7 +208,9 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "exit0": EXIT_ZEROS[spec.exit_zero],
         "signal": spec.signal,
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
+        **printed_facts(spec),
         "warm": not spec.cold,
+        "idle_ok": spec.idle_ok,
         "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
         "python_env": spec.python_env or None,
         "slurm": spec.slurm,

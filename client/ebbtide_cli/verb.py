@@ -36,7 +36,10 @@ VERBS: Final = {
         "nodes": "Show nodes and GPUs",
         "node": "Take nodes out of service, and put them back",
         "top": "Watch GPUs, memory, jobs and the queue",
+        "reserve-gpus": "Keep GPUs for one user from one time to another",
+        "reservations": "Show which GPUs are reserved for whom, and when",
         "events": "Show what happened in the cluster",
+        "usage": "Sum up GPU hours, and what became of them",
         "completion": "Have the shell complete verbs, options and ids",
         "doctor": "Check this node, and say what to do about what is wrong",
     },
@@ -49,6 +52,7 @@ VERBS: Final = {
         "story": "Show every event that one job went through",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
+        "notify": "Try where words about jobs go",
     },
     "Interactive": {
         "run": "Queue a command and follow it to its end",
@@ -77,7 +81,7 @@ VERBS: Final = {
         "release": "Let held jobs start",
     },
 }
-"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x`` is ``command`` in ``verbs/x.py``."""
+"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x-y`` is ``command`` of ``verbs/x_y``."""
 
 
 class VerbGroup(click.Group):
@@ -91,7 +95,7 @@ class VerbGroup(click.Group):
         """The verb's command, imported now; None for an unknown verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name}").command
+        command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name.replace('-', '_')}").command
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

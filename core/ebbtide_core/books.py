@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
+from ebbtide_core.bookings import Bookings
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.frozen import frozen
 from ebbtide_core.linking import Topology, together, topology_of
@@ -255,7 +256,7 @@ class Books:
     is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
     ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
     ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
-    ``apart`` is None if nobody is.
+    ``apart`` is None if nobody is, ``booked`` if there are no bookings.
     """
 
     def __init__(
@@ -273,6 +274,7 @@ class Books:
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
         self.apart: Apart | None = None
+        self.booked: Bookings | None = None
         self.sliced: dict[NodeId, Node] = {}
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}

@@ -7,7 +7,7 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ebbtide_core import admission, belonging, draining, gang, interference, limits
+from ebbtide_core import admission, belonging, booking, draining, gang, idling, interference, limits
 from ebbtide_core import events as e
 from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
@@ -181,6 +181,8 @@ class Cluster:
         state = self.state
         if state.is_due(now):
             self._end_times(now, out)
+        if state.bookings or state.shut_out:
+            self._review_bookings(now, out)
         if state.quiesced or state.awaited:
             return
         if state.sweeps_changed:
@@ -196,6 +198,14 @@ class Cluster:
         if times:
             self._wake_by(min(times), now, out)
 
+    def _review_bookings(self, now: float, out: list[Command]) -> None:
+        """Have those leave who are in the way of bookings, and stand in line who is not kept out by them."""
+        self._decide(booking.review(self.state, now), now, out)
+        booking.shut_out(self.state, now)
+        self.state.look_again()
+        if (time := booking.next_time(self.state, now)) is not None:
+            self._wake_by(time, now, out)
+
     def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
         """The pass over one pool.
 
@@ -210,6 +220,8 @@ class Cluster:
             self._decide(settle_claims(pool), now, out)
         else:
             pool.roomier.clear()
+        if pool.books.booked is not None:
+            self._decide(booking.admit(pool), now, out)
         if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
             return
         plan = self.policies[pool.name].plan(Snapshot(pool, now))
@@ -237,6 +249,8 @@ class Cluster:
             elif gang.followed_late(job.attempts[-1], now + ROUNDING_S):
                 reason = "its first node is done, and the others did not follow"
                 self._take(stop(job, StopCause.BROKEN, reason, grace_s=limits.GANG_GRACE_S), now, out)
+            elif idling.is_due(job.attempts[-1], now + ROUNDING_S):
+                self._decide(idling.suspend(job, now), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
 

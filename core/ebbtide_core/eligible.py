@@ -9,6 +9,7 @@ particular, no node has a taint and all GPUs are of one model, nothing here is a
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from typing import Final
 
 from ebbtide_core.books import Books, Node
@@ -134,14 +135,14 @@ def _span(job: Job, books: Books, share: int) -> Span:
 
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """The domains of jobs like it, from the books if they have them."""
-    key = (job.spec.needs, job.excluded, span)
+    key = (job.spec.needs, job.excluded, job.excluded_gpus, span)
     return books.remember(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
 
 
 def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:
     able = [(node, _suited(job, node)) for node in nodes if _takes(job, node)]
     if span is Span.GPU:
-        asks = job.spec.needs.of_gpus
+        asks = job.spec.needs.of_gpus or job.excluded_gpus
         yield _domain((node, gpus) for node, gpus in able if gpus or not asks)
         return
     by_model = [(node, _by_model(gpus)) for node, gpus in able]
@@ -171,7 +172,8 @@ def _takes(job: Job, node: Node) -> bool:
 
 def _suited(job: Job, node: Node) -> list[GpuFacts]:
     needs = job.spec.needs
-    return [facts for facts in node.gpus.values() if not needs.of_gpus or suits(needs, facts)]
+    left = [facts for facts in node.gpus.values() if facts.gpu not in job.excluded_gpus]
+    return [facts for facts in left if not needs.of_gpus or suits(needs, facts)]
 
 
 def _by_model(gpus: Iterable[GpuFacts]) -> dict[str, list[GpuFacts]]:
@@ -252,6 +254,8 @@ def why_not_here(job: Job, node: Node) -> str:
         return job.excluded_because.get(node.id, "excluded")
     if why := why_not(needs, node.id, node.facts.labels, node.facts.taints):
         return why
+    if job.excluded_gpus and node.gpus and node.gpus.keys() <= job.excluded_gpus:
+        return "its log told of a fault of its GPUs"
     if job.gpus_min and node.gpus and not _suited(job, node):
         return f"no GPU meets {why_no_gpu(needs, next(iter(node.gpus.values())))}"
     return ""
@@ -259,12 +263,14 @@ def why_not_here(job: Job, node: Node) -> str:
 
 def obstacle(job: Job, books: Books) -> str:
     """What is in the way of a job that needs something in particular, and waits; empty if nothing is but others."""
-    why = [(node.id, why) for node in books.usable.values() if (why := why_not_here(job, node))]
-    if len(why) == len(books.usable):
-        named = "; ".join(f"{id}: {text}" for id, text in why[:NODES_NAMED])
-        more = f"; and {len(why) - NODES_NAMED} more" if len(why) > NODES_NAMED else ""
+    found = domains(job, books, 0)
+    if found is not None and not found[0].nodes:
+        nodes = islice(books.usable.values(), NODES_NAMED)
+        named = "; ".join(f"{node.id}: {why_not_here(job, node)}" for node in nodes)
+        more = f"; and {len(books.usable) - NODES_NAMED} more" if len(books.usable) > NODES_NAMED else ""
         return f": none of the connected nodes will do ({named}{more})"
     if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
         return f" of one model on one node: those that it may use have {most} at most"
     left_out = [f"node {id} ({text})" for id, text in sorted(job.excluded_because.items())]
+    left_out += [f"GPU {id} (its log told of a fault)" for id in sorted(job.excluded_gpus)]
     return f", not of {', '.join(left_out[:NODES_NAMED])}" if left_out else ""

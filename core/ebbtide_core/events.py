@@ -14,8 +14,15 @@ from ebbtide_core.array_events import DependencyFailed as DependencyFailed
 from ebbtide_core.array_events import JobRequeued as JobRequeued
 from ebbtide_core.array_events import RequeueRequested as RequeueRequested
 from ebbtide_core.arrays import Task
+from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
+from ebbtide_core.booking_events import BookingMade as BookingMade
+from ebbtide_core.booking_events import BookingMoved as BookingMoved
 from ebbtide_core.event import Event as Event
 from ebbtide_core.frozen import frozen
+from ebbtide_core.idle_events import JobBusy as JobBusy
+from ebbtide_core.idle_events import JobIdle as JobIdle
+from ebbtide_core.log_events import GpusExcluded as GpusExcluded
+from ebbtide_core.log_events import LogMatched as LogMatched
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -39,6 +46,7 @@ from ebbtide_core.node_events import NodeDrained as NodeDrained
 from ebbtide_core.node_events import NodeExcluded as NodeExcluded
 from ebbtide_core.node_events import NodeLost as NodeLost
 from ebbtide_core.node_events import NodeResumed as NodeResumed
+from ebbtide_core.session_events import SessionUnused as SessionUnused
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
@@ -467,6 +475,7 @@ JobEvent = (
     | AttemptFreed
     | AttemptSwapped
     | MemoryOverran
+    | SessionUnused
     | AttemptRefused
     | AttemptPlaced
     | ReturnRequested
@@ -478,7 +487,11 @@ JobEvent = (
     | ClaimDropped
     | GpuMemoryChanged
     | JobHeld
+    | JobIdle
+    | JobBusy
     | NodeExcluded
+    | LogMatched
+    | GpusExcluded
 )
 """Events that are about one job."""
 

@@ -51,7 +51,7 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     """
     pool = state.pools[job.pool]
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
-    if state.aside.get(job.id):
+    if state.aside.get(job.id) or job.id in state.shut_out:
         ahead = 0  # it is in no queue, and starts wherever there is room
     room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
     left = remaining(job, now, pool.history, pool.speedup)
@@ -102,6 +102,8 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         others = kept_from(job, pool.books, node)
         found = [f"kept apart from {others}" if others else "too few GPUs left"]
         found += in_the_way(node) if job.gpus_min else ()
+        if pool.books.booked is not None and job.gpus_min and (booked := pool.books.booked.obstacle(job, id)):
+            found.append(booked)
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
 
 

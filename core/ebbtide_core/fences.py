@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ebbtide_core import belonging, foreign, gang
+from ebbtide_core import belonging, foreign, gang, idling, logged, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
@@ -139,6 +139,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.FirstStepMade: _is_first_step,
     e.MemoryOverran: _is_first_overrun,
     e.GpuMemoryChanged: _may_need_other_memory,
+    e.SessionUnused: unused.is_news,
     e.ProgressReported: _is_current,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
@@ -148,6 +149,9 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.ForeignUseChanged: foreign.is_news,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
+    e.JobIdle: idling.may_be_noted,
+    e.JobBusy: idling.may_be_cleared,
+    e.LogMatched: logged.is_news,
     e.JobMoved: belonging.is_move,
     e.DependencyFailed: _may_be_given_up,
     e.ArrayChanged: _is_another_limit,

@@ -9,19 +9,23 @@ from typing import Any, Final
 
 from ebbtide_core import (
     belonging,
+    booking,
     costs,
     draining,
     edits,
     foreign,
     gang,
+    idling,
     interference,
     limits,
+    logged,
     memory,
     nodes,
     rates,
     requeuing,
     swaps,
     sweeping,
+    unused,
 )
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
@@ -96,7 +100,7 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     if job.held_by is not None:  # else it may be in the queue, which groups by this
         job.move_failure = ""
     job.held_by = None
-    if job.excluded and isinstance(event, e.ReleaseRequested):
+    if (job.excluded or job.excluded_gpus) and isinstance(event, e.ReleaseRequested):
         nodes.readmit(state, job)
     job.fruitless_suspensions = job.requeues_in_row = 0
     job.not_before = 0.0
@@ -274,6 +278,8 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     outcome = read_exit(exit, job.spec, cause, why)
     if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
         outcome = memory.read_end(job, attempt, exit, outcome)
+    if attempt.matches:
+        outcome = logged.read_end(attempt.matches, outcome)
     attempt.outcome = outcome.reason
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
@@ -317,7 +323,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
         case Ending.TIMED_OUT | Ending.EXPELLED:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED if job.failures >= job.spec.retries:
+        case Ending.FAILED if outcome.final or job.failures >= job.spec.retries:
             _end_job(state, job, JobState.FAILED, outcome.reason, now)
         case Ending.FAILED:
             job.failures += 1
@@ -475,11 +481,16 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.CheckpointPublished: rates.saved,
     e.AttemptSwapped: swaps.swapped,
     e.MemoryOverran: memory.overran,
+    e.SessionUnused: unused.noted,
     e.GpuMemoryChanged: memory.changed,
     e.NodeExcluded: nodes.excluded,
     e.AttemptExited: _attempt_exited,
     e.AttemptFreed: _attempt_freed,
     e.AttemptRefused: _attempt_refused,
+    e.JobIdle: idling.noted,
+    e.JobBusy: idling.cleared,
+    e.LogMatched: logged.matched,
+    e.GpusExcluded: logged.gpus_excluded,
 }
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {
@@ -495,6 +506,9 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.JobRetired: _job_retired,
+    e.BookingMade: booking.made,
+    e.BookingMoved: booking.moved,
+    e.BookingCancelled: booking.cancelled,
     e.ArrayChanged: requeuing.array_changed,
     **{kind: _about_job(handler, kind.durable) for kind, handler in _JOB_HANDLERS.items()},
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_core import limits
 from ebbtide_core.arrays import Task
-from ebbtide_core.events import AttemptRefused, Event
+from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
     WHOLE,
@@ -71,11 +71,13 @@ class Attempt:
     in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back since
     ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was back;
     ``first_started`` stays.
-    ``overran``: it used more GPU memory than it was given. ``edited``: scripts that had changed when it started.
+    ``overran``: it used more GPU memory than it was given. It runs and has used none of its GPUs since ``idle_since``,
+    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started. Nobody uses it
+    since ``unused_since``, 0 if somebody does.
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
-    on, as far as this master has heard.
+    on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in.
     """
 
     number: int
@@ -105,9 +107,13 @@ class Attempt:
     port: int = 0
     sharing: Sharing | None = None
     overran: bool = False
+    idle_since: float | None = None
+    idle_until: float | None = None
+    unused_since: float = 0.0
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
+    matches: tuple[LogMatched, ...] = ()
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -167,9 +173,10 @@ class Job:
     ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds nothing, if any.
     ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back (`ebbtide_core.gates`).
     It was submitted as ``again_of`` another job, or again as another, by ``ebb requeue``.
-    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`).
+    ``rates`` is what was recorded of its speed (see `ebbtide_core.rates`). ``rungs`` are its results by steps, as a
+    task under successive halving; None is no number (see `ebbtide_core.sweeping`).
     ``choosy``: not every node will do (see `ebbtide_core.eligible`). It is kept from the nodes that are ``excluded``
-    since it was submitted, and ``excluded_because`` says why, of each.
+    since it was submitted, and ``excluded_because`` says why, of each; and from its ``excluded_gpus``.
     """
 
     id: JobId
@@ -218,11 +225,13 @@ class Job:
     overruns: int = 0
     alone_after: int = 0
     rates: dict[Setting, Rate] = field(default_factory=dict)
+    rungs: dict[int, float | None] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
     choosy: bool = False
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
+    excluded_gpus: frozenset[GpuId] = frozenset()
     task: Task | None = None
     ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
     again_of: JobId | None = None
@@ -283,7 +292,10 @@ class Job:
         """Whether it could be placed as far as the job itself is concerned."""
         if self.ending is not None or self.held_by is not None:
             return False
-        return not self.attempts or self.attempts[-1].freed is not None or self.off_gpu
+        if not self.attempts or self.attempts[-1].freed is not None:
+            return True
+        order = self.attempts[-1].stop
+        return self.off_gpu and order is not None and not order.cause.final
 
     def sizes(self) -> list[int]:
         """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""

@@ -130,6 +130,8 @@ class StopCause(Enum):
     EXPELLED = "expelled"
     INTERFERENCE = "interference"
     LOST_GPU = "GPU lost"
+    IDLE = "idle"
+    UNUSED = "unused"
     MOVED = "moved to another pool"
     DRAINED = "node drained"
     REQUEUED = "requeued"
@@ -137,7 +139,7 @@ class StopCause(Enum):
     @property
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
-        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED)
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED, StopCause.UNUSED)
 
 
 @frozen

@@ -1,6 +1,9 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
+from ebbtide_core import unused
+from ebbtide_core.booking_events import BookedGpu
+from ebbtide_core.bookings import reserved_for
 from ebbtide_core.edits import changed
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import users_text
@@ -22,6 +25,8 @@ def _about_cluster(event: Event) -> str:
             return f"master started (epoch {event.epoch})"
         case e.Quiesced():
             return "the cluster is going down: every attempt is asked to stop"
+        case e.BookingMade() | e.BookingMoved() | e.BookingCancelled():
+            return _about_booking(event)
         case e.Unquiesced():
             return "jobs may start again"
         case e.SchedulingDue():
@@ -80,6 +85,23 @@ def _about_job(event: e.JobEvent) -> str:
             return "forgotten: it ended long ago"
         case _:
             return _about_attempt(event)
+
+
+def _about_booking(event: e.BookingMade | e.BookingMoved | e.BookingCancelled) -> str:
+    match event:
+        case e.BookingMade():
+            made = f"by {event.by}: " if event.by not in ("", event.user) else ""
+            note = f" ({event.note})" if event.note else ""
+            return f"{made}{_booked(event.gpus)} {reserved_for(event)}{note}"
+        case e.BookingMoved():
+            return f"reservation {event.booking} moved to {_booked(event.gpus)}: {event.reason}"
+        case e.BookingCancelled():
+            return f"reservation {event.booking} cancelled by {event.by or 'user'}"
+
+
+def _booked(gpus: tuple[BookedGpu, ...]) -> str:
+    nodes = list(dict.fromkeys(booked.node for booked in gpus))
+    return f"{count_text_of(len(gpus))} of node {', '.join(nodes)}"
 
 
 def _about_submit(event: e.JobSubmitted) -> str:
@@ -217,6 +239,17 @@ def _about_swap(event: Event) -> str:
             return f"attempt {event.attempt} is {event.reason}{_until_then(event.waited)}"
         case e.MemoryOverran() | e.GpuMemoryChanged():
             return _about_memory(event)
+        case e.JobIdle():
+            warning = "" if event.suspend_at is None else "; it is suspended unless it soon does"
+            return f"attempt {event.attempt} does not use its GPUs{warning}"
+        case e.JobBusy():
+            return f"attempt {event.attempt} uses its GPUs again"
+        case e.LogMatched():
+            return f"attempt {event.attempt} printed {event.match.line!r} ({event.match.action.value}){_on(event.node)}"
+        case e.GpusExcluded():
+            return f"not to run on GPU {', '.join(event.gpus)} again{_on(event.node)}: {event.reason}"
+        case e.SessionUnused():
+            return unused.why(event)
         case e.NodeExcluded():
             return f"not to run on node {event.node} any more: {event.reason}"
         case _:

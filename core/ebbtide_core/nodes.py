@@ -66,9 +66,9 @@ def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -
 
 
 def readmit(state: ClusterState, job: Job) -> None:
-    """Let ``job`` go again to the nodes from which it was excluded."""
+    """Let ``job`` go again to the nodes and GPUs from which it was excluded."""
     state.leave_queue(job)
-    job.excluded = frozenset()
+    job.excluded, job.excluded_gpus = frozenset(), frozenset()
     job.excluded_because.clear()
 
 

@@ -32,11 +32,15 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An ending, in words too; ``clean`` says that the job itself agreed to step aside."""
+    """An ending, in words too; ``clean`` says that the job itself agreed to step aside; ``final``, that a failure is.
+
+    A failure that is not final is followed by another attempt if its job has any left.
+    """
 
     ending: Ending
     reason: str
     clean: bool = True
+    final: bool = False
 
 
 _COMPLETED = Outcome(Ending.COMPLETED, "completed")
@@ -82,6 +86,8 @@ def _given_up(cause: StopCause, why: str) -> Outcome | None:
             return Outcome(Ending.CANCELLED, "cancelled by user")
         case StopCause.TIME_LIMIT:
             return Outcome(Ending.TIMED_OUT, "time limit reached")
+        case StopCause.UNUSED:
+            return Outcome(Ending.CANCELLED, why)
         case StopCause.EXPELLED:
             return Outcome(Ending.EXPELLED, why)
         case _:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+from ebbtide_core.bookings import Barred
 from ebbtide_core.books import Books, Node, Room
 from ebbtide_core.eligible import Domain, domain_of, domains, largest
 from ebbtide_core.job import Job
@@ -18,14 +19,17 @@ class Trial:
     What is taken is entered when somebody next looks: the last placement of a pass, often its only one, costs nothing.
     """
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, *, as_if_unbooked: bool = False) -> None:
         self.nodes = books.usable
         self._books = books
+        self._booked = None if as_if_unbooked else books.booked
         self._room: Room = books.room
         self._emptiest_best = books.fitting is Fitting.WORST
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, Use] = {}
+        self._barred: Barred = {}
+        """The GPUs that the job which was asked about last may not have because they are booked."""
         self._domain: Domain | None = None
         """Where the search under way may look; its nodes are ``nodes`` then."""
 
@@ -112,6 +116,8 @@ class Trial:
         that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
         """
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         if (own := job.own_room) is not None:
             return self._own(job, own, nodes, free_now)
         picky = (job.choosy or self._books.picky) and self._domain is None
@@ -121,7 +127,7 @@ class Trial:
             return self._on_several(job, share, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
-        for id in self._candidates(job, share, fullest) if nodes is None else nodes:
+        for id in self._best_first(job, share, fullest) if nodes is None else nodes:
             node = known.get(id)
             # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
@@ -176,6 +182,7 @@ class Trial:
             or (nodes is not None and piece.node not in nodes)
             or not node.fits(piece, self.use(piece.node))
             or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
+            or piece.gpus[0].gpu in self._barred.get(piece.node, ())
         ):
             return None
         return own if not free_now or _free_now(job, node, piece) else None
@@ -183,6 +190,8 @@ class Trial:
     def has_room(self, job: Job, node: Node) -> bool:
         """Whether ``node`` has room for ``job``, or for its part of it if it wants several nodes."""
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         if job.spec.nodes > 1:
             return self._on_node(job, job.gpus_min // job.spec.nodes, node) is not None
         return self.find(job, job.gpus_min, (node.id,)) is not None
@@ -193,6 +202,8 @@ class Trial:
         They come from its own nodes, and from others only if ``share`` is more than any node has.
         """
         self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
         if not (job.choosy or self._books.picky):
             return self._grown(job, allocation, share)
         if (domain := domain_of(job, allocation, self._books)) is None:
@@ -231,13 +242,26 @@ class Trial:
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
 
+    def _open(self, node: Node, use: Use) -> Use:
+        """``use`` of ``node``, and what is booked for others beside."""
+        return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
+
+    def _best_first(self, job: Job, share: int, fullest: bool) -> Iterable[NodeId]:
+        """The nodes that may have room, those with GPUs that are booked for the user of ``job`` now before others."""
+        candidates = self._candidates(job, share, fullest)
+        if self._booked is None or not (booked := self._booked.own(job)):
+            return candidates
+        return sorted(candidates, key=lambda id: id not in booked)
+
     def idle_beside(self, job: Job, allocation: Allocation) -> int:
         """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
         domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        seen = [(self.nodes[id], self._open(self.nodes[id], self.use(id))) for id in allocation.node_ids]
         if domain is None:
-            return sum(self.nodes[id].idle(self.use(id)) for id in allocation.node_ids)
-        nodes = [self.nodes[id] for id in allocation.node_ids]
-        return sum(node.idle(self.use(node.id).without(domain.barred.get(node.id, ()))) for node in nodes)
+            return sum(node.idle(use) for node, use in seen)
+        return sum(node.idle(use.without(domain.barred.get(node.id, ()))) for node, use in seen)
 
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
         """The nodes that may have room, the best first."""
@@ -281,13 +305,18 @@ class Trial:
             use = use.without(self._books.apart.gpus(job.id, node))
         if self._domain is not None and (barred := self._domain.barred.get(node.id)) is not None:
             use = use.without(barred)
-        slices = pick(job, share, node, use, beside)
+        slices = None
+        if self._booked is not None:
+            use = self._open(node, use)
+            if own := self._booked.own(job).get(node.id):
+                slices = pick(job, share, node, use.without(node.gpus.keys() - own), beside)
+        slices = pick(job, share, node, use, beside) if slices is None else slices
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
     def _seen(self, node: Node) -> Use:
         """What is in use on ``node``, as a job sees it that may not have all of its GPUs."""
         barred = None if self._domain is None else self._domain.barred.get(node.id)
-        use = self._use.get(node.id) or node.promised
+        use = self._open(node, self._use.get(node.id) or node.promised)
         return use if barred is None else use.without(barred)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
@@ -304,7 +333,7 @@ class Trial:
             return None
         wanted = None if nodes is None else set(nodes)
         spec, use, most = job.spec, self._use, job.spec.max_nodes
-        modest = not (job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
+        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count
@@ -365,7 +394,8 @@ class Trial:
                 return
             for id in idle[count]:
                 if (wanted is None or id in wanted) and (node := known.get(id)) is not None:
-                    if not (sliced and id in sliced) and (self._domain is None or id not in self._domain.barred):
+                    whole = self._domain is None or id not in self._domain.barred
+                    if whole and not (sliced and id in sliced) and id not in self._barred:
                         yield node, count
                     elif together := node.idle_together(self._seen(node)):
                         yield node, together

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ebbtide_core.apart import Pairs
+from ebbtide_core.bookings import Bookings
 from ebbtide_core.books import Books, Node
 from ebbtide_core.curves import Rates
 from ebbtide_core.job import Job
@@ -32,6 +33,7 @@ class Common:
     problems: list[str] = field(default_factory=list)
     history: History = field(default_factory=History)
     rates: Rates = field(default_factory=Rates)
+    bookings: Bookings = field(default_factory=Bookings)
     apart: Pairs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class PoolState:
         self.curve = common.curve
         fitting = settings.fitting if settings is not None else Fitting.BEST
         self.books = Books(common.nodes, common.roots, common.problems, fitting)
+        self.books.booked = common.bookings or None
         self.queue = queue
         self.ranking: Ranking | None = None
         self.planned: dict[JobId, Job] = {}

@@ -169,7 +169,7 @@ def shape_of(job: Job) -> Hashable:
         job.checkpoint_root_id,
         spec.move_checkpoints and not job.move_failure,
         job.own_room,
-        job.choosy and (spec.needs, job.excluded),
+        job.choosy and (spec.needs, job.excluded, job.excluded_gpus),
     )
 
 

@@ -9,6 +9,7 @@ from ebbtide_core import (
     gang,
     interference,
     limits,
+    logged,
     losses,
     memory,
     moving,
@@ -16,6 +17,7 @@ from ebbtide_core import (
     rates,
     requeuing,
     sweeping,
+    unused,
 )
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Launch, Resume, Stop
@@ -85,6 +87,8 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     told = rates.last_words(state, job) if attempt.meter is not None else ()
     if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
+    if attempt.matches:
+        told = (*told, *logged.hold_if_nowhere(state, job))
     return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
@@ -105,6 +109,13 @@ def _overran(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
     yield change
     goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else memory.gib(change.mem_bytes)
     yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
+
+
+def _unused(state: ClusterState, event: e.SessionUnused) -> Iterator[Event]:
+    """Nobody has used it for as long as it may be unused."""
+    job = state.jobs[event.job]
+    if event.since and event.left_s <= 0 and job.running:
+        yield stop(job, StopCause.UNUSED, f"unused for {unused.duration(job.spec.idle_limit_s or 0.0)}")
 
 
 def _cancel(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:
@@ -142,12 +153,14 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.ProgressReported: _progressed,
     e.RungReached: sweeping.pause_or_go_on,
     e.MemoryOverran: _overran,
+    e.SessionUnused: _unused,
     e.CancelRequested: _cancel,
     e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,
     e.AttemptRefused: _after_refusal,
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
+    e.LogMatched: logged.decide,
 }
 """Facts that follow from an event, once it was applied."""
 

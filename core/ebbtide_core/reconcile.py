@@ -31,10 +31,10 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
     roomier, pool.roomier = pool.roomier, set()
     for job in list(pool.claims.values()):
         planned = job.planned
-        if planned is None or not _exists(pool, planned) or not allows(job, pool.books, planned):
+        if planned is None or not _exists(pool, planned) or not _may_have(pool, job, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
         elif roomier and job.waiting and (room := _free_room(pool, job, planned, roomier)) is not None:
-            yield _start(pool, job, room, _stays_sticky(job))
+            yield start(pool, job, room, _stays_sticky(job))
 
 
 def reconcile(pool: PoolState, plan: Plan) -> Iterator[Event]:
@@ -79,12 +79,12 @@ def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Pla
 def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
     wanted = job.own_room or placement.allocation
-    if not allows(job, pool.books, wanted):
+    if not (wanted == job.planned or _may_have(pool, job, wanted)):
         return
     if pool.books.apart is not None and pool.apart.forbid(job, wanted, pool.books.nodes):
         return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and pool.books.open(wanted):
-        yield _start(pool, job, wanted, placement.sticky)
+        yield start(pool, job, wanted, placement.sticky)
         return
     if wanted == job.planned or not _fits_instead(pool, job, wanted):
         return
@@ -99,12 +99,12 @@ def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     elif job.claiming:
         yield RoomClaimed(job.id, wanted, placement.reason)
     elif job.waiting and pool.books.free_now(wanted):
-        yield _start(pool, job, wanted, placement.sticky)
+        yield start(pool, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
         yield RoomClaimed(job.id, wanted, placement.reason, _waited(job))
 
 
-def _start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
+def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
     """The decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
@@ -134,6 +134,12 @@ def _fits_instead(pool: PoolState, job: Job, wanted: Allocation) -> bool:
         (node := usable.get(piece.node)) is not None and node.fits(piece, node.promised, own.get(piece.node))
         for piece in wanted.nodes
     )
+
+
+def _may_have(pool: PoolState, job: Job, allocation: Allocation) -> bool:
+    """Whether it is open to ``job``, and not kept for another user, now or before ``job`` could have left."""
+    booked = pool.books.booked
+    return allows(job, pool.books, allocation) and (booked is None or booked.forbid(job, allocation) is None)
 
 
 def _stays_sticky(job: Job) -> bool:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from fractions import Fraction
 
-from ebbtide_core import limits
+from ebbtide_core import limits, notice_rules, output_name, snapshots
 from ebbtide_core.asha import Asha
 from ebbtide_core.dependency import Dependency
 from ebbtide_core.frozen import frozen
+from ebbtide_core.log_rules import MAX_RULES, LogRule, checked
 from ebbtide_core.model import WHOLE, ExitZero, JobClass, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus
 from ebbtide_core.needs import NO_NEEDS, Needs, check_needs
+from ebbtide_core.notice_rules import NoticeRule
+from ebbtide_core.snapshots import SnapshotRef
 from ebbtide_core.spec_error import SpecError as SpecError
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
@@ -33,6 +36,10 @@ class JobSpec:
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see `ebbtide_core.moving`).
+    With ``idle_ok`` nobody minds that it does not use its GPUs (see `ebbtide_core.idling`).
+    ``log_rules`` are looked for in its output, before the administrator's (see `ebbtide_core.log_rules`).
+    What it prints is appended to the file ``output`` as well (see `ebbtide_core.output_name`), each line with the rank
+    that printed it if it is to ``prefix_ranks``. With a ``snapshot`` that is its working directory, on every node.
     ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
     as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
     ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
@@ -74,6 +81,12 @@ class JobSpec:
     warm: bool = True
     spread: bool = False
     move_checkpoints: bool = False
+    idle_ok: bool = False
+    log_rules: tuple[LogRule, ...] = ()
+    output: str = ""
+    prefix_ranks: bool = False
+    snapshot: SnapshotRef | None = None
+    notify: tuple[NoticeRule, ...] = ()
     script: str = ""
     python_env: str = ""
     slurm: bool = False
@@ -134,6 +147,7 @@ def validate(spec: JobSpec) -> None:
         _check_asha(spec.asha, spec.suspend)
     if spec.suspend is SuspendMode.SWAP:
         _check_swap(spec)
+    _check_surroundings(spec)
     if spec.time_auto and spec.suspend is SuspendMode.NONE:
         raise SpecError(
             "--time auto", "needs a job that can be suspended at the end of a reservation: drop --suspend none"
@@ -159,6 +173,46 @@ def _check_swap(spec: JobSpec) -> None:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
         raise SpecError("--suspend swap", "needs a job of one process: drop --launch ddp")
+
+
+def _check_surroundings(spec: JobSpec) -> None:
+    """Where it begins, what is done with its output, and who hears of it."""
+    _check_printing(spec)
+    if spec.snapshot is not None:
+        _check_snapshot(spec.snapshot)
+    _check_notify(spec.notify)
+
+
+def _check_notify(rules: tuple[NoticeRule, ...]) -> None:
+    if len(rules) > notice_rules.MAX_RULES:
+        raise SpecError("--notify", f"{len(rules)} rules are over the limit of {notice_rules.MAX_RULES}")
+    for rule in rules:
+        try:
+            notice_rules.check_target(rule.target)
+        except ValueError as error:
+            raise SpecError("--notify", str(error)) from None
+
+
+def _check_snapshot(snapshot: SnapshotRef) -> None:
+    try:
+        snapshots.check(snapshot)
+    except ValueError as error:
+        raise SpecError("--snapshot", str(error)) from None
+
+
+def _check_printing(spec: JobSpec) -> None:
+    _check_text("--output", spec.output, limits.MAX_PATH_BYTES)
+    try:
+        output_name.check(spec.output)
+    except ValueError as error:
+        raise SpecError("--output", str(error)) from None
+    if len(spec.log_rules) > MAX_RULES:
+        raise SpecError("--on-log", f"{len(spec.log_rules)} rules are over the limit of {MAX_RULES}")
+    for rule in spec.log_rules:
+        try:
+            checked(rule)
+        except ValueError as error:
+            raise SpecError("--on-log", str(error)) from None
 
 
 def _check_kind(spec: JobSpec) -> None:

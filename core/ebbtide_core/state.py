@@ -49,6 +49,9 @@ class ClusterState:
         """The arrays under successive halving that are not over (see `ebbtide_core.sweeping`)."""
         self.sweeps_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
+        self.bookings = common.bookings
+        self.shut_out: dict[JobId, Job] = {}
+        """Those who wait for nothing but bookings of others; they stand in no line, so that they hold up nobody."""
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
@@ -118,6 +121,8 @@ class ClusterState:
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
+        if self.shut_out and job.id in self.shut_out:
+            waits = False
         if ticket is not None:
             waits = waits and ticket.seated
         if waits or job.queued is not None:

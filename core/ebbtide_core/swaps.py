@@ -22,6 +22,7 @@ SWAPPED_FOR: Final = frozenset(
         StopCause.DRILLED,
         StopCause.OVERRAN,
         StopCause.INTERFERENCE,
+        StopCause.IDLE,
         StopCause.REQUEUED,
     }
 )
@@ -62,6 +63,7 @@ def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) 
         _keep(state, job, attempt, event.mem_bytes)
     attempt.started, attempt.returning, attempt.off_gpu = None, None, True
     attempt.swapped, attempt.swaps, attempt.swapped_bytes = now, event.swaps, event.mem_bytes
+    attempt.idle_since = attempt.idle_until = None
     job.suspended = True
     where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
     job.reason = f"could not come back to its GPU: {event.note}" if came_back else f"swapped out; {where}"

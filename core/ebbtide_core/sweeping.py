@@ -45,6 +45,7 @@ def rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float
     """Fold: a task has come to a rung."""
     if (sweep := sweep_of(state, job)) is not None and job.task is not None:
         sweep.reach(job.id, event.value)
+        job.rungs[event.steps] = event.value
         state.sweeps_changed.add(job.task.array)
 
 

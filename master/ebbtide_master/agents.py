@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -12,12 +12,16 @@ from ebbtide_core import commands as c
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
+from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.moving import source_of_launch
+from ebbtide_core.output_name import expand
 from ebbtide_core.spec import SpecError
+from ebbtide_protos.printed import rule_to_message
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, channel_pb2
 
 from ebbtide_master.channels import Channels
+from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
@@ -25,10 +29,13 @@ from ebbtide_master.convert import (
     order_to_message,
     registration_from_hello,
 )
+from ebbtide_master.idleness import Idleness
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
+from ebbtide_master.snapshot_windows import read_snapshot
+from ebbtide_master.snapshots import Snapshots
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
@@ -78,12 +85,22 @@ class Session:
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """Turns what agents say into facts, and brings them the core's orders."""
 
-    def __init__(self, cluster_id: str, epoch: int) -> None:
+    def __init__(
+        self,
+        cluster_id: str,
+        epoch: int,
+        clock: Clock,
+        snapshots: Snapshots,
+        log_rules: Sequence[LogRule] = DEFAULT_RULES,
+    ) -> None:
+        self._idleness = Idleness(clock)
+        self._snapshots = snapshots
         self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._requests = itertools.count(1)
         self._relay = Relay()
+        self._log_rules = [rule_to_message(rule) for rule in log_rules]
         self.channels = Channels()
         self.loop: MasterLoop
 
@@ -93,7 +110,16 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for node in order.nodes:
                 session = self._sessions.get(node)
                 if session is not None and session.registered:
-                    session.send(order_to_message(order, node))
+                    session.send(self._message(order, node))
+
+    def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+        message = order_to_message(order, node)
+        if isinstance(order, c.Launch):
+            message.launch.log_rules.extend(self._log_rules)
+            message.launch.spec.output = expand(
+                order.spec.output, order.job, order.spec.name, node, order.allocation.node_ids[0]
+            )
+        return message
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
         """What the node's GPUs said last; empty if it is not connected."""
@@ -127,7 +153,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             task.cancel()
 
     async def read_log(
-        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool
+        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool, rank: int | None = None
     ) -> agent_pb2.LogData:
         """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked."""
         session = self._sessions.get(node)
@@ -137,7 +163,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
         session.reads[request] = future
         order = agent_pb2.ReadLog(
-            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait
+            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait, rank=rank
         )
         session.send(agent_pb2.MasterMessage(read_log=order))
         try:
@@ -268,6 +294,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
         """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
+        if request.snapshot:
+            answer = await read_snapshot(self.loop, self._snapshots, request, NodeId(session.hello.node))
+            session.send(agent_pb2.MasterMessage(checkpoint_data=answer))
+            return
         key = (JobId(request.job_id), request.attempt)
         node = NodeId(session.hello.node)
         if key not in session.sources:
@@ -307,6 +337,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                     yield e.GpuHealthChanged(node, gpu, True)
             for gpu, processes in foreign_on.items():
                 yield from _foreign(node, gpu, processes, cluster)
+            yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
 
         await self.loop.tell(facts, lambda _: None)
 

@@ -30,23 +30,41 @@ from ebbtide_master.arrays import (
     submitted,
     wishes,
 )
+from ebbtide_master.bookings import BookingsOfClients
 from ebbtide_master.bounds import check_submission, check_user
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.connecting import Connecting
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.limiting import Limits
+from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.maintenance import Maintenance
+from ebbtide_master.notice_methods import NoticeMethods
+from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.requeue import Requeues
+from ebbtide_master.sessions import with_idle_limit
+from ebbtide_master.snapshot_methods import SnapshotMethods
+from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
+from ebbtide_master.usage import UsageOfClients
 from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
 
 LOG_WINDOW_BYTES: Final = 256 * limits.KIB
 EVENTS_AT_ONCE: Final = 500
 
 
-class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
+class Clients(
+    UsageOfClients,
+    BookingsOfClients,
+    SnapshotMethods,
+    NoticeMethods,
+    Connecting,
+    Explaining,
+    Requeues,
+    Limits,
+    Maintenance,
+):
     """Turns wishes into facts through the loop, and shows what is."""
 
     def __init__(
@@ -57,7 +75,11 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
         clock: Clock,
         changes: Changes,
         about: client_pb2.ClusterInfo,
+        snapshots: Snapshots,
+        notifier: Notifier,
     ) -> None:
+        self._snapshots = snapshots
+        self._notifier = notifier
         self._loop = loop
         self._agents = agents
         self._store = store
@@ -70,7 +92,10 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
+        spec = with_idle_limit(spec, request.spec, self._loop.settings)
         check_submission(request, self._store)
+        self._check_snapshot(spec)
+        spec, warnings = self._with_notices(spec)
         jobs, chosen = members(request, spec), list[JobId]()
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -81,8 +106,11 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
             yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, request.operation_id)
 
         if request.dry_run:
-            return await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
-        return await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+            reply = await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
+        else:
+            reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+        reply.warnings.extend(warnings)
+        return reply
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""
@@ -219,13 +247,12 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
         """The logs of one attempt, or of all in order; with ``follow``, until the job is finished.
 
-        Of an attempt on several nodes it is what its part on one of them printed.
+        Of an attempt on several nodes it is what its part on one of them printed; with ``rank``, only that one.
         """
         number = request.attempt or 1
         with self._changes.watch() as watcher:
             while True:
-                attempt, finished = await self._loop.ask(lambda c: _attempt(c, request.job_id, number))  # noqa: B023
-                node = _log_node(request, attempt) if attempt is not None else None
+                attempt, node, finished = await self._loop.ask(lambda c: _attempt(c, request, number))  # noqa: B023
                 if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
                     if node is not None:
                         async for data in self._attempt_log(request, attempt, node):
@@ -244,10 +271,10 @@ class Clients(Connecting, Explaining, Requeues, Limits, Maintenance):
     async def _attempt_log(
         self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId
     ) -> AsyncIterator[bytes]:
-        offset = 0
+        offset, rank = 0, request.rank if request.HasField("rank") else None
         while True:
             window = await self._agents.read_log(
-                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow
+                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow, rank
             )
             if window.error:
                 if not has_started(attempt, node):  # it never ran, and so wrote nothing
@@ -315,21 +342,13 @@ def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
 
 
-def _log_node(request: client_pb2.ReadLogsRequest, attempt: Attempt) -> NodeId | None:
-    """The node whose part of the log is asked for; None if the attempt had none there. An error if it was named."""
-    nodes = attempt.allocation.node_ids
-    if not request.node or request.node in nodes:
-        return NodeId(request.node) if request.node else nodes[0]
-    if not request.attempt:
-        return None
-    where = f"was on node {', '.join(nodes)}, not on {request.node!r}"
-    raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"attempt {attempt.number} of job {request.job_id} {where}"))
-
-
-def _attempt(cluster: Cluster, id: str, number: int) -> tuple[Attempt | None, bool]:
-    """The job's attempt of that number if there is one, and whether the job is finished."""
-    job = found(cluster, id)
-    return job.attempts[number - 1] if number <= len(job.attempts) else None, job.state.finished
+def _attempt(
+    cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
+) -> tuple[Attempt | None, NodeId | None, bool]:
+    """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
+    job = found(cluster, request.job_id)
+    attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
+    return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
 
 
 def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobChanged:

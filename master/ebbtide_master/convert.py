@@ -9,6 +9,7 @@ from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
+from ebbtide_core.job import Job
 from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
@@ -31,6 +32,7 @@ from ebbtide_core.needs import check_marks
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
 from ebbtide_core.use import ForeignUse
+from ebbtide_protos.printed import match_from_message
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -191,6 +193,7 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         cause = _REFUSALS.get(status.refusal_cause, RefusalCause.NODE)
         yield e.AttemptRefused(job, attempt, cause, status.refusal, part)
         return
+    yield from _matches(status, node)
     is_swapped = status.phase == agent_pb2.ATTEMPT_PHASE_SWAPPED
     if status.started_at:
         resumed = status.resumed_step if status.HasField("resumed_step") else None
@@ -208,14 +211,28 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptExited(job, attempt, exit_from_message(status), progress, node=part)
     elif progress is not None:
         yield e.ProgressReported(job, attempt, progress)
-    if status.overran_gpu and status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
-        yield overrun_from_message(status)
+    if status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING:
+        yield from _facts_of_use(status, known)
     if is_swapped:
         mem_bytes, note = _bytes(status.swapped_bytes), status.swap_note[:MAX_NOTE_LENGTH]
         yield e.AttemptSwapped(job, attempt, status.swaps, mem_bytes, _seconds(status.swap_s), note)
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
         reasons = tuple(reason[:MAX_NOTE_LENGTH] for reason in status.dirty_reasons)
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
+
+
+def _matches(status: agent_pb2.AttemptStatus, node: NodeId) -> Iterator[Event]:
+    found = (match_from_message(message) for message in status.log_matches)
+    return (e.LogMatched(JobId(status.job_id), status.attempt, node, match) for match in found if match is not None)
+
+
+def _facts_of_use(status: agent_pb2.AttemptStatus, job: Job) -> Iterator[Event]:
+    """Whether it uses too much, or is not used."""
+    if status.overran_gpu:
+        yield overrun_from_message(status)
+    if job.spec.idle_limit_s is not None:
+        since, left_s = _seconds(status.unused_since), _seconds(status.unused_left_s)
+        yield e.SessionUnused(job.id, status.attempt, since, left_s)
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:

@@ -66,6 +66,8 @@ class MasterLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
         self._stopped = False
+        self.recorded: Callable[[float, list[Event]], None] = lambda time, events: None
+        """Is told of what was recorded, and when, once it is durable and is the end of the journal."""
 
     @property
     def settings(self) -> Settings:
@@ -124,6 +126,7 @@ class MasterLoop:
         if records:
             stamped = [(now, event) for event in records]
             await asyncio.wrap_future(self._store.append(stamped))
+            self.recorded(now, records)
         for command in commands:
             self._carry_out(command)
         for reply in replies:

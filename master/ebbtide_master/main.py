@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from ebbtide_core.cluster import Cluster, InvariantError
+from ebbtide_core.events import Event
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
@@ -20,6 +21,7 @@ from ebbtide_core.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Se
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.endpoint import published
+from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import PortError, serving
 from ebbtide_master.store import Store, StoreError, StoreInUseError
 
@@ -60,32 +62,32 @@ def run(options: MasterOptions) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        cluster, store = _open(options)
-        return asyncio.run(_serve(options, cluster, store))
+        cluster, store, config = _open(options)
+        return asyncio.run(_serve(options, cluster, store, config))
     except StartError as error:
         sys.stderr.write(f"ebb: {error}\n")
         return error.exit_code
 
 
-def _open(options: MasterOptions) -> tuple[Cluster, Store]:
+def _open(options: MasterOptions) -> tuple[Cluster, Store, Config]:
     """Everything that can be wrong before anything runs."""
     if options.host not in LOOPBACK_HOSTS:
         message = f"--host {options.host}: only loopback is served without TLS and identities"
         raise StartError(message, EXIT_USAGE)
-    settings = _settings(options)
+    config = _read_config(options)
+    settings = _settings(options, config)
     default = settings.pools[DEFAULT_POOL]
     try:
         policy = create_policy(default.policy, default.options)
-        return Cluster(policy, settings=settings), Store(options.home / "journal.db")
+        return Cluster(policy, settings=settings), Store(options.home / "journal.db"), config
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
     except (StoreInUseError, StoreError) as error:
         raise StartError(str(error), EXIT_FAILED) from None
 
 
-def _settings(options: MasterOptions) -> Settings:
+def _settings(options: MasterOptions, config: Config) -> Settings:
     """What the file says, and how the pool `DEFAULT_POOL` is scheduled if that was said on the command line."""
-    config = _read_config(options)
     if options.policy is None and not options.policy_options:
         return config.settings
     if config.names_default_pool:
@@ -106,11 +108,12 @@ def _read_config(options: MasterOptions) -> Config:
         raise StartError(str(error), EXIT_USAGE) from None
 
 
-async def _serve(options: MasterOptions, cluster: Cluster, store: Store) -> int:
+async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
     """Recover, serve until told to stop, and leave the journal closed."""
     try:
-        _recover(cluster, store)
-        return await _run_server(options, cluster, store)
+        notifier = Notifier(cluster, store, config.notify)
+        _recover(cluster, store, notifier.replayed)
+        return await _run_server(options, cluster, store, config, notifier)
     except StoreError as error:
         log.critical("journal=failed %s", error)
         return EXIT_BROKEN
@@ -121,8 +124,11 @@ async def _serve(options: MasterOptions, cluster: Cluster, store: Store) -> int:
         store.close()
 
 
-def _recover(cluster: Cluster, store: Store) -> None:
-    """Fold the journal into the cluster. No policy runs, and nothing is asked of the world."""
+def _recover(cluster: Cluster, store: Store, seen: Callable[[int, float, Event], None] | None = None) -> None:
+    """Fold the journal into the cluster. No policy runs, and nothing is asked of the world.
+
+    ``seen`` is told of each line once it was applied: its number, its time, and the event.
+    """
     count = 0
     for line in store.events():
         try:
@@ -130,14 +136,18 @@ def _recover(cluster: Cluster, store: Store) -> None:
         except (InvalidTransitionError, LookupError) as error:
             what = f"line {line.sequence} of the journal, {type(line.event).__name__}"
             raise StoreError(f"{what}, does not follow from those before it: {error}") from error
+        if seen is not None:
+            seen(line.sequence, line.time, line.event)
         count += 1
     log.info("journal=%s events=%d jobs=%d", store.cluster_id, count, len(cluster.state.jobs))
 
 
-async def _run_server(options: MasterOptions, cluster: Cluster, store: Store) -> int:
+async def _run_server(
+    options: MasterOptions, cluster: Cluster, store: Store, config: Config, notifier: Notifier
+) -> int:
     policy = cluster.state.settings.pools[DEFAULT_POOL].policy
     try:
-        async with serving(cluster, store, options.host, options.port, policy) as service:
+        async with serving(cluster, store, options.host, options.port, policy, config, notifier) as service:
             stopped = _stop_signals()
             with published(options.home, options.host, service.port, store.cluster_id):
                 log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, policy, service.epoch)

@@ -17,11 +17,15 @@ from ebbtide_master.agents import Agents
 from ebbtide_master.changes import Changes
 from ebbtide_master.clients import Clients, about
 from ebbtide_master.clock import Clock
+from ebbtide_master.config.file import Config
 from ebbtide_master.edge import Edge
 from ebbtide_master.loop import MasterLoop, StoppedError
+from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store import Store
 
 STOP_GRACE_S: Final = 1.0
+_DEFAULTS: Final = Config()
 
 
 class PortError(Exception):
@@ -39,23 +43,36 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(cluster: Cluster, store: Store, host: str, port: int, policy: str) -> AsyncIterator[Service]:
+async def serving(
+    cluster: Cluster,
+    store: Store,
+    host: str,
+    port: int,
+    policy: str,
+    config: Config = _DEFAULTS,
+    notifier: Notifier | None = None,
+) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts. Port 0 is any free one.
 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    agents = Agents(store.cluster_id, epoch)
+    snapshots = Snapshots(store.folder / "snapshots")
+    agents = Agents(store.cluster_id, epoch, clock, snapshots, config.log_rules)
     loop = MasterLoop(cluster, store, clock, changes, agents.perform)
     agents.loop = loop
+    notifier = notifier or Notifier(cluster, store, config.notify)
+    loop.recorded = notifier.recorded
     info = about(store, epoch, version("ebbtide"), policy)
     server = grpc.aio.server(interceptors=[Edge()], options=_SERVER_OPTIONS)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    client_pb2_grpc.add_ClientServiceServicer_to_server(Clients(loop, agents, store, clock, changes, info), server)
+    clients = Clients(loop, agents, store, clock, changes, info, snapshots, notifier)
+    client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     bound = _listen(server, host, port)
     consumer = asyncio.create_task(loop.run())
     try:
         await _announce(loop, consumer, epoch)
+        notifier.run()
         agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
         await server.start()
         yield Service(bound, epoch, loop, consumer)
@@ -64,6 +81,7 @@ async def serving(cluster: Cluster, store: Store, host: str, port: int, policy: 
         await server.stop(STOP_GRACE_S)
         consumer.cancel()
         await asyncio.wait([consumer])
+        await notifier.close()
 
 
 def _listen(server: grpc.aio.Server, host: str, port: int) -> int:

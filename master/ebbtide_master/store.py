@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -73,6 +73,11 @@ class Store:
             os.close(self._lock)
             raise
 
+    @property
+    def folder(self) -> Path:
+        """Where the journal lies, and whatever else the master keeps."""
+        return self._path.parent
+
     def close(self) -> None:
         """Finish writing and let another master open it."""
         self._writer.submit(self._db.close).result()
@@ -93,6 +98,20 @@ class Store:
     def next_epoch(self) -> int:
         """Count this start of a master, durably; the new number."""
         return self._writer.submit(self._next_epoch).result()
+
+    def notified(self) -> dict[str, int]:
+        """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
+        with _fatal_errors(), closing(self._read()) as db:
+            row = db.execute("SELECT value FROM meta WHERE key = 'notified'").fetchone()
+        return {} if row is None else {str(key): int(value) for key, value in json.loads(row[0]).items()}
+
+    def note_notified(self, told: Mapping[str, int]) -> Future[None]:
+        """Note that, durably."""
+        return self._writer.submit(self._note_notified, json.dumps(dict(told)))
+
+    def _note_notified(self, told: str) -> None:
+        with _fatal_errors():
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (told,))
 
     def _append(self, batch: list[tuple[float, Event]]) -> None:
         rows = []
@@ -134,10 +153,18 @@ class Store:
 
     # --- reading ---
 
-    def events(self, after: int = 0, job: str | None = None, limit: int = -1) -> Iterator[StoredEvent]:
-        """The journal in order, from the line behind ``after``; of one job if named. A negative limit is none."""
+    def events(
+        self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
+    ) -> Iterator[StoredEvent]:
+        """The journal in order, from the line behind ``after``; of one job if named, of those ``kinds`` if any are.
+
+        A negative limit is none.
+        """
         query = "SELECT sequence, time, kind, body FROM events WHERE sequence > ?"
         arguments: list[object] = [min(after, MAX_SEQUENCE)]
+        if kinds:
+            query += f" AND kind IN ({','.join('?' * len(kinds))})"
+            arguments += kinds
         if job is not None:
             query += " AND job = ? AND job <> ''"
             arguments.append(job)

@@ -9,11 +9,13 @@ from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
 from ebbtide_core.draining import Prospect
+from ebbtide_core.events import JobSubmitted
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.gates import held_back
 from ebbtide_core.job import Attempt, Job, Suspension
 from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
+from ebbtide_core.notice_rules import public
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
 from ebbtide_core.state import ClusterState
@@ -30,8 +32,10 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
     """Everything on one job."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
+    notify = public(job.spec.notify) if job.spec.notify else ()
     asked = job.gpus_max if job.ticket is None else job.ticket.asked
     spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight, script="")
+    spec = spec if not notify else replace(spec, notify=notify)
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
         job_id=job.id,
@@ -64,7 +68,10 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         gpu_mem_bytes=job.gpu_mem_bytes,
         gpu_mem_from=job.gpu_mem_from,
         rates=_rate_messages(job),
+        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
         steps_per_s=speed_now(job),
+        idle_since=live.idle_since if live is not None else None,
+        idle_until=live.idle_until if live is not None else None,
         pool=job.pool,
         moves_to=job.moves_to,
         excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
@@ -174,6 +181,8 @@ def _allocation_messages(allocation: Allocation | None) -> list[client_pb2.NodeA
 def event_message(stored: StoredEvent) -> client_pb2.Event:
     """One line of the journal, in words and as JSON."""
     event = stored.event
+    if isinstance(event, JobSubmitted) and event.spec.notify:
+        event = replace(event, spec=replace(event.spec, notify=public(event.spec.notify)))
     return client_pb2.Event(
         sequence=stored.sequence,
         time=stored.time,

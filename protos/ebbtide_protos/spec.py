@@ -12,6 +12,9 @@ from ebbtide_core.needs import NO_NEEDS
 from ebbtide_core.spec import JobSpec, SpecError
 
 from ebbtide_protos.needs import needs_from_message, needs_to_message
+from ebbtide_protos.notices import notice_rule_from_message, notice_rule_to_message
+from ebbtide_protos.printed import rule_from_message, rule_to_message
+from ebbtide_protos.snapshots import snapshot_from_message, snapshot_to_message
 from ebbtide_protos.v1 import job_pb2
 
 Value = TypeVar("Value")
@@ -134,6 +137,12 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         max_nodes=message.max_nodes or 1,
         spread=message.max_nodes > 1,
         move_checkpoints=message.move_checkpoints,
+        idle_ok=message.idle_ok,
+        log_rules=tuple([rule_from_message(rule) for rule in message.log_rules]),
+        output=message.output,
+        prefix_ranks=message.prefix_ranks,
+        snapshot=snapshot_from_message(message.snapshot) if message.HasField("snapshot") else None,
+        notify=tuple([notice_rule_from_message(rule) for rule in message.notify]),
         script=message.script,
         python_env=message.python_env,
         slurm=message.slurm,
@@ -144,7 +153,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         begin_at=message.begin_at,
         asha=_asha(message.asha) if message.HasField("asha") else None,
         kind=_known("kind", _KINDS, message.kind),
-        idle_limit_s=message.idle_limit_s if message.HasField("idle_limit_s") else None,
+        idle_limit_s=message.idle_limit_s or None,
     )
 
 
@@ -178,6 +187,12 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         cold=not spec.warm,
         max_nodes=spec.max_nodes if spec.spread else 0,
         move_checkpoints=spec.move_checkpoints,
+        idle_ok=spec.idle_ok,
+        log_rules=[rule_to_message(rule) for rule in spec.log_rules],
+        output=spec.output,
+        prefix_ranks=spec.prefix_ranks,
+        snapshot=None if spec.snapshot is None else snapshot_to_message(spec.snapshot),
+        notify=[notice_rule_to_message(rule) for rule in spec.notify],
         script=spec.script,
         python_env=spec.python_env,
         slurm=spec.slurm,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
+from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30
 
@@ -53,7 +53,12 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.foreign_gpu_s: dict[str, float] = {}
         self.events: list[client_pb2.Event] = []
         self.explanation = client_pb2.Explanation()
+        self.usage = [usage_pb2.UsageReply()]
+        self.reservations: list[booking_pb2.Reservation] = []
+        self.reserved_from = 0.0
         self.logs: list[tuple[int, bytes]] = []
+        self.snapshots: dict[str, bytes] = {}
+        self.notice_reply = client_pb2.NoticeTestReply()
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
@@ -131,6 +136,28 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._note("Explain", request, context)
         return self.explanation
 
+    def Usage(self, request: usage_pb2.UsageRequest, context: grpc.ServicerContext) -> Iterator[usage_pb2.UsageReply]:
+        self._note("Usage", request, context)
+        yield from self.usage
+
+    def ReserveGpus(
+        self, request: booking_pb2.ReserveGpusRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.Reservation:
+        self._note("ReserveGpus", request, context)
+        return self.reservations[0]
+
+    def CancelReservation(
+        self, request: booking_pb2.CancelReservationRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.Reservation:
+        self._note("CancelReservation", request, context)
+        return self.reservations[0]
+
+    def ListReservations(
+        self, request: booking_pb2.ListReservationsRequest, context: grpc.ServicerContext
+    ) -> booking_pb2.ListReservationsReply:
+        self._note("ListReservations", request, context)
+        return booking_pb2.ListReservationsReply(reservations=self.reservations, now=self.reserved_from)
+
     def ListNodes(
         self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext
     ) -> client_pb2.ListNodesReply:
@@ -167,6 +194,22 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
                 self._cut(context)
         if request.follow:
             self._wait(context)
+
+    def FindSnapshot(self, request: job_pb2.Snapshot, context: grpc.ServicerContext) -> client_pb2.SnapshotState:
+        self._note("FindSnapshot", request, context)
+        return client_pb2.SnapshotState(present=request.digest in self.snapshots)
+
+    def UploadSnapshot(
+        self, request_iterator: Iterator[client_pb2.SnapshotUpload], context: grpc.ServicerContext
+    ) -> Iterator[client_pb2.SnapshotState]:
+        first = next(request_iterator)
+        self._note("UploadSnapshot", first, context)
+        self.snapshots[first.snapshot.digest] = b"".join(message.data for message in request_iterator)
+        yield client_pb2.SnapshotState(present=True)
+
+    def TestNotice(self, request: client_pb2.NoticeTest, context: grpc.ServicerContext) -> client_pb2.NoticeTestReply:
+        self._note("TestNotice", request, context)
+        return self.notice_reply
 
     def ReadLogs(
         self, request: client_pb2.ReadLogsRequest, context: grpc.ServicerContext

@@ -1,7 +1,7 @@
 """How tasks are to be compared, as it is written and shown."""
 
 import pytest
-from ebbtide_protos.v1 import job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.scripted_master import make_job
 
@@ -44,7 +44,10 @@ def test_what_makes_no_sense_is_refused_before_it_is_sent(ebb, master, text, com
 def test_it_is_shown(ebb, master):
     job = make_job()
     job.spec.asha.CopyFrom(job_pb2.Asha(metric="loss", eta=4, min_steps=100, max_steps=1600))
+    job.rungs.extend([client_pb2.RungResult(steps=100, value=0.5), client_pb2.RungResult(steps=400)])
     master.add(job)
     facts = {"metric": "loss", "mode": "min", "eta": 4, "min-steps": 100, "max-steps": 1600}
     assert ebb("show", "17", "--json").json["asha"] == facts
+    assert ebb("show", "17", "--json").json["rungs"] == [{"steps": 100, "value": 0.5}, {"steps": 400, "value": None}]
+    assert "0.5 at 100 steps, no number at 400 steps" in ebb("show", "17").out
     assert "metric loss, mode min, eta 4, min-steps 100, max-steps 1600" in ebb("show", "17").out

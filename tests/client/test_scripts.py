@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide_protos.v1 import client_pb2, job_pb2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.client.scripted_master import make_job, share
 
@@ -159,3 +161,30 @@ def test_an_edit_before_the_start_is_said_by_submit_and_show(ebb, master):
     )
     assert ebb("show", "17", "--json").json["attempts"][0]["edited"] == ["train.py"]
     assert "train.py" in ebb("show", "17").out.partition("edited since")[2]
+
+
+def test_a_script_is_run_while_one_waits_with_its_options_and_templates(ebb, master, write, home):
+    (home / "templates").mkdir()
+    (home / "templates/big.toml").write_text("[options]\ngpus = 2\n")
+    path = write("#!/bin/sh", "#EBB --template big --priority 7")
+    master.add(make_job(state="COMPLETED", exit_code=0))
+    assert ebb("run", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.script, spec.gpus_max, spec.priority) == (path.read_text(), share(2), 7)
+
+
+def test_an_array_is_nothing_to_sit_before(ebb, master):
+    for options in (["--array", "0-3"], ["--param", "a=1"], ["--max-slots", "2"]):
+        assert ebb("run", *options, "--", "true").complaint == f"{options[0]}: an array is for 'ebb submit'"
+    assert master.sent("Submit") == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["#EBB", "#SBATCH", "#"]), st.text(max_size=30)), max_size=4))
+def test_no_head_of_a_script_makes_a_traceback(ebb, master, write, lines):
+    path = write("#!/bin/sh")
+    text = "\n".join(["#!/bin/sh", *(f"{mark} {words}" for mark, words in lines)])
+    path.write_text(text, encoding="utf-8", errors="replace")
+    result = ebb("submit", "--dry-run", "train.sh")
+    assert result.code in (0, 2)
+    assert "internal error" not in result.err

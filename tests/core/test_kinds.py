@@ -1,9 +1,13 @@
 """What a job is for: what a session may be, and how its end is read."""
 
 import pytest
+from ebbtide_core import events as e
 from ebbtide_core.model import Checkpointed, ExitFacts, JobKind, LaunchMode, StopCause, SuspendMode
+from ebbtide_core.narrate import narrate
 from ebbtide_core.outcome import Ending, read_exit
 from ebbtide_core.spec import JobSpec, SpecError, validate
+
+from tests.core.lab import Lab, stopped
 
 
 def spec(kind: JobKind, **fields) -> JobSpec:
@@ -44,3 +48,29 @@ def test_a_session_that_is_lost_or_stopped_never_begins_anew():
     assert ending(JobKind.NOTEBOOK, StopCause.QUIESCED, exit_code=0) is Ending.EXPELLED
     assert ending(JobKind.SHELL, StopCause.CANCELLED, exit_code=0) is Ending.CANCELLED
     assert ending(JobKind.BATCH, exit_code=0, lost=True) is Ending.INTERRUPTED
+
+
+def test_a_session_that_nobody_uses_is_warned_and_then_ended():
+    lab = Lab()
+    job = lab.running(kind=JobKind.SHELL, suspend=SuspendMode.NONE, idle_limit_s=3600.0)
+    lab.tell(e.SessionUnused(job.id, 1, 0.0))
+    assert len(told(lab)) == 0
+    lab.tell(e.SessionUnused(job.id, 1, 500.0, 600.0))
+    lab.tell(e.SessionUnused(job.id, 1, 500.0, 600.0))
+    assert (job.state.name, job.reason) == ("RUNNING", "unused: ended in 10 min unless somebody uses it")
+    lab.tell(e.SessionUnused(job.id, 1, 0.0))
+    assert job.reason == "running"
+    lab.tell(e.SessionUnused(job.id, 1, 900.0, 600.0))
+    assert stopped(lab.tell(e.SessionUnused(job.id, 1, 900.0, 0.0))) == {job.id}
+    assert (job.state.name, job.reason) == ("STOPPING", "unused for 60 min")
+    lab.end(job, ExitFacts(exit_code=0, stop_requested=True))
+    assert (job.state.name, job.reason) == ("CANCELLED", "unused for 60 min")
+    assert [narrate(event) for event in told(lab)] == [
+        "unused: ended in 10 min unless somebody uses it", "used again",
+        "unused: ended in 10 min unless somebody uses it", "unused too long",
+    ]  # fmt: skip
+
+
+def told(lab: Lab) -> list[e.Event]:
+    """What the journal has of its use."""
+    return [event for _, event in lab.journal if isinstance(event, e.SessionUnused)]

@@ -153,7 +153,7 @@ def carry_out(made: WatchedLab, step: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(cluster=clusters, history=steps)
 def test_no_job_ever_runs_where_its_needs_forbid_it(policy, cluster, history):
     made = lab_of(policy, cluster)
@@ -201,7 +201,7 @@ def could_start(cluster: tuple[e.NodeRegistered, ...], job: Job, share: int) -> 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cluster=clusters, wanted=jobs)
 def test_a_job_that_an_idle_cluster_has_room_for_starts_and_any_other_is_refused(policy, cluster, wanted):
     made = lab_of(policy, cluster)
@@ -211,7 +211,7 @@ def test_a_job_that_an_idle_cluster_has_room_for_starts_and_any_other_is_refused
     assert job is None or job.attempts
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cluster=clusters, wanted=st.lists(jobs, min_size=1, max_size=6), policy=st.sampled_from(POLICIES))
 def test_all_leave_a_drained_node_by_its_deadline_and_all_come_back(cluster, wanted, policy):
     made = lab_of(policy, cluster)

@@ -238,6 +238,16 @@ def test_cancelling_it_while_it_is_out_ends_it(lab):
     assert use(lab) == (1, 0.0, 0)
 
 
+def test_one_that_was_cancelled_on_its_way_out_does_not_come_back(lab):
+    job = swapper(lab)
+    lab.tell(e.DrillRequested(job.id))
+    lab.tell(e.CancelRequested(job.id))
+    assert orders(swapped(lab, job), Resume) == []
+    assert job.state is JobState.STOPPING
+    lab.end(job, ExitFacts(signal=9, stop_requested=True, swap_failure="ended while it was swapped out"))
+    assert job.state is JobState.CANCELLED
+
+
 def test_a_cluster_that_goes_down_ends_it_for_host_memory_does_not_last(lab):
     job = swapper(lab)
     lab.tell(e.SuspendRequested(job.id))

@@ -146,6 +146,11 @@ def test_a_notebook_is_reached_through_its_tunnel_by_many_at_once(cluster: Clust
         assert [process.communicate()[0] for process in fetch] == [b"hello"] * 8
         assert read(url.partition("?")[0]) == b"who?"
         echo_through(url)
+        with in_background(cluster, "tunnel", "2") as again:
+            assert again.stdout
+            assert read(again.stdout.readline().strip()) == b"hello"
+        refused = cluster.ebb("tunnel", "2", "1", code=1)
+        assert refused.err == "ebb: port 1: no process of the job listens on it\n"
         notebook.send_signal(signal.SIGINT)
         notebook.communicate(timeout=30)
         assert notebook.returncode == 0
@@ -193,3 +198,19 @@ def echo_through(url: str) -> None:
         while len(back) < len(data):
             back += connection.recv(65536)
         assert back == data
+
+
+@pytest.mark.slow
+def test_a_shell_that_nobody_uses_is_warned_on_its_terminal_and_ended(cluster: Cluster) -> None:
+    with on_terminal(cluster, "shell", "--cpu-only", "--idle", "12s", "--", "sh") as terminal:
+        terminal.until("comes back")
+        terminal.until("job 1 is unused: it is ended in")
+        assert "unused: ended in" in cluster.show("1")["reason"]
+        terminal.type("echo us$((1+1))ed\n")
+        terminal.until("us2ed")
+        terminal.until("job 1 is unused: it is ended in")
+        terminal.end()
+    assert cluster.wait_for_state("1", "CANCELLED")["reason"] == "unused for 12 s"
+    story = cluster.ebb("story", "1").out
+    assert story.count("unused: ended in") == 2
+    assert "used again" in story

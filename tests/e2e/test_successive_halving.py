@@ -44,6 +44,7 @@ def test_the_best_of_eight_tasks_goes_on_from_its_checkpoints_and_the_worse_ones
     resumed = [attempt["resumed_step"] for job in tasks.values() for attempt in job["attempts"][1:]]
     assert resumed
     assert min(resumed) >= 20
+    assert [job["rungs"][0] for job in tasks.values()] == [{"steps": 20, "value": float(loss)} for loss in LOSSES]
     story = idle_cluster.ebb("story", f"{array}.{LOSSES.index(1)}").out
     assert "reached the rung at 20 steps with 1" in story
     assert "goes on from 20 steps: final 1 is number " in story

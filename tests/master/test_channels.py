@@ -5,7 +5,7 @@ import asyncio
 import grpc
 from ebbtide_core import limits
 from ebbtide_master.outbox import Outbox
-from ebbtide_protos.v1 import agent_pb2, channel_pb2
+from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, a_master, make_status
 
@@ -141,6 +141,19 @@ async def test_a_job_has_so_many_channels_and_no_more(tmp_path):
         clients[0][0].call.cancel()
         await agent.receive("channel")
         await accepted(master, agent, job)
+
+
+async def test_a_session_has_the_idle_limit_of_the_configuration_unless_it_says_another_or_none(tmp_path):
+    async with a_master(tmp_path) as master:
+        shell = {"kind": job_pb2.JOB_KIND_SHELL, "suspend": job_pb2.SUSPEND_MODE_NONE}
+        limits_s = [(await master.show(await master.submit(**shell, **said))).spec for said in (
+            {}, {"idle_limit_s": 60.0}, {"idle_limit_s": 0.0}
+        )]  # fmt: skip
+        assert [(spec.HasField("idle_limit_s"), spec.idle_limit_s) for spec in limits_s] == [
+            (True, 8 * 3600.0), (True, 60.0), (False, 0.0)
+        ]  # fmt: skip
+        batch = (await master.show(await master.submit())).spec
+        assert not batch.HasField("idle_limit_s")
 
 
 async def test_files_can_be_read_once_the_job_is_over_but_nothing_runs_in_it(tmp_path):

@@ -87,3 +87,16 @@ async def test_the_log_of_each_node_can_be_asked_for(tmp_path: Path) -> None:
         elsewhere = client_pb2.ReadLogsRequest(job_id=job, attempt=1, node="x")
         _, words = await refused(master.ask.ReadLogs(elsewhere).read())
         assert words.endswith("attempt 1 of job 1 was on node n1, n2, not on 'x'")
+
+
+async def test_a_rank_is_asked_of_the_node_that_has_it(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        first, second = await two(master)
+        job = await started(master, first, second)
+        stream = master.ask.ReadLogs(client_pb2.ReadLogsRequest(job_id=job, attempt=1, rank=1))
+        read = await second.receive("read_log")
+        assert (read.HasField("rank"), read.rank) == (True, 1)
+        await second.send(log=agent_pb2.LogData(request_id=read.request_id, data=b"rank 1", end=True))
+        assert [chunk.data async for chunk in stream] == [b"rank 1"]
+        _, words = await refused(master.ask.ReadLogs(client_pb2.ReadLogsRequest(job_id=job, attempt=1, rank=2)).read())
+        assert words.endswith("attempt 1 of job 1 had no rank 2")

@@ -324,6 +324,37 @@ class TestGoldenJournal:
         assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
+    def test_which_gpus_are_reserved_is_known_again_and_who_does_not_use_its_own(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-bookings", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        [booking] = cluster.state.bookings.by_id.values()
+        assert (booking.user, booking.since, booking.until, booking.note) == ("anna", 500.0, 9000.0, "demo")
+        assert [booked.gpu for booked in booking.gpus] == ["a0", "a3"]
+        assert cluster.state.pools["default"].books.booked is cluster.state.bookings
+        [attempt] = cluster.state.jobs["1"].attempts
+        assert (attempt.idle_since, attempt.idle_until) == (2010.0, None)
+
+    def test_what_a_job_printed_is_known_again_and_where_it_does_not_go_because_of_it(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-printed", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        assert (job.excluded, job.excluded_gpus, job.failures) == ({"b"}, {"a0"}, 0)
+        assert job.reason == "failed with exit code 1: 'CUDA out of memory', not to be tried again"
+        assert [rule.target for rule in job.spec.notify] == ["team"]
+
+    def test_a_session_that_nobody_used_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-sessions", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        job = cluster.state.jobs["1"]
+        assert (job.spec.kind.value, job.attempts[0].unused_since) == ("shell", 1003.0)
+        assert job.reason == "unused: ended in 10 min unless somebody uses it"
+
     def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
         with golden("journal-1-scripts", tmp_path / "journal.db") as store:
@@ -413,6 +444,9 @@ class TestGoldenJournal:
             "journal-1-foreign",
             "journal-1-memory",
             "journal-1-rates",
+            "journal-1-bookings",
+            "journal-1-printed",
+            "journal-1-sessions",
             "journal-1-pools",
             "journal-1-drains",
             "journal-1-arrays",

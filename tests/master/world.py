@@ -10,7 +10,9 @@ import grpc
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.settings import Settings
+from ebbtide_master.config.file import Config
 from ebbtide_master.main import _recover
+from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import Service, serving
 from ebbtide_master.store import Store
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
@@ -182,15 +184,21 @@ class Master:
 
 @asynccontextmanager
 async def a_master(
-    home: Path, policy: str = "fitgpp", store: Store | None = None, settings: Settings = ONE_POOL
+    home: Path,
+    policy: str = "fitgpp",
+    store: Store | None = None,
+    settings: Settings = ONE_POOL,
+    config: Config | None = None,
 ) -> AsyncIterator[Master]:
     """A master on the journal in ``home``, which it recovers first, as the process does."""
     async with AsyncExitStack() as stack:
         store = store or Store(home / "journal.db")
         stack.callback(store.close)
         cluster = Cluster(create_policy(policy, {}), settings=settings)
-        _recover(cluster, store)
-        service = await stack.enter_async_context(serving(cluster, store, "127.0.0.1", 0, policy))
+        config = config or Config()
+        notifier = Notifier(cluster, store, config.notify)
+        _recover(cluster, store, notifier.replayed)
+        service = await stack.enter_async_context(serving(cluster, store, "127.0.0.1", 0, policy, config, notifier))
         options = [("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options)
         await stack.enter_async_context(channel)

@@ -27,6 +27,7 @@ class Line:
         self._arrival = asyncio.Event()
         self.on_size: Callable[[channel_pb2.WindowSize], None] = lambda size: None
         self.bytes = 0  # that passed through it, either way
+        self.has_terminal = False
 
     # --- from the client ---
 
@@ -78,6 +79,13 @@ class Line:
         else:
             frame.data = data
         self._put(frame)
+
+    def say(self, words: str) -> None:
+        """Say this to who sits at the terminal, if there is one; it is no use of the channel."""
+        said = f"\r\nebb: {words}\r\n".encode()
+        if self.has_terminal and self._room >= len(said):
+            self._room -= len(said)
+            self._put(channel_pb2.ChannelOutput(channel=self._channel, data=said))
 
     def send_end(self) -> None:
         """No data follows."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.attribution import AttemptKey
 from ebbtide_agent.channels.inside import run_inside
 from ebbtide_agent.channels.line import ChannelError, Line, Put
 from ebbtide_agent.channels.port import forward
@@ -36,6 +38,8 @@ class Channels:
         self._put: Put | None = None
         self._lines: dict[int, Line] = {}
         self._served: dict[int, asyncio.Task[None]] = {}
+        self._keys: dict[int, AttemptKey] = {}
+        self._bytes: Counter[AttemptKey] = Counter()  # that passed through channels that are closed
 
     def attach(self, put: Put) -> None:
         """Send over this stream from now on."""
@@ -48,6 +52,17 @@ class Channels:
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
+
+    def bytes_of(self, job_id: str, attempt: int) -> int:
+        """How much has passed through channels to the attempt, either way."""
+        key = (job_id, attempt)
+        return self._bytes[key] + sum(self._lines[channel].bytes for channel, to in self._keys.items() if to == key)
+
+    def warn(self, job_id: str, attempt: int, words: str) -> None:
+        """Say this on every terminal that is attached to the attempt."""
+        for channel, to in self._keys.items():
+            if to == (job_id, attempt):
+                self._lines[channel].say(words)
 
     def take(self, message: channel_pb2.ChannelInput) -> None:
         """Take in what came on the stream."""
@@ -65,6 +80,8 @@ class Channels:
 
     async def _serve(self, channel: int, line: Line, want: channel_pb2.OpenChannel) -> None:
         what = want.WhichOneof("want")
+        key = self._keys[channel] = (want.job_id, want.attempt)
+        line.has_terminal = what == "session" or want.run.terminal
         facts = (channel, what, want.job_id, want.attempt, want.user)
         log.info("event=channel-opened channel=%d want=%s job=%s attempt=%d user=%r", *facts)
         try:
@@ -75,7 +92,8 @@ class Channels:
             log.exception("event=channel-failed channel=%d want=%s", channel, what)
             closed = channel_pb2.ChannelClosed(error=f"the node failed: {type(error).__name__}")
         finally:
-            del self._lines[channel], self._served[channel]
+            self._bytes[key] += line.bytes
+            del self._lines[channel], self._served[channel], self._keys[channel]
             log.info("event=channel-closed channel=%d bytes=%d", channel, line.bytes)
         line.closed(closed)
 

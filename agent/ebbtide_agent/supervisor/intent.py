@@ -29,6 +29,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class LogRule:
+    """A pattern that is looked for in what the attempt prints; the fields of the wire's LogRule."""
+
+    pattern: str
+    action: str  # such as LOG_ACTION_NOTIFY
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """One attempt of a job on this node."""
 
@@ -63,6 +71,10 @@ class Intent:
     sharing: str = ""  # how it shares its GPU with others; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
     limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
+    log_rules: tuple[LogRule, ...] = ()
+    output: str = ""  # file that what it prints is appended to; empty: none
+    prefix_ranks: bool = False  # each line of it begins with the rank that printed it
+    idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
     script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
     python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
     slurm: bool = False  # it finds what a script for Slurm expects
@@ -73,6 +85,11 @@ class Intent:
     def processes(self) -> int:
         """How many processes are launched on this node."""
         return max(1, len(self.gpus)) if self.ddp else 1
+
+    @property
+    def rank_files(self) -> bool:
+        """Whether each process prints into a file of its own."""
+        return self.ddp and (self.processes > 1 or self.prefix_ranks)
 
     @property
     def first_rank(self) -> int:
@@ -100,6 +117,8 @@ class Intent:
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
         command = tuple(content["command"])
         resume_args = tuple(content.get("resume_args", ()))
+        rules = tuple(LogRule(**rule) for rule in content.get("log_rules", ()))
         names = tuple(content.get("node_names", ()))
         read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "node_names": names}
+        read["log_rules"] = rules
         return cls(**{**content, **read, "resume_args": resume_args})

@@ -111,6 +111,16 @@ class Start:
 
 
 @dataclass(slots=True)
+class LogMatch:
+    """The fields of the wire's LogMatch."""
+
+    pattern: str
+    action: str
+    line: str
+    gpus: list[str]
+
+
+@dataclass(slots=True)
 class Status:
     """The fields of the wire's AttemptStatus, and two more for the agent."""
 
@@ -135,6 +145,7 @@ class Status:
     start: Start | None = None
     edited: tuple[str, ...] = ()
     told: bool = False  # what its script had imported by its first step
+    log_matches: list[LogMatch] = field(default_factory=list)
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

@@ -22,6 +22,7 @@ from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.guests import Door
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
+from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
 from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
@@ -83,12 +84,16 @@ def _supervise(
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
             started_at = time.time()
+            with refusing("cannot start the attempt"):
+                output = Output(intent, place)
             ranks = _start(intent, place, prepared, held, fence, group, standbys)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
             door = Door(guest_listener, prepared.environments[0], intent.workdir, held, group)
-            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, door)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, door, output)
             watch.run(channel, received)
+            output.finish()
+            status.log_matches = list(output.matches)
             conclude(intent, watch, reports, status, place.output)
             _record(place, status)
     except Refused as refusal:
@@ -171,25 +176,21 @@ def _start(
         _dismiss(standbys)
     try:
         with refusing("cannot start the attempt"):
-            output = _open_output(place)
+            outputs = open_files(intent, place)
             for local_rank, environment in enumerate(prepared.environments):
                 ready = standbys.pop() if standbys else None
+                output = outputs[min(local_rank, len(outputs) - 1)]
                 rank = start(local_rank, prepared.command, intent.workdir, environment, output, held, group, ready)
                 ranks.append(rank)
                 fake_gpus.register(intent, local_rank, rank.identity)
-            os.close(output)
+            for output in outputs:
+                os.close(output)
             _dismiss(standbys)  # before anything counts or signals what is below this process
             lock.make_durable(held, fence)
     except Refused:
         _end_all(ranks)
         raise
     return ranks
-
-
-def _open_output(place: AttemptDir) -> int:
-    """The job writes to the file itself: nothing that may end before the job stands between them."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(place.output, flags, 0o600)
 
 
 def _end_all(ranks: list[Rank]) -> None:

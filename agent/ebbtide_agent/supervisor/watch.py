@@ -22,6 +22,7 @@ from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.processes import Reaction, Targets, descendants
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
@@ -48,7 +49,9 @@ class Watch:
         status: Status,
         listener: socket.socket,
         door: Door,
+        output: Output,
     ) -> None:
+        self._output = output
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
@@ -83,10 +86,12 @@ class Watch:
         self._selector.register(self._reports.socket, selectors.EVENT_READ, self._hear)
         self.control.publish(self._status.to_json())
         self.control.adopt(channel, received)
+        self._output.begin(time.monotonic())
         while self._reap() or self._others_live():
             self._act()
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
+            self._look_at_output()
             self._tell_progress()
         self._guests.close()
 
@@ -284,6 +289,11 @@ class Watch:
         if asked and self.checkpoint_at is None and self._reports.checkpoints > self._checkpoints_at_stop:
             self.checkpoint_at = time.monotonic()
 
+    def _look_at_output(self) -> None:
+        if self._output.look(time.monotonic()):
+            self._status.log_matches = list(self._output.matches)
+            self.control.publish(self._status.to_json())
+
     def _tell_progress(self) -> None:
         now = time.monotonic()
         if not self._untold or now < self._told_at + PROGRESS_S:
@@ -296,7 +306,8 @@ class Watch:
     def _timeout_s(self) -> float | None:
         if self._sweeping:
             return _SWEEP_S
-        moments = [self.ending.kill_at, self._guests.kill_at, self._told_at + PROGRESS_S if self._untold else math.inf]
+        untold_at = self._told_at + PROGRESS_S if self._untold else math.inf
+        moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())

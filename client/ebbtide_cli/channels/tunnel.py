@@ -127,7 +127,7 @@ def run(master: str | None, job_id: str, node: str, port: int, local_port: int, 
     """The same until Ctrl-C; prints ``url`` with the local port for ``{port}`` once it leads somewhere."""
 
     def ready(bound: int) -> None:
-        print(url.format(port=bound), flush=True)
+        print(url.replace("{port}", str(bound)), flush=True)
         if sys.stderr.isatty():
             complain("Ctrl-C closes the tunnel")
 

@@ -11,6 +11,7 @@ from ebbtide_core.spec import JobSpec
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import check, user_name
 from ebbtide_cli.submitting.job import job_spec
@@ -19,19 +20,33 @@ from ebbtide_cli.submitting.topic import Given
 from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import argument_type
 
-DEFAULT_IDLE_S: Final = 8 * 3600.0
-"""After so long without anybody at it, and without computing, a session is ended."""
 SESSION_GRACE_S: Final = 10.0
 NEVER: Final = "never"
+OF_MANY: Final = {
+    "array": "--array",
+    "params": "--param",
+    "param_file": "--param-file",
+    "sample": "--sample",
+    "asha": "--asha",
+    "max_concurrent": "--max-concurrent",
+    "max_slots": "--max-slots",
+}
+"""Options that say how many jobs there are: who sits before one has no use for them."""
 IDLE: Final = argument_type("time", lambda text: NEVER if text == NEVER else parse_duration(text))
 
 idle_option: Final = click.option(
-    "--idle", metavar="TIME|never", type=IDLE, help="End it when unused for so long (default: 8h); it is warned first."
+    "--idle",
+    metavar="TIME|never",
+    type=IDLE,
+    help="End it when unused for so long (default: 8h, unless the cluster's "
+    "configuration says otherwise); it is warned first.",
 )
 
 
 def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: str = "") -> JobSpec:
     """The job that was asked for with a submit's options: trial-and-error and not preemptible unless they say else."""
+    if many := next((option for name, option in OF_MANY.items() if given.get(name)), ""):
+        raise Failure(f"{many}: an array is for 'ebb submit'", USAGE)
     chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
     spec = job_spec(chosen)
     stays = kind.is_session or not (_said("urgent") or _said("suspend"))
@@ -40,7 +55,7 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
     if not _said("urgent"):
         spec = replace(spec, job_class=JobClass.TRIAL_AND_ERROR)
     if kind.is_session:
-        idle = given.get("idle") or DEFAULT_IDLE_S
+        idle = given["idle"]
         spec = replace(spec, idle_limit_s=None if idle == NEVER else idle, warm=False)
         spec = spec if _said("grace") else replace(spec, grace_s=SESSION_GRACE_S)
     return check(replace(spec, kind=kind))
@@ -48,8 +63,10 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
 
 def queue(master: str | None, spec: JobSpec) -> str:
     """Submit it; its id."""
-    operation = os.urandom(16).hex()
-    request = client_pb2.SubmitRequest(spec=spec_to_message(spec), operation_id=operation, user=user_name())
+    message, operation = spec_to_message(spec), os.urandom(16).hex()
+    if click.get_current_context().params.get("idle") == NEVER:
+        message.idle_limit_s = 0.0  # unset it would be as the cluster's configuration says
+    request = client_pb2.SubmitRequest(spec=message, operation_id=operation, user=user_name())
     reply = send(master, request)
     for warning in reply.warnings:
         complain(f"warning: {warning}")

@@ -9,9 +9,13 @@ from ebbtide_cli.submitting import (
     array,
     environments,
     halving,
+    idleness,
+    notices,
     pools,
+    printing,
     resources,
     running,
+    snapshots,
     standing,
     stepping_aside,
     sweep,
@@ -36,7 +40,11 @@ TOPICS: Final[tuple[Topic, ...]] = (
     halving,
     stepping_aside,
     environments,
+    snapshots,
+    printing,
+    notices,
     templates,
+    idleness,
 )
 """In the order in which the help shows their options."""
 

@@ -230,7 +230,7 @@ def _running(jobs: list[client_pb2.Job], picture: Picture, width: int) -> list[T
             Column("STATE", [Text(state_of(job), STYLES.get(state_of(job), "")) for job in jobs]),
             Column("GPUS", [Text(gpus_words(job)) for job in jobs]),
             Column("STEP", [Text(progress_words(job)) for job in jobs]),
-            Column("SPEED", [Text(_speed(picture.speeds.get(job.job_id))) for job in jobs], right=True),
+            Column("SPEED", [_speed_cell(job, picture) for job in jobs], right=True),
             Column("RAN", [Text(format_duration(round(picture.ran_s(job)))) for job in jobs], right=True),
             Column("NODE", [Text(printable(node_words(job))) for job in jobs], elastic=True, rank=1),
         ],
@@ -250,6 +250,10 @@ def _waiting(jobs: list[client_pb2.Job], picture: Picture, width: int) -> list[T
         ],
         width,
     )
+
+
+def _speed_cell(job: client_pb2.Job, picture: Picture) -> Text:
+    return Text("idle", "yellow") if job.HasField("idle_since") else Text(_speed(picture.speeds.get(job.job_id)))
 
 
 def _speed(steps_per_s: float | None) -> str:

@@ -9,30 +9,47 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import follow as follow_stream
+from ebbtide_cli.tidy import Tidy
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
 
 
 @click.command(
-    epilog=examples("ebb logs 17", "ebb logs -f 17", "ebb logs --attempt 2 17 | grep loss", "ebb logs --node right 17")
+    epilog=examples(
+        "ebb logs 17",
+        "ebb logs -f 17",
+        "ebb logs --attempt 2 17 | grep loss",
+        "ebb logs --node right 17",
+        "ebb logs --rank 1 17",
+        "ebb logs --tidy 17 | tee train.log",
+    )
 )
 @id_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on as the job prints; Ctrl-C detaches.")
 @click.option("--attempt", type=click.IntRange(1, 2**31 - 1), help="Only this attempt (default: all).")
 @click.option("--node", default="", metavar="NAME", help="What was printed there (default: on the job's first node).")
+@click.option("--rank", type=click.IntRange(0, 2**31 - 1), help="Only what this rank printed (default: all of a node).")
+@click.option("--tidy", is_flag=True, help="Of lines that are written over and over (progress bars), only the last.")
 @master_option
-def command(job_id: str, follow: bool, attempt: int | None, node: str, master: str | None) -> None:
+def command(
+    job_id: str, follow: bool, attempt: int | None, node: str, rank: int | None, tidy: bool, master: str | None
+) -> None:
     """Print a job's output, byte for byte; a line on stderr marks where a new attempt begins."""
-    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node)
-    current = 0
+    request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node, rank=rank)
+    current, line = 0, Tidy()
     with detaching([job_id]):
         for number, data in output(master, request):
             if current not in (0, number):
-                sys.stdout.buffer.flush()
+                _print(line.end())
                 print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
             current = number
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            _print(line.feed(data) if tidy else data)
+        _print(line.end())
+
+
+def _print(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:

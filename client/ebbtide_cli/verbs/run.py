@@ -17,6 +17,7 @@ from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
@@ -25,6 +26,7 @@ from ebbtide_cli.watching import watch_jobs
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS] --",
     epilog=examples(

@@ -15,12 +15,14 @@ from ebbtide_cli.channels.waiting import wait_until_it_runs
 from ebbtide_cli.errors import OK, OURS, USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import JOB_ID, examples, master_option
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
     epilog=examples(

@@ -10,6 +10,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import (
     CHECKPOINTED,
     CLASSES,
+    KINDS,
     LAUNCH_MODES,
     PARTS,
     SIGNAL_TARGETS,
@@ -22,6 +23,7 @@ from ebbtide_cli.facts import (
 from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
 from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
+from ebbtide_cli.printed import printed_words
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
@@ -102,6 +104,7 @@ def _state(job: client_pb2.Job) -> Fields:
     yield "user", job.user
     yield "progress", progress_words(job)
     yield "speed", _speed(job)
+    yield "rungs", ", ".join(map(_rung, job.rungs))
     yield "gpus", gpus_words(job)
     yield "pool", f"{job.pool}, soon {job.moves_to}" if job.moves_to else job.pool
     yield "gpu memory", f"{format_size(job.gpu_mem_bytes)}: {job.gpu_mem_from}" if job.gpu_mem_from else ""
@@ -130,6 +133,7 @@ def _state(job: client_pb2.Job) -> Fields:
 
 
 def _request(spec: job_pb2.JobSpec) -> Fields:
+    yield "kind", _kind(spec)
     yield "command", format_command(spec.command)
     yield "to resume", format_command(spec.resume_args)
     yield "workdir", spec.workdir
@@ -151,10 +155,17 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit
     yield "retries", str(spec.retries) if spec.retries else ""
+    yield from printed_words(spec)
     asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
     yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
     yield "after", after_words(spec)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
+
+
+def _kind(spec: job_pb2.JobSpec) -> str:
+    """What it is for, where somebody uses it."""
+    idle = f", ended when unused for {format_duration(spec.idle_limit_s)}" if spec.HasField("idle_limit_s") else ""
+    return "" if KINDS[spec.kind] == "batch" else KINDS[spec.kind] + idle
 
 
 def _present(fields: Fields) -> Fields:
@@ -184,6 +195,11 @@ def _speed(job: client_pb2.Job) -> str:
         where += f" of {rate.nodes} nodes" if rate.nodes > 1 else ""
         known.append(f"{rate.steps_per_s:.3g} on {where}{'' if rate.alone else ' beside others'}")
     return ", ".join(known)
+
+
+def _rung(rung: client_pb2.RungResult) -> str:
+    """What a task had come to: ``0.5 at 100 steps``."""
+    return f"{f'{rung.value:.4g}' if rung.HasField('value') else 'no number'} at {rung.steps} steps"
 
 
 def _measured(job: client_pb2.Job) -> str:

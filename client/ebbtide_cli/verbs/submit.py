@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,6 +49,10 @@ from ebbtide_cli.watching import wait_for
         "ebb submit --after ok:@ --begin 18:00 -- python evaluate.py",
         "ebb submit --signal USR1 --signal-target all -- bash slurm_job.sh",
         "ebb submit --resume-args '--resume_from_checkpoint {checkpoint}' -- python train.py",
+        "ebb submit --output logs/%x-%j.out --gpus 2 --launch ddp --prefix-ranks -- python train.py",
+        "ebb submit --on-log 'NCCL WARN.*unhandled=exclude-node' --retries 2 -- python train.py",
+        "ebb submit --snapshot -- python train.py",
+        "ebb submit --notify failed,held=team --notify ended=mailto:ada@example.org -- python train.py",
         "ebb submit --suspend swap --gpu-mem 10GiB --mem 8GiB -- python no_checkpoints.py",
     ),
 )
@@ -64,6 +69,10 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
     A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
     """
     spec = job_spec(given)
+    if spec.snapshot is not None and not dry_run:
+        from ebbtide_cli.snapshot.sending import send_snapshot
+
+        send_snapshot(master, Path(spec.workdir), spec.snapshot)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )

@@ -1,8 +1,10 @@
 """``ebb tunnel``: a port of this machine that leads to a port of a job."""
 
 import click
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.channels.tunnel import run
+from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.verb import examples, id_argument, master_option
 
 PORT = click.IntRange(0, 65535)
@@ -20,4 +22,12 @@ def command(job_id: str, remote: int | None, port: int, node: str, master: str |
     A process of the job has to listen on PORT of its node's loopback. Without PORT it is the one that a notebook or a
     TensorBoard was given. Any number of connections at once; Ctrl-C closes the tunnel and leaves the job alone.
     """
-    run(master, job_id, node, remote or 0, port, "127.0.0.1:{port}")
+    run(master, job_id, node, remote or 0, port, "127.0.0.1:{port}" if remote else _url(master, job_id))
+
+
+def _url(master: str | None, job_id: str) -> str:
+    """Of what the job serves, with what opens it; ``{port}`` stands for the local port."""
+    with connected(master) as stub:
+        job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
+    token = job.spec.env.get("JUPYTER_TOKEN", "")
+    return "http://127.0.0.1:{port}/" + (f"?token={token}" if token else "")

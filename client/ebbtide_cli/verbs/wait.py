@@ -3,6 +3,7 @@
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli.afterwards import afterwards, afterwards_options
 from ebbtide_cli.errors import FAILED, OK
 from ebbtide_cli.facts import job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
@@ -17,15 +18,23 @@ from ebbtide_cli.watching import in_time, wait_for
         "ebb wait 17 18 19 && ./evaluate.sh",
         "ebb wait --any 17 18",
         "ebb wait --timeout 30m 17 && ./evaluate.sh",
+        "ebb wait --desktop 17",
     )
 )
 @ids_argument
 @click.option("--any", "any_of_them", is_flag=True, help="Return as soon as one of them has finished.")
 @click.option("--timeout", metavar="TIME", type=DURATION, help="Give up after so long, with exit code 124.")
+@afterwards_options
 @json_option
 @master_option
 def command(
-    job_ids: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool, master: str | None
+    job_ids: tuple[str, ...],
+    any_of_them: bool,
+    timeout: float | None,
+    then: str | None,
+    desktop: bool,
+    as_json: bool,
+    master: str | None,
 ) -> int:
     """Wait until jobs have finished. Ctrl-C detaches and changes nothing.
 
@@ -42,5 +51,6 @@ def command(
         jobs = wait_for(master, job_ids, finished, report, drawn=not as_json, enough=enough)
     if as_json:
         print_json([job_facts(job) for job in jobs])
+    afterwards(jobs, then, desktop)
     failed = next((job for job in jobs if job.state != job_pb2.JOB_STATE_COMPLETED), None)
     return OK if failed is None else exit_status(failed, FAILED)

@@ -151,6 +151,8 @@ class Draft:
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
+        if books.booked is not None and job.gpus_min and (booked := books.booked.obstacle(job)):
+            return f": {booked}"
         if (job.choosy or books.picky) and (why := obstacle(job, books)):
             return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:

@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 
+from ebbtide_master.config.idle import read_idle
+from ebbtide_master.config.log_rules import read_log_rules
+from ebbtide_master.config.notify import NotifySettings, read_notify
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.quotas import read_quotas
+from ebbtide_master.config.sessions import read_idle_limit
 from ebbtide_master.config.table import ConfigError, Table
 
 
@@ -20,6 +25,8 @@ class Config:
     """
 
     settings: Settings = field(default_factory=Settings)
+    log_rules: tuple[LogRule, ...] = DEFAULT_RULES
+    notify: NotifySettings = field(default_factory=NotifySettings)
     names_default_pool: bool = False
 
 
@@ -43,6 +50,8 @@ def _read(values: Mapping[str, object]) -> Config:
     for key, pool in defaults.items():
         if pool not in pools:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
-    settings = Settings(pools=pools, quotas=read_quotas(file), **defaults)
+    limit = read_idle_limit(file)
+    settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), idle_s=limit, **defaults)
+    log_rules, notify = read_log_rules(file), read_notify(file)
     file.finish()
-    return Config(settings=settings, names_default_pool=DEFAULT_POOL in read)
+    return Config(settings=settings, log_rules=log_rules, notify=notify, names_default_pool=DEFAULT_POOL in read)

@@ -652,6 +652,7 @@ class Launch(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
+    LOG_RULES_FIELD_NUMBER: _builtins.int
     NODE_NAMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
@@ -674,6 +675,10 @@ class Launch(_message.Message):
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.GpuAllocation]: ...
     @_builtins.property
+    def log_rules(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.LogRule]:
+        """the administrator's, besides the job's own"""
+
+    @_builtins.property
     def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of several nodes, by rank, for a script that expects Slurm"""
 
@@ -692,11 +697,12 @@ class Launch(_message.Message):
         master_port: _builtins.int = ...,
         move_checkpoint: _builtins.bool = ...,
         first_rank: _builtins.int = ...,
+        log_rules: _abc.Iterable[_job_pb2.LogRule] | None = ...,
         node_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "log_rules", b"log_rules", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -823,6 +829,9 @@ class AttemptStatus(_message.Message):
     ALLOWED_BYTES_FIELD_NUMBER: _builtins.int
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     DIRTY_REASONS_FIELD_NUMBER: _builtins.int
+    LOG_MATCHES_FIELD_NUMBER: _builtins.int
+    UNUSED_SINCE_FIELD_NUMBER: _builtins.int
+    UNUSED_LEFT_S_FIELD_NUMBER: _builtins.int
     EDITED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
@@ -859,6 +868,10 @@ class AttemptStatus(_message.Message):
     """what it was given there"""
     gpu_mem_peak_bytes: _builtins.int
     """the most that it was seen to use of one GPU; unset: nothing is known"""
+    unused_since: _builtins.float
+    """Unix seconds; nobody uses the session, and it is told because its end is near; 0: used"""
+    unused_left_s: _builtins.float
+    """of the time that it may be unused, when that was told"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -878,6 +891,10 @@ class AttemptStatus(_message.Message):
     @_builtins.property
     def dirty_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """why, for each of dirty_gpus"""
+
+    @_builtins.property
+    def log_matches(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.LogMatch]:
+        """each rule's first, but of NO_RETRY the last, once it has failed"""
 
     @_builtins.property
     def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -912,11 +929,14 @@ class AttemptStatus(_message.Message):
         allowed_bytes: _builtins.int = ...,
         gpu_mem_peak_bytes: _builtins.int | None = ...,
         dirty_reasons: _abc.Iterable[_builtins.str] | None = ...,
+        log_matches: _abc.Iterable[_job_pb2.LogMatch] | None = ...,
+        unused_since: _builtins.float = ...,
+        unused_left_s: _builtins.float = ...,
         edited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
@@ -1064,12 +1084,15 @@ class ReadLog(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     offset: _builtins.int
     max_bytes: _builtins.int
     wait: _builtins.bool
+    rank: _builtins.int
+    """only what this one printed; unset: all"""
     def __init__(
         self,
         *,
@@ -1079,12 +1102,15 @@ class ReadLog(_message.Message):
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         wait: _builtins.bool = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "rank", b"rank", "request_id", b"request_id", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReadLog: _TypeAlias = ReadLog  # noqa: Y015
 
@@ -1131,6 +1157,7 @@ class ReadCheckpoint(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
@@ -1141,6 +1168,8 @@ class ReadCheckpoint(_message.Message):
     """below the job's directory; empty: which is the newest that verifies?"""
     file: _builtins.str
     """below the checkpoint"""
+    snapshot: _builtins.str
+    """digest of the job's, which the master has itself; instead of checkpoint and file"""
     offset: _builtins.int
     max_bytes: _builtins.int
     def __init__(
@@ -1151,12 +1180,13 @@ class ReadCheckpoint(_message.Message):
         attempt: _builtins.int = ...,
         checkpoint: _builtins.str = ...,
         file: _builtins.str = ...,
+        snapshot: _builtins.str = ...,
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

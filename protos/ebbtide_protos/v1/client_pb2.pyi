@@ -673,6 +673,8 @@ class Job(_message.Message):
     GPU_MEM_FROM_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    IDLE_SINCE_FIELD_NUMBER: _builtins.int
+    IDLE_UNTIL_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
     EXCLUDED_NODES_FIELD_NUMBER: _builtins.int
@@ -683,6 +685,7 @@ class Job(_message.Message):
     AGAIN_OF_FIELD_NUMBER: _builtins.int
     AGAIN_AS_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -713,6 +716,10 @@ class Job(_message.Message):
     """how that is known; empty: as it was submitted"""
     steps_per_s: _builtins.float
     """now; unset: it does not run, or not known"""
+    idle_since: _builtins.float
+    """Unix seconds: runs, and has used none of its GPUs since; unset: not so"""
+    idle_until: _builtins.float
+    """when it is suspended for that; unset: it is not"""
     pool: _builtins.str
     """where it is now"""
     moves_to: _builtins.str
@@ -757,6 +764,10 @@ class Job(_message.Message):
     def tasks(self) -> Global___TaskCounts:
         """set: this is not one job, but the tasks of an array, as `job_id` names them"""
 
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RungResult]:
+        """that it reached as a task under successive halving"""
+
     def __init__(
         self,
         *,
@@ -791,6 +802,8 @@ class Job(_message.Message):
         gpu_mem_from: _builtins.str = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
         steps_per_s: _builtins.float | None = ...,
+        idle_since: _builtins.float | None = ...,
+        idle_until: _builtins.float | None = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
         excluded_nodes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -801,15 +814,20 @@ class Job(_message.Message):
         again_of: _builtins.str = ...,
         again_as: _builtins.str = ...,
         effect: _builtins.str = ...,
+        rungs: _abc.Iterable[Global___RungResult] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "idle_since", b"idle_since", "idle_until", b"idle_until", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "rungs", b"rungs", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__idle_since: _TypeAlias = _typing.Literal["idle_since"]  # noqa: Y015
+    _WhichOneofArgType__idle_since: _TypeAlias = _typing.Literal["_idle_since", b"_idle_since"]  # noqa: Y015
+    _WhichOneofReturnType__idle_until: _TypeAlias = _typing.Literal["idle_until"]  # noqa: Y015
+    _WhichOneofArgType__idle_until: _TypeAlias = _typing.Literal["_idle_until", b"_idle_until"]  # noqa: Y015
     _WhichOneofReturnType__restart_cost_s: _TypeAlias = _typing.Literal["restart_cost_s"]  # noqa: Y015
     _WhichOneofArgType__restart_cost_s: _TypeAlias = _typing.Literal["_restart_cost_s", b"_restart_cost_s"]  # noqa: Y015
     _WhichOneofReturnType__save_s: _TypeAlias = _typing.Literal["save_s"]  # noqa: Y015
@@ -822,6 +840,10 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_since) -> _WhichOneofReturnType__idle_since | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_until) -> _WhichOneofReturnType__idle_until | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_cost_s) -> _WhichOneofReturnType__restart_cost_s | None: ...
     @_typing.overload
@@ -886,6 +908,34 @@ class TaskCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskCounts: _TypeAlias = TaskCounts  # noqa: Y015
+
+@_typing.final
+class RungResult(_message.Message):
+    """What a task had come to at a rung."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """where the rung is"""
+    value: _builtins.float
+    """of the metric that decides; unset: no number"""
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "steps", b"steps", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___RungResult: _TypeAlias = RungResult  # noqa: Y015
 
 @_typing.final
 class Rate(_message.Message):
@@ -1239,12 +1289,15 @@ class ReadLogsRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0: all, in order"""
     follow: _builtins.bool
     node: _builtins.str
     """only what was printed there; empty: on the first node of each attempt"""
+    rank: _builtins.int
+    """only what this one printed; unset: all"""
     def __init__(
         self,
         *,
@@ -1252,12 +1305,15 @@ class ReadLogsRequest(_message.Message):
         attempt: _builtins.int = ...,
         follow: _builtins.bool = ...,
         node: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 
@@ -1647,6 +1703,94 @@ class QuiesceProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuiesceProgress: _TypeAlias = QuiesceProgress  # noqa: Y015
+
+@_typing.final
+class SnapshotUpload(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    @_builtins.property
+    def snapshot(self) -> _job_pb2.Snapshot: ...
+    def __init__(
+        self,
+        *,
+        snapshot: _job_pb2.Snapshot | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotUpload: _TypeAlias = SnapshotUpload  # noqa: Y015
+
+@_typing.final
+class SnapshotState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRESENT_FIELD_NUMBER: _builtins.int
+    present: _builtins.bool
+    def __init__(
+        self,
+        *,
+        present: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["present", b"present"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotState: _TypeAlias = SnapshotState  # noqa: Y015
+
+@_typing.final
+class NoticeTest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """as in NoticeRule"""
+    user: _builtins.str
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTest: _TypeAlias = NoticeTest  # noqa: Y015
+
+@_typing.final
+class NoticeTestReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELIVERED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    delivered: _builtins.bool
+    detail: _builtins.str
+    """how it was answered, or why it was not delivered"""
+    def __init__(
+        self,
+        *,
+        delivered: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivered", b"delivered", "detail", b"detail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeTestReply: _TypeAlias = NoticeTestReply  # noqa: Y015
 
 @_typing.final
 class NodeDrain(_message.Message):

@@ -3,8 +3,11 @@
 import grpc
 import warnings
 
+from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking__pb2
 from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
+from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
+from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -120,6 +123,21 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.FindSnapshot = channel.unary_unary(
+                '/ebbtide.v1.ClientService/FindSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+                _registered_method=True)
+        self.UploadSnapshot = channel.stream_stream(
+                '/ebbtide.v1.ClientService/UploadSnapshot',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+                _registered_method=True)
+        self.TestNotice = channel.unary_unary(
+                '/ebbtide.v1.ClientService/TestNotice',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ListNodes',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.SerializeToString,
@@ -154,6 +172,26 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/Connect',
                 request_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
+                _registered_method=True)
+        self.Usage = channel.unary_stream(
+                '/ebbtide.v1.ClientService/Usage',
+                request_serializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.FromString,
+                _registered_method=True)
+        self.ReserveGpus = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ReserveGpus',
+                request_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.ReserveGpusRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
+                _registered_method=True)
+        self.ListReservations = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ListReservations',
+                request_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsReply.FromString,
+                _registered_method=True)
+        self.CancelReservation = channel.unary_unary(
+                '/ebbtide.v1.ClientService/CancelReservation',
+                request_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
                 _registered_method=True)
 
 
@@ -270,6 +308,27 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindSnapshot(self, request, context):
+        """Whether the master has it; if so, it keeps it long enough for a submit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadSnapshot(self, request_iterator, context):
+        """The first message says which it is, the following bring it; replies once it is verified and on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestNotice(self, request, context):
+        """Sends a word there, once, and tells whether it was taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -314,6 +373,31 @@ class ClientServiceServicer:
     def Connect(self, request_iterator, context):
         """A channel to something on a job's node; see channel.proto.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Usage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReserveGpus(self, request, context):
+        """Keeps GPUs for a user from one time to another; which ones is chosen at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReservations(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelReservation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -406,6 +490,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'FindSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'UploadSnapshot': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadSnapshot,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.SerializeToString,
+            ),
+            'TestNotice': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestNotice,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.SerializeToString,
+            ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ListNodesRequest.FromString,
@@ -440,6 +539,26 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.SerializeToString,
+            ),
+            'Usage': grpc.unary_stream_rpc_method_handler(
+                    servicer.Usage,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.SerializeToString,
+            ),
+            'ReserveGpus': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReserveGpus,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.ReserveGpusRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.SerializeToString,
+            ),
+            'ListReservations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReservations,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsReply.SerializeToString,
+            ),
+            'CancelReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelReservation,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -912,6 +1031,87 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def FindSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/FindSnapshot',
+            ebbtide__protos_dot_v1_dot_job__pb2.Snapshot.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadSnapshot(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ebbtide.v1.ClientService/UploadSnapshot',
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotUpload.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.SnapshotState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestNotice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/TestNotice',
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NoticeTestReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListNodes(request,
             target,
             options=(),
@@ -1090,6 +1290,114 @@ class ClientService:
             '/ebbtide.v1.ClientService/Connect',
             ebbtide__protos_dot_v1_dot_channel__pb2.ChannelInput.SerializeToString,
             ebbtide__protos_dot_v1_dot_channel__pb2.ChannelOutput.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Usage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Usage',
+            ebbtide__protos_dot_v1_dot_usage__pb2.UsageRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_usage__pb2.UsageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReserveGpus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ReserveGpus',
+            ebbtide__protos_dot_v1_dot_booking__pb2.ReserveGpusRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReservations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ListReservations',
+            ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_booking__pb2.ListReservationsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/CancelReservation',
+            ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,8 +11,11 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
+from ebbtide_protos.v1 import booking_pb2 as _booking_pb2
 from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
+from ebbtide_protos.v1 import job_pb2 as _job_pb2
+from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -64,6 +67,12 @@ class ClientServiceStub:
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Requeue: _grpc.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]
     """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
+    FindSnapshot: _grpc.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]
+    """Whether the master has it; if so, it keeps it long enough for a submit."""
+    UploadSnapshot: _grpc.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]
+    """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+    TestNotice: _grpc.UnaryUnaryMultiCallable[_client_pb2.NoticeTest, _client_pb2.NoticeTestReply]
+    """Sends a word there, once, and tells whether it was taken."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]
     ShowCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]
     Quiesce: _grpc.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]
@@ -78,6 +87,11 @@ class ClientServiceStub:
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
     """A channel to something on a job's node; see channel.proto."""
+    Usage: _grpc.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]
+    ReserveGpus: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]
+    CancelReservation: _grpc.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -107,6 +121,12 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Requeue: _aio.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
+    FindSnapshot: _aio.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]  # type: ignore[assignment]
+    """Whether the master has it; if so, it keeps it long enough for a submit."""
+    UploadSnapshot: _aio.StreamStreamMultiCallable[_client_pb2.SnapshotUpload, _client_pb2.SnapshotState]  # type: ignore[assignment]
+    """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+    TestNotice: _aio.UnaryUnaryMultiCallable[_client_pb2.NoticeTest, _client_pb2.NoticeTestReply]  # type: ignore[assignment]
+    """Sends a word there, once, and tells whether it was taken."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesReply]  # type: ignore[assignment]
     ShowCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowClusterRequest, _client_pb2.ClusterInfo]  # type: ignore[assignment]
     Quiesce: _aio.UnaryStreamMultiCallable[_client_pb2.QuiesceRequest, _client_pb2.QuiesceProgress]  # type: ignore[assignment]
@@ -121,6 +141,11 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
     """A channel to something on a job's node; see channel.proto."""
+    Usage: _aio.UnaryStreamMultiCallable[_usage_pb2.UsageRequest, _usage_pb2.UsageReply]  # type: ignore[assignment]
+    ReserveGpus: _aio.UnaryUnaryMultiCallable[_booking_pb2.ReserveGpusRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
+    """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+    ListReservations: _aio.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]  # type: ignore[assignment]
+    CancelReservation: _aio.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -251,6 +276,30 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
 
     @_abc_1.abstractmethod
+    def FindSnapshot(
+        self,
+        request: _job_pb2.Snapshot,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.SnapshotState, _abc.Awaitable[_client_pb2.SnapshotState]]:
+        """Whether the master has it; if so, it keeps it long enough for a submit."""
+
+    @_abc_1.abstractmethod
+    def UploadSnapshot(
+        self,
+        request_iterator: _MaybeAsyncIterator[_client_pb2.SnapshotUpload],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.SnapshotState], _abc.AsyncIterator[_client_pb2.SnapshotState]]:
+        """The first message says which it is, the following bring it; replies once it is verified and on disk."""
+
+    @_abc_1.abstractmethod
+    def TestNotice(
+        self,
+        request: _client_pb2.NoticeTest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NoticeTestReply, _abc.Awaitable[_client_pb2.NoticeTestReply]]:
+        """Sends a word there, once, and tells whether it was taken."""
+
+    @_abc_1.abstractmethod
     def ListNodes(
         self,
         request: _client_pb2.ListNodesRequest,
@@ -305,5 +354,34 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_channel_pb2.ChannelOutput], _abc.AsyncIterator[_channel_pb2.ChannelOutput]]:
         """A channel to something on a job's node; see channel.proto."""
+
+    @_abc_1.abstractmethod
+    def Usage(
+        self,
+        request: _usage_pb2.UsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_usage_pb2.UsageReply], _abc.AsyncIterator[_usage_pb2.UsageReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ReserveGpus(
+        self,
+        request: _booking_pb2.ReserveGpusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]:
+        """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _booking_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.ListReservationsReply, _abc.Awaitable[_booking_pb2.ListReservationsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelReservation(
+        self,
+        request: _booking_pb2.CancelReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]: ...
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -164,6 +164,40 @@ SIGNAL_TARGET_LEADER: SignalTarget.ValueType  # 2
 SIGNAL_TARGET_ALL: SignalTarget.ValueType  # 3
 Global___SignalTarget: _TypeAlias = SignalTarget  # noqa: Y015
 
+class _LogAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_ACTION_UNSPECIFIED: _LogAction.ValueType  # 0
+    """nothing"""
+    LOG_ACTION_IGNORE: _LogAction.ValueType  # 1
+    """nor from any other rule"""
+    LOG_ACTION_NOTIFY: _LogAction.ValueType  # 2
+    LOG_ACTION_NO_RETRY: _LogAction.ValueType  # 3
+    """if the attempt fails with it near its end, so does the job"""
+    LOG_ACTION_EXCLUDE_GPU: _LogAction.ValueType  # 4
+    """the job gets other GPUs from its next attempt on"""
+    LOG_ACTION_EXCLUDE_NODE: _LogAction.ValueType  # 5
+    """the job gets another node"""
+
+class LogAction(_LogAction, metaclass=_LogActionEnumTypeWrapper):
+    """What follows from a line of a job's output."""
+
+LOG_ACTION_UNSPECIFIED: LogAction.ValueType  # 0
+"""nothing"""
+LOG_ACTION_IGNORE: LogAction.ValueType  # 1
+"""nor from any other rule"""
+LOG_ACTION_NOTIFY: LogAction.ValueType  # 2
+LOG_ACTION_NO_RETRY: LogAction.ValueType  # 3
+"""if the attempt fails with it near its end, so does the job"""
+LOG_ACTION_EXCLUDE_GPU: LogAction.ValueType  # 4
+"""the job gets other GPUs from its next attempt on"""
+LOG_ACTION_EXCLUDE_NODE: LogAction.ValueType  # 5
+"""the job gets another node"""
+Global___LogAction: _TypeAlias = LogAction  # noqa: Y015
+
 class _AfterKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -335,7 +369,13 @@ class JobSpec(_message.Message):
     RESUME_ARGS_FIELD_NUMBER: _builtins.int
     COLD_FIELD_NUMBER: _builtins.int
     MOVE_CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    IDLE_OK_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    LOG_RULES_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    PREFIX_RANKS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     PYTHON_ENV_FIELD_NUMBER: _builtins.int
     SCRIPTS_FIELD_NUMBER: _builtins.int
@@ -383,8 +423,14 @@ class JobSpec(_message.Message):
     """no process is held ready for its next attempt"""
     move_checkpoints: _builtins.bool
     """copied to nodes that cannot read them before an attempt starts there"""
+    idle_ok: _builtins.bool
+    """nobody is to mind that it does not use its GPUs"""
     max_nodes: _builtins.int
     """may be spread over so many, unequally, where no node has room; 0: one"""
+    output: _builtins.str
+    """file that its output is appended to as well; empty: none"""
+    prefix_ranks: _builtins.bool
+    """each line of its output begins with the rank that printed it"""
     script: _builtins.str
     """text of what is run in place of command[0], its name; empty: run the command"""
     python_env: _builtins.str
@@ -397,7 +443,7 @@ class JobSpec(_message.Message):
     """Unix seconds before which it does not start; 0: at once"""
     kind: Global___JobKind.ValueType
     idle_limit_s: _builtins.float
-    """it is ended when nobody has used it for so long; unset: never"""
+    """it is ended when nobody has used it for so long; unset: a session's default; 0: never"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -418,6 +464,14 @@ class JobSpec(_message.Message):
     def resume_args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """appended to the command of an attempt that resumes"""
 
+    @_builtins.property
+    def log_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogRule]: ...
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """its working directory on the node, instead of `workdir`; unset: none"""
+
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedCompositeFieldContainer[Global___NoticeRule]: ...
     @_builtins.property
     def scripts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """digests at submit of the files that the command runs, by name"""
@@ -463,7 +517,13 @@ class JobSpec(_message.Message):
         resume_args: _abc.Iterable[_builtins.str] | None = ...,
         cold: _builtins.bool = ...,
         move_checkpoints: _builtins.bool = ...,
+        idle_ok: _builtins.bool = ...,
         max_nodes: _builtins.int = ...,
+        log_rules: _abc.Iterable[Global___LogRule] | None = ...,
+        output: _builtins.str = ...,
+        prefix_ranks: _builtins.bool = ...,
+        snapshot: Global___Snapshot | None = ...,
+        notify: _abc.Iterable[Global___NoticeRule] | None = ...,
         script: _builtins.str = ...,
         python_env: _builtins.str = ...,
         scripts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -476,9 +536,9 @@ class JobSpec(_message.Message):
         kind: Global___JobKind.ValueType = ...,
         idle_limit_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "snapshot", b"snapshot", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "idle_ok", b"idle_ok", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "nodes", b"nodes", "notify", b"notify", "output", b"output", "pool", b"pool", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "snapshot", b"snapshot", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
     _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
@@ -498,6 +558,114 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class NoticeRule(_message.Message):
+    """Who hears of it when something happens to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOMENTS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """mailto:ADDRESS, a web hook, or a name of the master's configuration"""
+    @_builtins.property
+    def moments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """such as "failed" """
+
+    def __init__(
+        self,
+        *,
+        moments: _abc.Iterable[_builtins.str] | None = ...,
+        target: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moments", b"moments", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoticeRule: _TypeAlias = NoticeRule  # noqa: Y015
+
+@_typing.final
+class Snapshot(_message.Message):
+    """A packed working directory: a tar archive, which travels and lies as gzip."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of the archive, in hexadecimal"""
+    bytes: _builtins.int
+    """of the archive"""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
+
+@_typing.final
+class LogRule(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    """a regular expression that is looked for in each line"""
+    action: Global___LogAction.ValueType
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        action: Global___LogAction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogRule: _TypeAlias = LogRule  # noqa: Y015
+
+@_typing.final
+class LogMatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    action: Global___LogAction.ValueType
+    line: _builtins.str
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of those of whoever printed it"""
+
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        action: Global___LogAction.ValueType = ...,
+        line: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "gpus", b"gpus", "line", b"line", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogMatch: _TypeAlias = LogMatch  # noqa: Y015
 
 @_typing.final
 class Asha(_message.Message):

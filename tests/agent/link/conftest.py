@@ -59,7 +59,7 @@ class Attempts:
     async def forget(self, job_id, attempt):
         self.orders.append(("forget", job_id, attempt))
 
-    async def read_log(self, job_id, attempt, offset, max_bytes, wait_s):
+    async def read_log(self, job_id, attempt, offset, max_bytes, wait_s, rank=None):
         if job_id == "missing":
             raise FileNotFoundError("the log is gone")
         self.orders.append(("read_log", job_id, attempt, offset, max_bytes, wait_s))

@@ -64,7 +64,7 @@ async def test_one_that_is_stopped_meanwhile_never_starts(agent: MakeNode) -> No
         assert node.attempts.statuses() == []
         status = refused(node)
         assert status is not None
-        assert status.refusal == "it was asked to stop before its checkpoint was here"
+        assert status.refusal == "it was asked to stop before all that it needs was here"
         assert not node.place(attempt=2).path.exists()
 
 

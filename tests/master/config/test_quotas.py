@@ -27,6 +27,12 @@ def test_without_the_section_nobody_has_a_quota(read):
     assert not read("").settings.quotas
 
 
+def test_sessions_may_be_unused_for_as_long_as_it_says(read):
+    assert read("").settings.idle_s == 8 * 3600
+    assert read("[sessions]\nidle = '10m'").settings.idle_s == 600
+    assert read("[sessions]\nidle = '0s'").settings.idle_s is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

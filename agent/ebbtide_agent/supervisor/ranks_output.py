@@ -1,0 +1,112 @@
+"""Puts together what the ranks of an attempt print, each to a file of its own: line by line, as they are noticed."""
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_WINDOW_BYTES = 256 * 1024
+# Without an end for so long it is no line.
+_LONGEST_LINE_BYTES = 64 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Rank:
+    prefix: bytes
+    path: Path
+    offset: int = 0  # what is before it is in the log
+    seen: int = 0  # up to where it had been written at the last look
+
+
+class RanksOutput:
+    """Appends to one log what was printed to the ranks' files.
+
+    How far it is stands in a file beside it, for whoever has to go on with it: nothing is there twice.
+    """
+
+    def __init__(self, ranks: Sequence[tuple[str, Path]], log: Path, record: Path) -> None:
+        """Each of `ranks` with what its lines are to begin with. Raises OSError."""
+        self._ranks = [_Rank(prefix.encode(), path) for prefix, path in ranks]
+        self._format = struct.Struct(f"<{1 + len(ranks)}Q")
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._record = os.open(record, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._go_on()
+
+    def close(self) -> None:
+        """Nothing more is to come."""
+        os.close(self._log)
+        os.close(self._record)
+
+    def look(self, *, final: bool = False) -> bool:
+        """Append the lines that came since, in the end also what has no end; whether there were any.
+
+        Where the disk is full they are tried again next time.
+        """
+        grown = False
+        for rank in self._ranks:
+            while self._take(rank, final):
+                grown = True
+                if not final:
+                    break
+        return grown
+
+    def _take(self, rank: _Rank, final: bool) -> bool:
+        text = _read(rank)
+        whole = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        end = rank.offset + len(text)
+        # A line that nobody goes on with, such as a question, is not kept back for ever.
+        if not whole and (final or len(text) >= _LONGEST_LINE_BYTES or end == rank.seen):
+            whole = len(text)
+        rank.seen = end
+        if not whole or not self._append(_prefixed(text[:whole], rank.prefix)):
+            return False
+        rank.offset += whole
+        self._note()
+        return True
+
+    def _append(self, text: bytes) -> bool:
+        """All of it or nothing."""
+        size = os.fstat(self._log).st_size
+        try:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[os.write(self._log, rest) :]
+        except OSError:
+            os.ftruncate(self._log, size)
+            return False
+        return True
+
+    def _note(self) -> None:
+        size = os.fstat(self._log).st_size
+        try:
+            os.pwrite(self._record, self._format.pack(size, *[rank.offset for rank in self._ranks]), 0)
+        except OSError:  # of use only if this process is killed before there is room again
+            return
+
+    def _go_on(self) -> None:
+        """From where somebody else was."""
+        record = os.pread(self._record, self._format.size, 0)
+        if len(record) < self._format.size:
+            return
+        size, *offsets = self._format.unpack(record)
+        os.ftruncate(self._log, min(size, os.fstat(self._log).st_size))
+        for rank, offset in zip(self._ranks, offsets, strict=True):
+            rank.offset = offset
+
+
+def _read(rank: _Rank) -> bytes:
+    try:
+        descriptor = os.open(rank.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, _WINDOW_BYTES, rank.offset)
+    finally:
+        os.close(descriptor)
+
+
+def _prefixed(text: bytes, prefix: bytes) -> bytes:
+    if not prefix:
+        return text
+    return b"".join(prefix + line if line.strip(b"\r\n") else line for line in text.splitlines(keepends=True))

@@ -1,0 +1,78 @@
+"""Brings a packed working directory to the master, if it has not got it."""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ebbtide_core.snapshots import SnapshotRef
+from ebbtide_protos.snapshots import snapshot_to_message
+from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli.connection import RETRY_S, ask, connected
+from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.output import StatusLine
+from ebbtide_cli.snapshot.files import list_files
+from ebbtide_cli.snapshot.packing import Progress, check_size, compressed, take
+from ebbtide_cli.values import format_size
+
+SHOWN_AFTER_S: Final = 2.0
+UPLOAD_S: Final = 3600.0
+RESENT_S: Final = 30.0
+"""For how long it is tried again if the master goes away."""
+
+
+def take_snapshot(root: Path, limit: int) -> SnapshotRef:
+    """What would be sent of ``root``; `Failure` if it cannot be packed, or is over ``limit`` bytes."""
+    entries = list_files(root)
+    check_size(entries, limit)
+    with StatusLine() as line:
+        return take(root, entries, _shown(line, "reading"))
+
+
+def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None:
+    """See to it that the master has it, and begin again if it is restarted meanwhile. `Failure` if files changed."""
+    found, give_up = False, math.inf
+    while True:
+        try:
+            with connected(master) as stub:
+                found = True
+                _send(stub, root, snapshot)
+                return
+        except Unreachable:
+            if not found or time.monotonic() > give_up:
+                raise
+            give_up = min(give_up, time.monotonic() + RESENT_S)
+        time.sleep(RETRY_S)
+
+
+def _send(stub: ClientServiceStub, root: Path, snapshot: SnapshotRef) -> None:
+    message = snapshot_to_message(snapshot)
+    if not ask(stub.FindSnapshot, message).present:
+        with StatusLine() as line:
+            windows = compressed(root, list_files(root), _shown(line, "sending"))
+            for _ in stub.UploadSnapshot(
+                _messages(client_pb2.SnapshotUpload(snapshot=message), windows), timeout=UPLOAD_S
+            ):
+                return
+
+
+def _messages(first: client_pb2.SnapshotUpload, windows: Iterator[bytes]) -> Iterator[client_pb2.SnapshotUpload]:
+    yield first
+    for window in windows:
+        yield client_pb2.SnapshotUpload(data=window)
+
+
+def _shown(line: StatusLine, doing: str) -> Progress:
+    """Shows how far it is, if it takes long enough for anybody to wonder."""
+    began = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if time.monotonic() - began > SHOWN_AFTER_S:
+            line.show(
+                "snapshot:", doing, f"{format_size(done)} of {format_size(total)}", done=done / total if total else 1
+            )
+
+    return show

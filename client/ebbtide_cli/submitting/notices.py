@@ -1,0 +1,27 @@
+"""Who hears of what happens to a job."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core.notice_rules import parse_rule
+
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.verb import argument_type
+
+NOTICE: Final = argument_type("event=target", parse_rule)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--notify",
+        metavar="EVENT[,EVENT]=TARGET",
+        type=NOTICE,
+        multiple=True,
+        help="Send a word: started, suspended, resumed, completed, failed, cancelled, ended, held, log; to "
+        "mailto:ADDRESS, https://HOOK, or a name of the master's configuration.",
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    return {"notify": given["notify"]}

@@ -1,0 +1,34 @@
+"""What is done with what a job prints."""
+
+from typing import Any, Final
+
+import click
+from ebbtide_core.log_rules import parse_rule
+
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.verb import argument_type
+
+LOG_RULE: Final = argument_type("regex=action", parse_rule)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--output",
+        metavar="FILE",
+        default="",
+        help="Append what it prints to this file on its node, too; %j stands for its id, %x for its name, %N for the "
+        "node, %A and %a for the array and the index in it. slurm: the name that Slurm gives it.",
+    ),
+    click.option("--prefix-ranks", is_flag=True, help="Begin each line of the output with its rank (--launch ddp)."),
+    click.option(
+        "--on-log",
+        metavar="REGEX=ACTION",
+        type=LOG_RULE,
+        multiple=True,
+        help="What follows from a line that it prints: notify, no-retry, exclude-gpu, exclude-node, or ignore.",
+    ),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    return {"output": given["output"], "prefix_ranks": given["prefix_ranks"], "log_rules": given["on_log"]}

@@ -1,0 +1,38 @@
+"""The working directory as it is at submit."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from ebbtide_core.snapshots import MAX_SNAPSHOT_BYTES
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.checks import working_directory
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import format_size
+from ebbtide_cli.verb import SIZE
+
+DEFAULT_LIMIT: Final = 200 * 2**20
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option(
+        "--snapshot",
+        is_flag=True,
+        help="Run in a copy of the working directory as it is now, on whatever node; without what .gitignore and "
+        ".ebbignore name.",
+    ),
+    click.option("--snapshot-limit", metavar="SIZE", type=SIZE, help="Refuse a larger one (default: 200MiB)."),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give."""
+    limit = given["snapshot_limit"]
+    if limit is not None and limit > MAX_SNAPSHOT_BYTES:
+        raise Failure(f"submit: --snapshot-limit: at most {format_size(MAX_SNAPSHOT_BYTES)}", USAGE)
+    if not given["snapshot"]:
+        return {}
+    from ebbtide_cli.snapshot.sending import take_snapshot
+
+    root = Path(working_directory(given["workdir"]))
+    return {"snapshot": take_snapshot(root, DEFAULT_LIMIT if limit is None else limit)}

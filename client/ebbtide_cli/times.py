@@ -1,0 +1,40 @@
+"""What a user may write for a point in time, and the days between two."""
+
+import re
+from datetime import datetime, time, timedelta
+from typing import Final
+
+from ebbtide_cli.values import abbreviated, parse_duration
+
+FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M")
+
+
+def parse_time(text: str, now: float, *, ago: bool = False) -> float:
+    """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (today), ``now``, or a duration from now, such as ``2h``.
+
+    With ``ago``, durations lie in the past. Times are local; the answer is Unix seconds. Raises ``ValueError``.
+    """
+    text = text.strip()
+    if text == "now":
+        return now
+    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
+        text = f"{datetime.fromtimestamp(now):%Y-%m-%d} {text}"
+    for form in FORMATS:
+        try:
+            return datetime.strptime(text, form).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        known = "write '2026-11-23 09:00', 2026-11-23, 09:00, now, or 2h"
+        raise ValueError(f"{abbreviated(text)!r} is not a time: {known}") from None
+    return now - seconds if ago else now + seconds
+
+
+def days_between(start: float, end: float) -> list[float]:
+    """``start``, every local midnight after it, and ``end``, in Unix seconds."""
+    edges, day = [start], datetime.fromtimestamp(start).date()
+    while (midnight := datetime.combine(day := day + timedelta(days=1), time()).timestamp()) < end:
+        edges.append(midnight)
+    return [*edges, end]

@@ -1,0 +1,31 @@
+"""``ebb notify``: try where words about jobs go."""
+
+import click
+from ebbtide_core.notice_rules import shown
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import FAILED, OK
+from ebbtide_cli.output import print_json
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.verb import examples, json_option, master_option
+
+
+@click.group(epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))
+def command() -> None:
+    """Try where words about jobs go: see 'ebb submit --notify'."""
+
+
+@command.command(epilog=examples("ebb notify test team", "ebb notify test --json mailto:ada@example.org"))
+@click.argument("target")
+@json_option
+@master_option
+def test(target: str, as_json: bool, master: str | None) -> int:
+    """Send a word to TARGET at once, and say whether it was taken."""
+    with connected(master) as stub:
+        reply = ask(stub.TestNotice, client_pb2.NoticeTest(target=target, user=user_name()))
+    if as_json:
+        print_json({"target": shown(target), "delivered": reply.delivered, "detail": reply.detail})
+    else:
+        print(f"{'delivered' if reply.delivered else 'not delivered'}: {reply.detail}")
+    return OK if reply.delivered else FAILED

@@ -1,0 +1,89 @@
+"""``ebb reserve-gpus``: GPUs for one user, from one time to another."""
+
+import time
+
+import click
+from ebbtide_protos.v1 import booking_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import print_json
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.text import format_time, plural, printable
+from ebbtide_cli.times import parse_time
+from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
+
+
+@click.command(
+    epilog=examples(
+        "ebb reserve-gpus --gpus 2 --for 4h",
+        "ebb reserve-gpus --gpus 1 --start '2026-11-23 09:00' --for 4h --user anna --note 'demo for the visitors'",
+        "ebb reserve-gpus --cancel 3",
+    )
+)
+@click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many whole GPUs.")
+@click.option("--node", metavar="NAME", default="", help="All of this node (default: any, as few nodes as possible).")
+@click.option("--gpu-type", metavar="TEXT", default="", help="Only GPUs with this in their model's name, e.g. a100.")
+@click.option("--start", metavar="TIME", default="now", show_default=True, help="A time, or in how long, e.g. 2h.")
+@click.option("--for", "length", metavar="TIME", type=DURATION, help="How long, e.g. 4h.")
+@click.option("--user", metavar="NAME", default="", help="Whose jobs get them (default: yours).")
+@click.option("--note", metavar="TEXT", default="", help="What for, for others to read.")
+@click.option("--cancel", metavar="ID", default="", help="Keep the GPUs of this reservation no longer.")
+@json_option
+@master_option
+def command(
+    gpus: int | None,
+    node: str,
+    gpu_type: str,
+    start: str,
+    length: float | None,
+    user: str,
+    note: str,
+    cancel: str,
+    as_json: bool,
+    master: str | None,
+) -> None:
+    """Keep GPUs for one user's jobs from one time to another, or cancel that.
+
+    Which GPUs is decided now. Until the start, others' jobs may use them if they can be gone by then: those that can be
+    suspended are, with their grace period; others need a time limit. 'ebb reservations' lists what is reserved.
+    """
+    if cancel:
+        if gpus is not None or length is not None:
+            raise Failure("reserve-gpus: --cancel: not together with --gpus or --for", USAGE)
+        with connected(master) as stub:
+            unwanted = booking_pb2.CancelReservationRequest(reservation_id=cancel, by=user_name())
+            _print(ask(stub.CancelReservation, unwanted), as_json, " is cancelled")
+        return
+    if gpus is None or length is None:
+        raise Failure(f"reserve-gpus: {'--gpus' if gpus is None else '--for'}: is missing", USAGE)
+    since = _start(start)
+    request = booking_pb2.ReserveGpusRequest(
+        user=user or user_name(),
+        by=user_name(),
+        gpus=gpus,
+        start=since,
+        end=since + length,
+        node=node,
+        gpu_type=gpu_type,
+        note=note,
+    )
+    with connected(master) as stub:
+        _print(ask(stub.ReserveGpus, request), as_json)
+
+
+def _start(text: str) -> float:
+    try:
+        return parse_time(text, time.time())
+    except ValueError as error:
+        raise Failure(f"reserve-gpus: --start: {error}", USAGE) from None
+
+
+def _print(found: booking_pb2.Reservation, as_json: bool, what: str = "") -> None:
+    if as_json:
+        print_json(reservation_facts(found))
+        return
+    when = f"from {format_time(found.start)} to {format_time(found.end)}"
+    gpus = f"{plural(len(found.gpus), 'GPU')} ({gpus_words(found)})"
+    print(printable(f"reservation {found.reservation_id}{what}: {gpus} for {found.user} {when}"))

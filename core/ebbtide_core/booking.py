@@ -1,0 +1,275 @@
+"""Which GPUs a booking gets, and what follows from it: who has to leave, and what takes the place of a lost GPU."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+
+from ebbtide_core.booking_events import BookedGpu, BookingCancelled, BookingMade, BookingMoved
+from ebbtide_core.bookings import FREEING_S, lead_s, reserved_for
+from ebbtide_core.books import Node
+from ebbtide_core.event import Event
+from ebbtide_core.frozen import frozen
+from ebbtide_core.job import Job
+from ebbtide_core.model import GpuId, JobId, NodeId, StopCause
+from ebbtide_core.placing import Trial
+from ebbtide_core.policies.draft import need_text
+from ebbtide_core.pools import PoolState
+from ebbtide_core.queues import shape_of
+from ebbtide_core.reconcile import start, stop
+from ebbtide_core.state import ClusterState
+
+
+class ImpossibleError(Exception):
+    """A booking that cannot be had; the message says why. ``clash``: it could be, were it not for others."""
+
+    def __init__(self, message: str, *, clash: bool = False) -> None:
+        super().__init__(message)
+        self.clash = clash
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What a booking shall be: so many GPUs for ``user``, of ``on_node`` and of ``gpu_type`` if these are named."""
+
+    user: str
+    count: int
+    since: float
+    until: float
+    on_node: str = ""
+    gpu_type: str = ""
+
+
+Taken = dict[tuple[NodeId, GpuId], str]
+"""GPUs that other bookings have, and which these are, in words."""
+
+
+def choose(state: ClusterState, wish: Wish, now: float, besides: BookingMade | None = None) -> tuple[BookedGpu, ...]:
+    """The GPUs for ``wish``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
+
+    They are all of one pool. ``besides`` is the booking that they are for if it exists already: what it has and can
+    keep, it keeps. Raises `ImpossibleError`.
+    """
+    if wish.on_node and wish.on_node not in state.nodes:
+        raise ImpossibleError(f"--node: there is no node {wish.on_node!r}")
+    taken = _taken(state, wish, besides)
+    best: ImpossibleError | None = None
+    for pool in sorted(state.pools.values(), key=lambda pool: pool.name != state.settings.gpu_pool):
+        try:
+            return _choose_in(state, pool, wish, now, taken, besides)
+        except ImpossibleError as error:
+            best = error if best is None or (error.clash and not best.clash) else best
+    raise best or ImpossibleError("--gpus: there is no pool")
+
+
+def _choose_in(
+    state: ClusterState, pool: PoolState, wish: Wish, now: float, taken: Taken, besides: BookingMade | None
+) -> tuple[BookedGpu, ...]:
+    nodes = [node for node in pool.books.nodes.values() if wish.on_node in ("", node.id)]
+    able = {node.id: _able(state, node, wish, now) for node in nodes}
+    free = {id: {gpu: cost for gpu, cost in gpus.items() if (id, gpu) not in taken} for id, gpus in able.items()}
+    if sum(map(len, free.values())) < wish.count:
+        raise _too_few(wish, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
+    kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
+    order = _order(free, wish.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
+    chosen = [BookedGpu(id, gpu) for id in order for gpu in sorted(free[id], key=free[id].__getitem__)]
+    chosen.sort(key=lambda booked: booked.gpu not in kept)
+    return tuple(chosen[: wish.count])
+
+
+Cost = tuple[bool, int, int]
+"""Of having a GPU: whether a process of no job is on it, how many have to leave it, and its index."""
+
+
+def _order(free: dict[NodeId, dict[GpuId, Cost]], count: int) -> list[NodeId]:
+    """Nodes that have enough, if any: where fewest have to leave first, and least is left over. Else the largest."""
+    if not any(len(gpus) >= count for gpus in free.values()):
+        return sorted(free, key=lambda id: (-len(free[id]), id))
+
+    def rank(id: NodeId) -> tuple[int, int, NodeId]:
+        cheapest = sorted(free[id].values())[:count]
+        return sum(cost[1] + cost[0] for cost in cheapest), len(free[id]), id
+
+    return sorted((id for id, gpus in free.items() if len(gpus) >= count), key=rank)
+
+
+def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
+    """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
+    costs: dict[GpuId, Cost] = {}
+    for facts in node.gpus.values() if not node.lost and node.drain is None else ():
+        if facts.healthy and wish.gpu_type.lower() in facts.model.lower() and facts.parent is None:
+            occupants = [job for job in state.jobs_on(node) if _has(job, facts.gpu) and job.user != wish.user]
+            if all(_leaves_by(job, now, wish.since) for job in occupants):
+                costs[facts.gpu] = (facts.gpu in node.foreign, len(occupants), facts.index)
+    return costs
+
+
+def _has(job: Job, gpu: GpuId) -> bool:
+    holding = job.holding
+    return holding is not None and gpu in holding.allocation.gpu_ids
+
+
+def _leaves_by(job: Job, now: float, time: float) -> bool:
+    """Whether ``job``, which has GPUs, can be made to leave them by Unix time ``time``, or as soon as it may be."""
+    if job.preemptible or not job.running:
+        return True
+    limit = job.spec.time_limit_s
+    return limit is not None and now + max(0.0, limit - job.running_s(now)) + lead_s(job) <= time
+
+
+def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> Taken:
+    """The GPUs that other bookings have in the same window, and which."""
+    others = [
+        booking
+        for booking in state.bookings.by_id.values()
+        if (besides is None or booking.booking != besides.booking)
+        and booking.since < wish.until + FREEING_S
+        and wish.since < booking.until + FREEING_S
+    ]
+    return {(booked.node, booked.gpu): reserved_for(booking) for booking in others for booked in booking.gpus}
+
+
+def _too_few(wish: Wish, able: int, free: int, others: set[str]) -> ImpossibleError:
+    what = f" of type {wish.gpu_type}" if wish.gpu_type else ""
+    where = f" of node {wish.on_node}" if wish.on_node else ""
+    if able >= wish.count:
+        return ImpossibleError(
+            f"--start: only {free} GPUs{what}{where} are left then: {'; '.join(sorted(others))}", clash=True
+        )
+    return ImpossibleError(f"--gpus: only {able} GPUs{what}{where} are there, or can be free then")
+
+
+# --- what follows ---
+
+
+def review(state: ClusterState, now: float) -> Iterator[Event]:
+    """Bookings are moved off GPUs that are lost; who has to leave is asked to, in time."""
+    state.bookings.look(now)
+    _keep_books(state)
+    for booking in list(state.bookings.by_id.values()):
+        yield from _moved(state, booking)
+    for booking in list(state.bookings.by_id.values()):
+        for job, leave_at in _in_the_way(state, booking):
+            if leave_at <= now and job.running and job.preemptible:
+                yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
+
+
+def shut_out(state: ClusterState, now: float) -> None:
+    """Take out of the line who could not start even if nobody ran, because of bookings, and put the others back."""
+    if not state.bookings:
+        _line_up(state, {}, now)
+        return
+    out: dict[JobId, Job] = {}
+    before = [job for job in state.shut_out.values() if job.waiting and job.planned is None]
+    for pool in state.pools.values():
+        here = [job for job in before if job.pool == pool.name]
+        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min])
+    _line_up(state, out, now)
+
+
+def _shut_out_in(pool: PoolState, jobs: list[Job]) -> dict[JobId, Job]:
+    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings."""
+    empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
+    for planned in [job.planned for job in pool.planned.values() if job.planned is not None] if jobs else ():
+        empty.give(planned)
+        unbooked.give(planned)
+    known: dict[Hashable, bool] = {}
+    out: dict[JobId, Job] = {}
+    for job in jobs:
+        like = shape_of(job), job.user, job.preemptible, job.spec.grace_s, job.spec.time_limit_s, job.ran_s
+        if like not in known:
+            known[like] = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
+        if known[like]:
+            out[job.id] = job
+    return out
+
+
+def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
+    before, state.shut_out = state.shut_out, out
+    for job in [job for jobs in (before, out) for job in jobs.values()]:
+        if (job.id in before) != (job.id in out):
+            state.refresh(job, now)
+    for job in out.values():
+        job.reason = f"waiting for {need_text(job, job.gpus_min)}: {state.bookings.obstacle(job)}"
+
+
+def admit(pool: PoolState) -> Iterator[Event]:
+    """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
+    booked = pool.books.booked
+    owners = booked.owners() if booked is not None else frozenset()
+    for job in [job for job in pool.queue if job.user in owners and job.gpus_min and job.own_room is None]:
+        own = booked.own(job) if booked is not None else {}
+        room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
+        if room is not None and all(gpu.gpu in own.get(piece.node, ()) for piece in room for gpu in piece.gpus):
+            yield start(pool, job, room)
+
+
+def next_time(state: ClusterState, now: float) -> float | None:
+    """When something is due next because of bookings, in Unix seconds; None: never."""
+    times: list[float] = []
+    for booking in state.bookings.by_id.values():
+        times += [booking.since, booking.until]
+        times += [leave_at for job, leave_at in _in_the_way(state, booking) if job.running and job.preemptible]
+    return min((time for time in times if time > now), default=None)
+
+
+def _in_the_way(state: ClusterState, booking: BookingMade) -> Iterator[tuple[Job, float]]:
+    """Others on GPUs of ``booking``, and when they have to be asked to leave."""
+    gpus = {booked.gpu for booked in booking.gpus}
+    for id in sorted({booked.node for booked in booking.gpus}):
+        node = state.nodes.get(id)
+        for job in state.jobs_on(node) if node is not None else ():
+            holding = job.holding
+            if holding is not None and job.user != booking.user and not gpus.isdisjoint(holding.allocation.gpu_ids):
+                yield job, booking.since - lead_s(job)
+
+
+def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
+    """Other GPUs for those that are lost, if there are any."""
+    lost = [booked for booked in booking.gpus if not _is_there(state, booked)]
+    if not lost:
+        return
+    since = max(booking.since, state.bookings.now)
+    wish = Wish(
+        user=booking.user,
+        count=len(booking.gpus),
+        since=since,
+        until=booking.until,
+        on_node=booking.on_node,
+        gpu_type=booking.gpu_type,
+    )
+    try:
+        gpus = choose(state, wish, state.bookings.now, booking)
+    except ImpossibleError:
+        return
+    yield BookingMoved(booking.booking, gpus, f"GPU {lost[0].gpu} of node {lost[0].node} is lost")
+
+
+def _is_there(state: ClusterState, booked: BookedGpu) -> bool:
+    node = state.nodes.get(booked.node)
+    facts = node.gpus.get(booked.gpu) if node is not None and not node.lost else None
+    return facts is not None and facts.healthy
+
+
+# --- the fold ---
+
+
+def made(state: ClusterState, event: BookingMade, now: float) -> None:
+    state.bookings.add(event)
+    state.bookings.look(now)
+    _keep_books(state)
+
+
+def moved(state: ClusterState, event: BookingMoved, now: float) -> None:
+    if (booking := state.bookings.by_id.get(event.booking)) is not None:
+        state.bookings.by_id[event.booking] = replace(booking, gpus=event.gpus)
+
+
+def cancelled(state: ClusterState, event: BookingCancelled, now: float) -> None:
+    state.bookings.by_id.pop(event.booking, None)
+    _keep_books(state)
+
+
+def _keep_books(state: ClusterState) -> None:
+    """Placing asks for bookings only if there are any."""
+    for pool in state.pools.values():
+        pool.books.booked = state.bookings or None
+    state.look_again()

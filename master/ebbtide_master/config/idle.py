@@ -1,0 +1,24 @@
+"""``[idle]``: when a job counts as one that does not use its GPUs, and what becomes of it."""
+
+from typing import Final
+
+from ebbtide_core.settings import IdleAction, IdleSettings
+
+from ebbtide_master.config.duration import take_duration
+from ebbtide_master.config.table import Table
+
+SHORTEST_S: Final = 1.0
+
+
+def read_idle(file: Table) -> IdleSettings:
+    """What the file says of idle jobs."""
+    table, defaults = file.table("idle"), IdleSettings()
+    after_s = take_duration(table, "after", defaults.after_s)
+    warning_s = take_duration(table, "warning", defaults.warning_s)
+    action = table.take("action", str, defaults.action.value)
+    table.finish()
+    if action not in [known.value for known in IdleAction]:
+        raise table.error("action", f"{action!r} is neither notify nor suspend")
+    if after_s < SHORTEST_S:
+        raise table.error("after", f"is shorter than {SHORTEST_S:g} s")
+    return IdleSettings(after_s=after_s, action=IdleAction(action), warning_s=warning_s)

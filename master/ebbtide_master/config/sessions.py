@@ -1,0 +1,18 @@
+"""``[sessions]``: shells, notebooks and TensorBoards."""
+
+from ebbtide_core import limits
+from ebbtide_core.settings import DEFAULT_IDLE_S
+
+from ebbtide_master.config.duration import take_duration
+from ebbtide_master.config.table import Table
+
+
+def read_idle_limit(file: Table) -> float | None:
+    """How long those may be unused that say nothing of it, in seconds; None for as long as they like."""
+    table = file.table("sessions")
+    idle_s = take_duration(table, "idle", DEFAULT_IDLE_S)
+    table.finish()
+    if idle_s and not limits.MIN_IDLE_S <= idle_s <= limits.MAX_TIME_LIMIT_S:
+        bounds = f"0s (for ever) nor between {limits.MIN_IDLE_S:g} and {limits.MAX_TIME_LIMIT_S:g}"
+        raise table.error("idle", f"{idle_s:g} s is neither {bounds} s")
+    return idle_s or None

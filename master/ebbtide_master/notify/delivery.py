@@ -1,0 +1,87 @@
+"""One try to deliver one word. Blocks, for a bounded time."""
+
+import http.client
+import smtplib
+import ssl
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from ebbtide_core.notice_rules import is_mail, shown
+
+from ebbtide_master.config.notify import Mail, NotifySettings, Tls
+from ebbtide_master.notify.notice import Notice
+
+TIMEOUT_S: Final = 10.0
+_AGAIN: Final = frozenset({408, 425, 429})
+
+
+class UndeliveredError(Exception):
+    """It was not taken; the message says why, without what is secret. ``permanent``: nor will it be."""
+
+    def __init__(self, reason: str, *, permanent: bool) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+
+
+def deliver(address: str, notice: Notice, settings: NotifySettings) -> str:
+    """Deliver ``notice`` to ``address``, which is allowed; how it was answered. Raises `UndeliveredError`."""
+    if not is_mail(address):
+        return _post(address, notice)
+    if settings.mail is None:
+        raise UndeliveredError("there is no mail server any more", permanent=True)
+    return _mail(address.removeprefix("mailto:"), notice, settings.mail)
+
+
+def _post(address: str, notice: Notice) -> str:
+    """No redirection is followed: it could lead to where nobody is allowed to send anything."""
+    parts = urlsplit(address)
+    https = parts.scheme == "https"
+    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
+    path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key, "User-Agent": "ebbtide"}
+    try:
+        connection = connect(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        try:
+            connection.request("POST", path, notice.body(), headers)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UndeliveredError(f"{shown(address)}: {error or type(error).__name__}", permanent=False) from None
+    if not 200 <= status < 300:
+        raise UndeliveredError(f"{shown(address)} answered {status}", permanent=status < 500 and status not in _AGAIN)
+    return f"answered {status}"
+
+
+def _mail(to: str, notice: Notice, mail: Mail) -> str:
+    message = EmailMessage()
+    message["From"], message["To"] = mail.sender, to
+    message["Subject"] = "".join(letter if letter.isprintable() else " " for letter in f"[ebb] {notice.text}")[:200]
+    message["Message-ID"] = f"<{notice.key}@ebbtide>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(f"{notice.text}\n")
+    try:
+        with _server(mail) as server:
+            if mail.user:
+                server.login(mail.user, Path(mail.password_file).read_text().strip())
+            server.send_message(message)
+    except smtplib.SMTPRecipientsRefused as error:
+        codes = [code for code, _ in error.recipients.values()]
+        raise UndeliveredError(
+            f"{to} was refused by {mail.host}", permanent=all(code >= 500 for code in codes)
+        ) from None
+    except (OSError, smtplib.SMTPException, ValueError) as error:
+        # The server's own words may repeat what it was sent.
+        raise UndeliveredError(f"mail server {mail.host}: {type(error).__name__}", permanent=False) from None
+    return f"taken by {mail.host}"
+
+
+def _server(mail: Mail) -> smtplib.SMTP:
+    if mail.tls is Tls.TLS:
+        return smtplib.SMTP_SSL(mail.host, mail.port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+    server = smtplib.SMTP(mail.host, mail.port, timeout=TIMEOUT_S)
+    if mail.tls is Tls.STARTTLS:
+        server.starttls(context=ssl.create_default_context())
+    return server

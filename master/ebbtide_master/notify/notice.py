@@ -1,0 +1,53 @@
+"""What is said when something happens to a job; docs/operations.md has the schema."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ebbtide_core.job import Job
+from ebbtide_core.notice_rules import Moment
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One word. ``key`` is the same whenever it is sent again, and no other's; ``time`` is Unix seconds."""
+
+    key: str
+    sequence: int
+    time: float
+    moment: str
+    text: str
+    detail: str
+    job: dict[str, Any]
+
+    def body(self) -> bytes:
+        """As JSON."""
+        content = {
+            "version": VERSION,
+            "key": self.key,
+            "sequence": self.sequence,
+            "time": self.time,
+            "event": self.moment,
+            "text": self.text,
+            "detail": self.detail,
+            "job": self.job or None,
+        }
+        return json.dumps(content).encode()
+
+
+def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Moment, detail: str) -> Notice:
+    """That ``moment`` came for ``job`` with the line ``sequence`` of the journal."""
+    facts = {
+        "id": job.id,
+        "name": job.spec.name,
+        "user": job.user,
+        "state": job.state.value,
+        "attempt": len(job.attempts),
+        "exit_code": job.exit_code if job.ending is not None else None,
+    }
+    named = f"job {job.id} ({job.spec.name})" if job.spec.name else f"job {job.id}"
+    verb = {Moment.LOG: "", Moment.HELD: ""}.get(moment, f"{moment.value}: ")
+    text = f"{named} of {job.user} {verb}{detail}" if detail != moment.value else f"{named} of {job.user} {detail}"
+    return Notice(f"{cluster_id}-{sequence}-{moment.value}", sequence, time, moment.value, text, detail, facts)

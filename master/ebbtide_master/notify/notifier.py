@@ -1,0 +1,213 @@
+"""Words that wait to be delivered: tried again with growing pauses, and not lost if the master is.
+
+Nothing is stored but how far each target has been told: after a restart the journal says again what came since. So a
+word may come twice, with the same key, and none is missing that was not given up.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import Event
+from ebbtide_core.model import JobId
+from ebbtide_core.notice_rules import Moment, shown
+from ebbtide_core.notices import moment_of
+
+from ebbtide_master.config.notify import NotifySettings
+from ebbtide_master.notify.delivery import UndeliveredError, deliver
+from ebbtide_master.notify.notice import Notice, notice_of
+from ebbtide_master.store import Store
+
+MOST_WAITING: Final = 1000
+"""Words to one target; the oldest ones are given up for new ones."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 600.0
+GIVEN_UP_AFTER_S: Final = 24 * 3600.0
+SAVED_S: Final = 1.0
+"""How soon after a delivery it is written down how far the targets have been told."""
+SAVED_ANYWAY_S: Final = 60.0
+"""The same if nothing was to be delivered: what is older is not said to a target that is configured later."""
+_ALL: Final = ""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Target:
+    waiting: deque[Notice] = field(default_factory=deque)
+    worker: asyncio.Task[None] | None = None
+
+
+class Notifier:
+    """Tells targets what happens to jobs. ``told`` is the last line of the journal of which each was told."""
+
+    def __init__(self, cluster: Cluster, store: Store, settings: NotifySettings) -> None:
+        self._cluster = cluster
+        self._store = store
+        self.settings = settings
+        self._targets: dict[str, _Target] = {}
+        self._told: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
+        self._seen = self._told[_ALL]
+        self._saving: asyncio.TimerHandle | None = None
+        self._moment = 0.0  # of the newest line, and what was said because of it and others of the same time
+        self._said: set[tuple[JobId, Moment, str]] = set()
+
+    # --- what happened ---
+
+    def replayed(self, sequence: int, time: float, event: Event) -> None:
+        """Take in a line of the journal that was just applied again, while the master starts."""
+        if sequence > min(self._told.values()):
+            self._consider(sequence, time, event)
+            self._seen = max(self._seen, sequence)
+
+    def recorded(self, time: float, events: Sequence[Event]) -> None:
+        """Take in the last lines of the journal, which are new, and applied."""
+        for sequence, event in enumerate(events, start=self._store.last_sequence - len(events) + 1):
+            self._consider(sequence, time, event)
+            self._seen = sequence
+        self._start()
+        self._save_within(SAVED_ANYWAY_S)
+
+    def _consider(self, sequence: int, time: float, event: Event) -> None:
+        try:
+            self._take(sequence, time, event)
+        except Exception:  # a word too few must not be the end of a master
+            log.exception("notice=failed sequence=%d", sequence)
+
+    def _take(self, sequence: int, time: float, event: Event) -> None:
+        id: JobId | None = getattr(event, "job", None)
+        job = self._cluster.job(id) if id is not None else None
+        if job is None:
+            return
+        default = self.settings.users.get(job.user)
+        rules = job.spec.notify or ((default,) if default is not None else ())
+        if not rules or (found := moment_of(job, event, time)) is None:
+            return
+        moment, detail = found
+        if not self._is_news(job.id, moment, detail, time):
+            return
+        for target in dict.fromkeys(rule.target for rule in rules if rule.wants(moment)):
+            if sequence > self._told.get(target, self._told[_ALL]):
+                notice = notice_of(self._store.cluster_id, sequence, time, job, moment, detail)
+                self._enqueue(target, notice)
+
+    def _is_news(self, job: JobId, moment: Moment, detail: str, time: float) -> bool:
+        """Several events at one time may amount to one moment, as the ends of a job's parts on several nodes."""
+        if time != self._moment:
+            self._moment, self._said = time, set()
+        known = (job, moment, detail) in self._said
+        self._said.add((job, moment, detail))
+        return not known
+
+    def _enqueue(self, target: str, notice: Notice) -> None:
+        waiting = self._targets.setdefault(target, _Target()).waiting
+        if len(waiting) >= MOST_WAITING:
+            log.error("notice=given-up target=%s key=%s: too many wait", shown(target), waiting[0].key)
+            waiting.popleft()
+        waiting.append(notice)
+
+    # --- delivery ---
+
+    def run(self) -> None:
+        """Deliver from now on."""
+        self._start()
+        self._save_within(SAVED_S)
+
+    async def close(self) -> None:
+        """Stop; what is not delivered is said again by the next master."""
+        workers = [target.worker for target in self._targets.values() if target.worker is not None]
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        if self._saving is not None:
+            self._saving.cancel()
+        self._save()
+
+    async def send(self, target: str, notice: Notice) -> str:
+        """One try to deliver one word; how it was answered. Raises `UndeliveredError`, ValueError."""
+        return await _apart(partial(deliver, self.settings.address(target), notice, self.settings))
+
+    def _start(self) -> None:
+        for name, target in self._targets.items():
+            if target.waiting and (target.worker is None or target.worker.done()):
+                target.worker = asyncio.create_task(self._work(name, target), name=f"notices to {shown(name)}")
+
+    async def _work(self, name: str, target: _Target) -> None:
+        while target.waiting:
+            notice = target.waiting[0]
+            await self._deliver(name, notice)
+            if target.waiting and target.waiting[0] is notice:
+                target.waiting.popleft()
+            self._save_within(SAVED_S)
+
+    async def _deliver(self, name: str, notice: Notice) -> None:
+        """Until it is taken, or given up."""
+        loop = asyncio.get_running_loop()
+        give_up, pause_s = loop.time() + GIVEN_UP_AFTER_S, FIRST_PAUSE_S
+        while True:
+            try:
+                await self.send(name, notice)
+                return
+            except UndeliveredError as error:
+                if error.permanent or loop.time() > give_up:
+                    log.error("notice=given-up target=%s key=%s: %s", shown(name), notice.key, error)
+                    return
+                log.warning("notice=waiting target=%s key=%s: %s", shown(name), notice.key, error)
+            except Exception as error:  # noqa: BLE001 (the configuration has changed, or a fault of ours)
+                log.error("notice=given-up target=%s key=%s: %s", shown(name), notice.key, error)
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    # --- how far it is ---
+
+    def _save_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._saving is not None and self._saving.when() <= loop.time() + seconds:
+            return
+        if self._saving is not None:
+            self._saving.cancel()
+        self._saving = loop.call_later(seconds, self._save)
+
+    def _cursors(self) -> dict[str, int]:
+        behind = {name: target.waiting[0].sequence - 1 for name, target in self._targets.items() if target.waiting}
+        return {_ALL: self._seen, **behind}
+
+    def _save(self) -> None:
+        self._saving = None
+        if (told := self._cursors()) != self._told:
+            self._told = told
+            self._store.note_notified(told)
+
+
+def _apart(call: Callable[[], str]) -> asyncio.Future[str]:
+    """The result of the call on a daemon thread: a master that stops does not wait for somebody's mail server."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[str] = loop.create_future()
+
+    def settle(value: str, error: Exception | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    def run() -> None:
+        value, failure = "", None
+        try:
+            value = call()
+        except Exception as error:  # noqa: BLE001 (whoever asked gets it)
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=run, name="notice", daemon=True).start()
+    return result

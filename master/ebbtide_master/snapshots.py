@@ -1,0 +1,120 @@
+"""The working directories that jobs were submitted with: a file each, named by its digest, verified before it is kept.
+
+What an upload that broke off has left is removed when the next master starts; nothing else ever sees it.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import time
+import zlib
+from collections.abc import AsyncIterator, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from ebbtide_core.cluster import Refusal, RefusalKind
+from ebbtide_core.snapshots import SnapshotRef, is_digest
+
+from ebbtide_master.loop import RefusedError
+
+KEPT_S: Final = 24 * 3600.0
+"""How long one is kept that no unfinished job needs: the next submit may be of the same files."""
+MOST_UPLOADS: Final = 4
+"""At once."""
+WINDOW_BYTES: Final = 1024 * 1024
+_GZIP: Final = 31
+
+
+class Snapshots:
+    """The snapshots in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._uploads = 0
+        for part in folder.glob("*.part"):
+            part.unlink()
+
+    def has(self, snapshot: SnapshotRef) -> bool:
+        """Whether it is here; if so, it stays for a while."""
+        try:
+            os.utime(self._path(snapshot.digest))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    async def receive(self, snapshot: SnapshotRef, windows: AsyncIterator[bytes]) -> None:
+        """Keep what arrives if it is what it is said to be. `RefusedError` if not; half a one is never kept."""
+        if self._uploads >= MOST_UPLOADS:
+            raise RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: more than {MOST_UPLOADS} are sent at once"))
+        self._uploads += 1
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._folder / f"{snapshot.digest}.{secrets.token_hex(4)}.part"
+        try:
+            with part.open("xb") as file:
+                receiver = _Receiver(snapshot, file)
+                async for window in windows:
+                    await asyncio.to_thread(receiver.take, window)
+                await asyncio.to_thread(receiver.finish)
+            part.rename(self._path(snapshot.digest))
+        finally:
+            self._uploads -= 1
+            with suppress(FileNotFoundError):
+                part.unlink()
+
+    def read(self, digest: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+        """A window of the compressed archive, and whether it is the last. Raises OSError, ValueError."""
+        with self._path(digest).open("rb") as file:
+            file.seek(offset)
+            data = file.read(min(max_bytes, WINDOW_BYTES))
+            return data, file.tell() == os.fstat(file.fileno()).st_size
+
+    def collect(self, needed: Collection[str], now: float | None = None) -> None:
+        """Remove those that are not among the ``needed`` digests and were not asked for lately."""
+        limit = (time.time() if now is None else now) - KEPT_S
+        for path in self._folder.glob("*.tar.gz"):
+            with suppress(FileNotFoundError):
+                if path.name.removesuffix(".tar.gz") not in needed and path.stat().st_mtime < limit:
+                    path.unlink()
+
+    def _path(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise ValueError(f"{digest[:80]!r} is not a SHA-256 digest")
+        return self._folder / f"{digest}.tar.gz"
+
+
+class _Receiver:
+    """Unpacks what arrives, to see what it is, and never more than there may be."""
+
+    def __init__(self, snapshot: SnapshotRef, file: BinaryIO) -> None:
+        self._snapshot = snapshot
+        self._file = file
+        self._unpacked = 0
+        self._digest = hashlib.sha256()
+        self._unpack = zlib.decompressobj(_GZIP)
+
+    def take(self, window: bytes) -> None:
+        self._file.write(window)
+        while window:
+            try:
+                block = self._unpack.decompress(window, WINDOW_BYTES)
+            except zlib.error as error:
+                raise _damaged(f"it is not compressed as it should be: {error}") from None
+            self._digest.update(block)
+            self._unpacked += len(block)
+            if self._unpacked > self._snapshot.bytes or self._unpack.unused_data:
+                raise _damaged("it is larger than it was said to be")
+            window = self._unpack.unconsumed_tail
+
+    def finish(self) -> None:
+        if not self._unpack.eof or self._unpacked != self._snapshot.bytes:
+            raise _damaged(f"{self._unpacked} of {self._snapshot.bytes} bytes came")
+        if self._digest.hexdigest() != self._snapshot.digest:
+            raise _damaged("it has another digest: did files change meanwhile?")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _damaged(why: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.CONFLICT, f"--snapshot: {why}"))

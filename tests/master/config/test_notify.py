@@ -1,0 +1,81 @@
+"""The section `[notify]` of the configuration file."""
+
+import pytest
+from ebbtide_core.notice_rules import Moment, NoticeRule
+from ebbtide_master.config.file import read_config
+from ebbtide_master.config.notify import Mail, NotifySettings, Tls
+from ebbtide_master.config.table import ConfigError
+
+SMTP = "[notify.smtp]\nhost = 'mail.corp'\nfrom = 'ebb@corp.org'\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        path = tmp_path / "ebbtide.toml"
+        path.write_text(text)
+        return read_config(path).notify
+
+    return read
+
+
+def test_without_the_section_nothing_leaves_this_machine(read):
+    settings = read("")
+    assert settings == NotifySettings()
+    assert settings.address("http://localhost:8080/hook") == "http://localhost:8080/hook"
+    with pytest.raises(ValueError, match="allowed are no host but this one"):
+        settings.address("https://example.org/")
+
+
+def test_targets_users_and_the_mail_server(read):
+    settings = read(
+        """
+        [notify]
+        allow = ["hooks.corp.org"]
+        [notify.smtp]
+        host = "mail.corp"
+        from = "ebb@corp.org"
+        tls = "tls"
+        user = "ebb"
+        password_file = "/etc/ebb-mail"
+        domains = ["Corp.org"]
+        [notify.targets.team]
+        webhook = "https://hooks.slack.com/services/T/B/x"
+        [notify.targets.boss]
+        mail = "boss@corp.org"
+        [notify.users.ann]
+        events = ["failed", "held"]
+        target = "team"
+        """
+    )
+    assert settings.mail == Mail(
+        host="mail.corp", port=465, sender="ebb@corp.org", tls=Tls.TLS, user="ebb", password_file="/etc/ebb-mail",
+        domains=frozenset({"corp.org"}),
+    )  # fmt: skip
+    assert settings.address("team") == "https://hooks.slack.com/services/T/B/x"
+    assert settings.address("boss") == "mailto:boss@corp.org"
+    assert settings.address("https://hooks.corp.org/x")
+    assert settings.address("mailto:ann@corp.org")
+    with pytest.raises(ValueError, match=r"mail to 'example.org' is not allowed: allowed are corp.org"):
+        settings.address("mailto:ann@example.org")
+    assert settings.users == {"ann": NoticeRule((Moment.FAILED, Moment.HELD), "team")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[notify]\nalow = []", "notify.alow: is not known here: there are allow, smtp, targets, users"),
+        ("[notify]\nallow = [1]", "notify.allow: 1 is not a text"),
+        ("[notify.smtp]\nhost = 'x'", "notify.smtp.from: is missing"),
+        (f"{SMTP}tls = 'ssl'", "notify.smtp.tls: 'ssl' is none of none, starttls, tls"),
+        ("[notify.targets.team]", "notify.targets.team.webhook: either this or mail is needed, and not both"),
+        ("[notify.targets.team]\nwebhook = 'ftp://x'", "notify.targets.team.webhook: 'ftp' is neither mailto:ADDRESS"),
+        ("[notify.targets.team]\nmail = 'a@b.c'", "notify.targets.team.mail: needs a mail server: [notify.smtp]"),
+        ("[notify.users.ann]\ntarget = 'team'", "notify.users.ann.target: there is no target 'team'"),
+        ("[notify.users.ann]\nevents = ['lost']", "notify.users.ann.events: 'lost' is none of started, suspended"),
+    ],
+)
+def test_a_mistake_is_named(read, text, message):
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert str(caught.value).split("ebbtide.toml: ")[1].startswith(message)
