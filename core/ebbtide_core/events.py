@@ -107,6 +107,7 @@ class SuspendRequested(Event):
     """A user wants the job to step aside until they resume it."""
 
     job: JobId
+    waited: str = ""
 
 
 @frozen
@@ -168,6 +169,7 @@ class HoldRequested(Event):
     """A user does not want the job to start (again) until they release it; a running attempt goes on."""
 
     job: JobId
+    waited: str = ""
 
 
 @frozen
