@@ -2,9 +2,9 @@
 
 Usage: computing.py FOLDER KEY STEPS STEP_S SAVE_EVERY HOW FAILS [ARGS…]
 
-HOW is ``sdk`` (checkpoints, reports and leaves through the SDK) or ``plain`` (traps SIGTERM, and knows nothing of it). It
-fails FAILS times, half-way. While it computes it holds a lock for itself, and one for each quarter of a GPU that it has:
-whoever finds one taken says so, and that is the end of the test. With more GPUs a step is shorter.
+HOW is ``sdk`` (checkpoints, reports and leaves through the SDK) or ``plain`` (traps SIGTERM, and knows nothing of it).
+It fails FAILS times, half-way. While it computes it holds a lock for itself, and one for each quarter of a GPU that it
+has: whoever finds one taken says so, and that is the end of the test. With more GPUs a step is shorter.
 """
 
 import fcntl

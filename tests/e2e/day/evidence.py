@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.v1 import client_pb2
+
 from tests.e2e.day.playing import Player
 from tests.e2e.day.script import Planned, Script
 
@@ -34,9 +36,11 @@ class Evidence:
     ids: dict[str, str]
     jobs: dict[str, Facts]
     log: list[Entry]
+    stories: dict[str, list[Entry]]
     witnesses: dict[str, list[Facts]]
     usage: Facts
     outages: list[tuple[float, str]]
+    stops: list[tuple[float, float]]
     notes: list[str]
     home: Path
 
@@ -45,32 +49,34 @@ class Evidence:
         """Of each job or task, by its id."""
         return {self.ids[key]: job for job in self.script.jobs if job.key in self.ids for key in job.keys}
 
-    def story(self, id: str) -> list[Entry]:
-        """All that the log says of one job."""
-        return [entry for entry in self.log if entry.job == id]
-
     def clock(self, at: float) -> str:
         """A time as seconds of the day."""
         return f"{at - self.began:.2f} s"
 
 
+def _entry(event: client_pb2.Event) -> Entry:
+    return Entry(event.time, event.kind, event.job_id, event.node, event.text, json.loads(event.json))
+
+
+def _job(id: str) -> client_pb2.JobRequest:
+    return client_pb2.JobRequest(job_id=id)
+
+
 def collect(player: Player) -> Evidence:
     """All of it, while the master still serves."""
-    log = [
-        Entry(event.time, event.kind, event.job_id, event.node, event.text, json.loads(event.json))
-        for event in player.line.events()
-    ]
+    log = [_entry(event) for event in player.line.events()]
     jobs = {job["id"]: job for job in player.cluster.facts("ls", "--all", "--tasks")}
     witnesses = {}
     for key in player.script.ends:
         path = player.witnesses / f"{key}.jsonl"
         if key in player.ids and path.exists():
             witnesses[player.ids[key]] = [json.loads(line) for line in path.read_text().splitlines()]
-    usage = {}  # TODO
+    stories = {id: [_entry(event) for event in player.line.ask("ShowStory", _job(id)).events] for id in jobs}
+    usage = player.cluster.facts("usage", "--since", "1h", "--by", "job")
     player.line.close()
     print(f"seed {player.script.seed}: {len(player.script.ends)} jobs, {player.now:.0f} s, {len(log)} events")
     print("\n".join(player.notes))
     return Evidence(
-        player.script, player.began, time.time(), dict(player.ids), jobs, log, witnesses, usage, player.outages,
-        player.notes, player.cluster.home,
+        player.script, player.began, time.time(), dict(player.ids), jobs, log, stories, witnesses, usage,
+        player.outages, player.stops, player.notes, player.cluster.home,
     )  # fmt: skip

@@ -48,6 +48,7 @@ class Player:
         self.witnesses = cluster.home / "witnesses"
         self.ids: dict[str, str] = {}
         self.outages: list[tuple[float, str]] = []
+        self.stops: list[tuple[float, float]] = []
         self.notes: list[str] = []
         self.began = time.time()
         self._due: list[Due] = []
@@ -220,7 +221,7 @@ class Player:
     def _stop_agent(self, dice: random.Random) -> str:
         name = dice.choice(list(NODES))
         agent = self.cluster.daemon(name)
-        self.outages.append((time.time(), name))
+        self.stops.append((time.time(), STOPPED_S))
         agent.send_signal(signal.SIGSTOP)
         self._at(self.now + STOPPED_S, lambda: agent.send_signal(signal.SIGCONT))
         return name
@@ -290,7 +291,9 @@ class Player:
         if job is None:
             return "nobody"
         one, two = (job_pb2.Share(numerator=number, denominator=1) for number in (1, 2))
-        self.line.ask("Resize", client_pb2.ResizeRequest(job_id=job.job_id, gpus_min=one, gpus_max=dice.choice([one, two])))
+        self.line.ask(
+            "Resize", client_pb2.ResizeRequest(job_id=job.job_id, gpus_min=one, gpus_max=dice.choice([one, two]))
+        )
         return f"job {job.job_id}"
 
     def _set_priority(self, dice: random.Random) -> str:
@@ -304,7 +307,9 @@ class Player:
         job = self._one_of(dice, ["RUNNING"], lambda _, plan: plan.kind not in KINDS)
         if job is None:
             return "nobody"
-        self.line.ask("Requeue", client_pb2.RequeueRequest(job_id=job.job_id, user=job.user, operation_id=os.urandom(8).hex()))
+        self.line.ask(
+            "Requeue", client_pb2.RequeueRequest(job_id=job.job_id, user=job.user, operation_id=os.urandom(8).hex())
+        )
         return f"job {job.job_id}"
 
 

@@ -1,4 +1,4 @@
-"""What is to happen on a day: who submits what when and how that is to end, what breaks, what people wish. All seeded."""
+"""What is to happen on a day: who submits what and how that is to end, what breaks, what people wish. All seeded."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from itertools import count
 
 LASTS_S = 90.0
 """Until the last submit."""
-STEP_S = 0.15
+STEP_S = 0.2
 GRACE_S = 5.0
 USERS = ("anna", "bob", "carla")
 """Who submit through the API; the fourth is the account itself, through the command line."""
@@ -113,33 +113,39 @@ def _job(dice: random.Random, kind: str, key: str, at: float, before: list[Plann
     how = dice.choice(["sdk", "sdk", "plain"])
     given = {"key": key, "at": at, "user": user, "kind": kind, "pool": pool, "how": how}
     given |= {"steps": dice.randint(8, 30), "priority": dice.choice([42, 42, 30, 60])}
+    given |= _of_kind(dice, kind, pool)
+    if kind == "after":
+        given |= _after(dice, at, before)
+    return Planned(**given)
+
+
+def _of_kind(dice: random.Random, kind: str, pool: str) -> dict[str, object]:
+    """What makes a job one of its kind."""
     match kind:
         case "pair":
-            given |= {"gpus": (2, 2)}
+            return {"gpus": (2, 2)}
         case "large":
-            given |= {"gpus": (3, 3), "pool": ""}
+            return {"gpus": (3, 3), "pool": ""}
         case "elastic":
-            given |= {"gpus": (1, 2 if pool else 3), "steps": dice.randint(20, 40)}
+            return {"gpus": (1, 2 if pool else 3), "steps": dice.randint(20, 40)}
         case "quarter":
-            given |= {"quarter": True}
+            return {"quarter": True}
         case "zero":
-            given |= {"gpus": (0, 0), "how": "plain"}
+            return {"gpus": (0, 0), "how": "plain"}
         case "array":
-            given |= {"tasks": TASKS, "limit": 2, "steps": dice.randint(8, 16)}
-        case "shell" | "notebook":
-            given |= {"user": user or "bob", "how": "plain", "steps": 10**6, "cancel_s": dice.uniform(4, 8)}
-            given |= {"end": "CANCELLED", "retries": 0}
+            return {"tasks": TASKS, "limit": 2, "steps": dice.randint(8, 16)}
         case "retried":
-            given |= {"fails": dice.randint(1, 2), "how": "sdk"}
+            return {"fails": dice.randint(1, 2), "how": "sdk"}
         case "failing":
-            given |= {"fails": 10**6, "retries": 1, "end": "FAILED", "steps": 10}
+            return {"fails": 10**6, "retries": 1, "end": "FAILED", "steps": 10}
         case "limited":
-            given |= {"time_limit_s": 3.0, "steps": 10**6, "end": "FAILED", "retries": 0}
+            return {"time_limit_s": 3.0, "steps": 10**6, "end": "FAILED", "retries": 0}
         case "given-up":
-            given |= {"cancel_s": dice.uniform(1, 6), "steps": 10**6, "end": "CANCELLED"}
-        case "after":
-            given |= _after(dice, at, before)
-    return Planned(**given)
+            return {"cancel_s": dice.uniform(1, 6), "steps": 10**6, "end": "CANCELLED"}
+        case "shell" | "notebook":
+            ends = {"steps": 10**6, "cancel_s": dice.uniform(4, 8), "end": "CANCELLED", "retries": 0}
+            return {"user": dice.choice(USERS), "how": "plain", **ends}
+    return {}
 
 
 def _after(dice: random.Random, at: float, before: list[Planned]) -> dict[str, object]:
@@ -161,7 +167,9 @@ def _happenings(dice: random.Random, size: float) -> Iterator[Happening]:
     faults = [fault for fault in FAULTS if dice.random() < size]
     dice.shuffle(faults)
     for index, fault in enumerate(faults):
-        yield Happening(8.0 + (LASTS_S * size - 8.0) * (index + dice.random() * 0.3) / len(faults), fault, dice.randrange(2**32))
+        yield Happening(
+            8.0 + (LASTS_S * size - 8.0) * (index + dice.random() * 0.3) / len(faults), fault, dice.randrange(2**32)
+        )
     for wish in WISHES:
         if dice.random() < size:
             yield Happening(dice.uniform(5.0, LASTS_S * size), wish, dice.randrange(2**32))
