@@ -1,4 +1,4 @@
-"""For what a job waited is told at the end of each wait: by its policy, by a gate, or because it was not tried at once."""
+"""For what a job waited is told at the end of each wait: its policy, a gate, or a delay after a failure."""
 
 from ebbtide_core import events as e
 from ebbtide_core.arrays import Task
