@@ -1,6 +1,6 @@
 """A job that proves how it was treated: whatever it does it writes down, with its time, into a file of its own.
 
-Usage: computing.py FOLDER KEY STEPS STEP_S SAVE_EVERY HOW FAILS [ARGS…]
+Usage: computing.py FOLDER STEPS STEP_S SAVE_EVERY HOW FAILS
 
 HOW is ``sdk`` (checkpoints, reports and leaves through the SDK) or ``plain`` (traps SIGTERM, and knows nothing of it).
 It fails FAILS times, half-way. While it computes it holds a lock for itself, and one for each quarter of a GPU that it
@@ -22,8 +22,8 @@ SLOTS = 4
 class Witness:
     """The file of one job, to which each attempt of it appends; a line is one write."""
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / f"{key}.jsonl"
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{os.environ['EBB_JOB_ID']}.jsonl"
         self.attempt = int(os.environ["EBB_ATTEMPT"])
         self.gpus = [gpu for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
         self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -35,8 +35,7 @@ class Witness:
 
     def begin(self, step: int) -> None:
         share = os.environ["EBB_GPU_SHARE"] if self.gpus else "0"
-        job = os.environ["EBB_JOB_ID"]
-        self.say("begin", step=step, gpus=self.gpus, share=share, pid=os.getpid(), job=job)
+        self.say("begin", step=step, gpus=self.gpus, share=share, pid=os.getpid())
         self.take(self.path.with_suffix(".lock"))
         for gpu in self.gpus:
             slots = [self.path.parent / f"{gpu}.{slot}.lock" for slot in range(SLOTS)]
@@ -121,14 +120,11 @@ class Plain:
 
 
 def main() -> None:
-    folder, key, how = Path(sys.argv[1]), sys.argv[2], sys.argv[6]
-    steps, every, fails = int(sys.argv[3]), int(sys.argv[5]), int(sys.argv[7])
-    if index := os.environ.get("EBB_ARRAY_INDEX", ""):
-        key = f"{key}.{index}"
-    witness = Witness(folder, key)
+    steps, every, how, fails = int(sys.argv[2]), int(sys.argv[4]), sys.argv[5], int(sys.argv[6])
+    witness = Witness(Path(sys.argv[1]))
     job = Sdk() if how == "sdk" else Plain()
     witness.begin(job.first)
-    pause = float(sys.argv[4]) / max(1, len(witness.gpus))
+    pause = float(sys.argv[3]) / max(1, len(witness.gpus))
     for step in range(job.first, steps):
         if job.asked():
             job.save(step)

@@ -12,6 +12,8 @@ from tests.e2e.day.playing import Player
 from tests.e2e.day.script import Planned, Script
 
 Facts = dict[str, Any]
+AGAIN = " again"
+"""Follows the key of a job that is another one's repetition."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Evidence:
     @property
     def plans(self) -> dict[str, Planned]:
         """Of each job or task, by its id."""
-        return {self.ids[key]: job for job in self.script.jobs if job.key in self.ids for key in job.keys}
+        plans = {key: job for job in self.script.jobs for key in job.keys}
+        return {id: plans[key.removesuffix(AGAIN)] for key, id in self.ids.items() if key.removesuffix(AGAIN) in plans}
 
     def clock(self, at: float) -> str:
         """A time as seconds of the day."""
@@ -67,10 +70,8 @@ def collect(player: Player) -> Evidence:
     log = [_entry(event) for event in player.line.events()]
     jobs = {job["id"]: job for job in player.cluster.facts("ls", "--all", "--tasks")}
     witnesses = {}
-    for key in player.script.ends:
-        path = player.witnesses / f"{key}.jsonl"
-        if key in player.ids and path.exists():
-            witnesses[player.ids[key]] = [json.loads(line) for line in path.read_text().splitlines()]
+    for path in player.witnesses.glob("*.jsonl"):
+        witnesses[path.stem] = [json.loads(line) for line in path.read_text().splitlines()]
     stories = {id: [_entry(event) for event in player.line.ask("ShowStory", _job(id)).events] for id in jobs}
     usage = player.cluster.facts("usage", "--since", "1h", "--by", "job")
     player.line.close()

@@ -2,7 +2,6 @@
 
 import contextlib
 import heapq
-import os
 import random
 import signal
 import subprocess
@@ -140,7 +139,7 @@ class Player:
             self._at(self.now + job.cancel_s, lambda: self._give_up(job.key))
 
     def _command(self, job: Planned) -> list[str]:
-        arguments = [str(self.witnesses), job.key, str(job.steps), str(STEP_S), "5", job.how, str(job.fails)]
+        arguments = [str(self.witnesses), str(job.steps), str(STEP_S), "5", job.how, str(job.fails)]
         if job.kind == "notebook":
             return ["jupyter", "lab", "--ServerApp.port={port}", *arguments]
         return [sys.executable, *(["-IS"] if job.how == "plain" else []), str(COMPUTING), *arguments]
@@ -307,10 +306,11 @@ class Player:
         job = self._one_of(dice, ["RUNNING"], lambda _, plan: plan.kind not in KINDS)
         if job is None:
             return "nobody"
-        self.line.ask(
-            "Requeue", client_pb2.RequeueRequest(job_id=job.job_id, user=job.user, operation_id=os.urandom(8).hex())
-        )
-        return f"job {job.job_id}"
+        request = client_pb2.RequeueRequest(job_id=job.job_id, user=job.user, operation_id=f"{dice.random()}")
+        again = self.line.ask("Requeue", request).job_id
+        if again != job.job_id:  # it was over meanwhile: this is another one
+            self.ids[f"{job.spec.name} again"] = again
+        return f"job {job.job_id}, as {again}"
 
 
 def _after_kind(how: str) -> int:

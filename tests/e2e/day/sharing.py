@@ -1,14 +1,15 @@
 """Who wanted how many GPUs of the fair-share pool when, who had them, and what would have been fair.
 
-All of it comes from the event log, and nothing from the scheduler's code. The day is cut at every event. Between two cuts
+All of it comes from the event log, and nothing from the scheduler's code. The day is cut at every event. Between two
+cuts
 
-- the capacity C is the number of GPUs of the pool that are healthy, free of foreign processes, and on a node whose agent
-  and master are there;
-- a user's demand d is the sum over their jobs that stand in the queue or have room there: of the GPUs that each asks for
-  at most. One that is held, suspended, before its time, behind its array's limit or in the delay after a failure asks for
-  what it still has; jobs on GPUs that are not counted in C are left out, as is what these jobs have;
-- a user's fair share is what docs/policies.md says: GPUs in proportion to demand, none above it. That is the max-min fair
-  division of C with the demands as weights and as caps: raise all d * x together, and let everybody stop at d.
+- the capacity C is the number of GPUs of the pool that are healthy, free of foreign processes, and on a node whose
+  agent and master are there;
+- a user's demand d is the sum over their jobs that stand in the queue or have room there: of the GPUs that each asks
+  for at most. One that is held, suspended, before its time, behind its array's limit or in the delay after a failure
+  asks for what it still has; jobs on GPUs that are not counted in C are left out, as is what these jobs have;
+- a user's fair share is what docs/policies.md says: GPUs in proportion to demand, none above it. That is the max-min
+  fair division of C with the demands as weights and as caps: raise all d * x together, and let everybody stop at d.
 """
 
 from collections.abc import Iterator, Mapping
@@ -172,9 +173,7 @@ def _add(jobs: dict[str, Wanting], entry: Entry, pool: str) -> None:
     after = [dependency["job"] for dependency in spec["after"]]
     array, index, limit = task.get("array", ""), task.get("index", 0), task.get("max_concurrent", 0)
     most = spec["gpus_max"] / WHOLE
-    jobs[entry.job] = Wanting(
-        entry.job, entry.fact["user"], most, after, array, index, limit, entry.fact["hold"]
-    )
+    jobs[entry.job] = Wanting(entry.job, entry.fact["user"], most, after, array, index, limit, entry.fact["hold"])
 
 
 def _wanted(

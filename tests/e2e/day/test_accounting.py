@@ -88,7 +88,7 @@ def test_what_jobs_saw_themselves_lies_within_what_they_are_charged_for(day: Evi
         lines = [line for line in day.witnesses.get(attempt.job, ()) if line["attempt"] == attempt.number]
         if not lines or lines[0]["what"] != "begin":
             continue
-        seen = {gpu: 0.25 if lines[0]["share"] == "1/4" else 1.0 for gpu in lines[0]["gpus"]}
+        seen = dict.fromkeys(lines[0]["gpus"], 0.25 if lines[0]["share"] == "1/4" else 1.0)
         about = f"job {attempt.job}, attempt {attempt.number} from {day.clock(attempt.placed)}"
         assert seen == attempt.gpus, about
         assert attempt.placed <= lines[0]["at"], about
@@ -103,9 +103,7 @@ def test_what_jobs_saw_themselves_lies_within_what_they_are_charged_for(day: Evi
 def absences(day: Evidence) -> Iterator[tuple[float, float]]:
     """When master or agents were away: from the fault until the last node was there again."""
     for at, who in day.outages:
-        registered = [
-            entry.at for entry in day.log if entry.kind == "NodeRegistered" and entry.at > at and who in ("master", entry.node)
-        ]
-        yield at, min(registered, default=at)
+        back = {entry.node: entry.at for entry in reversed(day.log) if entry.kind == "NodeRegistered" and entry.at > at}
+        yield at, max(back.values()) if who == "master" else back[who]
     for at, seconds in day.stops:
         yield at, at + seconds
