@@ -17,7 +17,7 @@ SEED = int(os.environ.get("EBB_SEED", "6"))
 def day() -> Iterator[Evidence]:
     """A day of 200 jobs, played to its end."""
     with a_home() as cluster:
-        player = Player(cluster, write(SEED, float(os.environ.get("EBB_DAY", "1"))))
+        player = Player(cluster, write(SEED))
         player.bring_up()
         player.play()
         yield collect(player)

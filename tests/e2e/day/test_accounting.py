@@ -10,7 +10,7 @@ from tests.e2e.day.sharing import pieces
 
 pytestmark = pytest.mark.slow
 TO_THE_SECOND = 1.0
-START_AND_END_S = 6.0
+START_AND_END_S = 3.0
 """What may lie between the room and the computing of an attempt, on a busy machine: its process starts and imports, its
 end is noticed and told. Where master or agent were away meanwhile, for so long in addition."""
 
