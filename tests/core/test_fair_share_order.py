@@ -12,7 +12,7 @@ from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, registration, stopped
+from tests.core.lab import DONE, gpus_of, registration, stopped
 from tests.core.test_fair_share import BOUND, held_by, lab_of
 
 
@@ -173,3 +173,16 @@ def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) ->
     together = _Pass(FairShare(), Draft(snapshot)).grants
     groups.waiting = {(n, *kind): [entry] for kind, line in groups.waiting.items() for n, entry in enumerate(line)}
     assert together == _Pass(FairShare(), Draft(snapshot)).grants
+
+
+def test_a_job_that_is_too_large_for_what_its_group_lacks_does_not_keep_the_group_from_its_share() -> None:
+    lab = lab_of(gpus=6, min_run_s="0")
+    others = [lab.running(1, group="a") for _ in range(5)]
+    lab.running(1, group="c")
+    mine = [lab.submit(1, group="b")]
+    lab.settle()
+    large = lab.submit(3, group="b")
+    mine += [lab.submit(1, group="b") for _ in range(8)]
+    lab.settle()
+    assert [sum(len(gpus_of(job)) for job in jobs) for jobs in (mine, others)] == [3, 2]
+    assert not gpus_of(large)
