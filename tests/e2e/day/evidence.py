@@ -30,7 +30,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Evidence:
-    """``ids`` by key of the script; ``witnesses`` are the lines of each job or task, by id."""
+    """``ids`` by key of the script; ``witnesses`` are the lines of each job or task, by id.
+
+    ``stories`` are as the master tells them, ``printed`` some of them as `ebb story` does."""
 
     script: Script
     began: float
@@ -39,6 +41,7 @@ class Evidence:
     jobs: dict[str, Facts]
     log: list[Entry]
     stories: dict[str, list[Entry]]
+    printed: dict[str, list[str]]
     witnesses: dict[str, list[Facts]]
     usage: Facts
     outages: list[tuple[float, str]]
@@ -73,11 +76,12 @@ def collect(player: Player) -> Evidence:
     for path in player.witnesses.glob("*.jsonl"):
         witnesses[path.stem] = [json.loads(line) for line in path.read_text().splitlines()]
     stories = {id: [_entry(event) for event in player.line.ask("ShowStory", _job(id)).events] for id in jobs}
+    printed = {id: [line["text"] for line in player.cluster.facts("story", id)] for id in sorted(jobs)[::50]}
     usage = player.cluster.facts("usage", "--since", "1h", "--by", "job")
     player.line.close()
     print(f"seed {player.script.seed}: {len(player.script.ends)} jobs, {player.now:.0f} s, {len(log)} events")
     print("\n".join(player.notes))
     return Evidence(
-        player.script, player.began, time.time(), dict(player.ids), jobs, log, stories, witnesses, usage,
+        player.script, player.began, time.time(), dict(player.ids), jobs, log, stories, printed, witnesses, usage,
         player.outages, player.stops, player.notes, player.cluster.home,
     )  # fmt: skip

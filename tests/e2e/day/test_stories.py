@@ -18,6 +18,10 @@ def explains(why: str) -> bool:
     return bool(why) and ("tried again" in why or not any(words in why for words in ENDED))
 
 
+def test_ebb_story_prints_what_the_master_tells(day: Evidence) -> None:
+    assert day.printed == {id: [entry.text for entry in day.stories[id]] for id in day.printed}
+
+
 def test_every_waiting_period_is_explained(day: Evidence) -> None:
     reasons: Counter[str] = Counter()
     unexplained = []
