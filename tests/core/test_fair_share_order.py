@@ -12,7 +12,7 @@ from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, gpus_of, registration, stopped
+from tests.core.lab import DONE, registration, stopped
 from tests.core.test_fair_share import BOUND, held_by, lab_of
 
 
@@ -184,5 +184,14 @@ def test_a_job_that_is_too_large_for_what_its_group_lacks_does_not_keep_the_grou
     large = lab.submit(3, group="b")
     mine += [lab.submit(1, group="b") for _ in range(8)]
     lab.settle()
-    assert [sum(len(gpus_of(job)) for job in jobs) for jobs in (mine, others)] == [3, 2]
-    assert not gpus_of(large)
+    assert held_by(mine, others, [large]) == [3, 2, 0]
+
+
+def test_a_group_whose_first_job_is_larger_than_its_share_has_that_by_smaller_ones() -> None:
+    lab = lab_of(gpus=4, min_run_s="0")
+    others = [lab.submit(1, group="a") for _ in range(8)]
+    lab.settle()
+    large = lab.submit(3, group="b")
+    small = [lab.submit(1, group="b") for _ in range(2)]
+    lab.settle()
+    assert held_by(others, [large], small) == [3, 0, 1]

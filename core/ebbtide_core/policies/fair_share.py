@@ -243,7 +243,7 @@ class _Pass:
             assert step is not None
             turn = _turn(claim, step)
             if (left <= 0.0 and not step.job.preemptible) or not self._grant(claim, step):
-                if not first and left > 0.0 and self._passes_over(claim):
+                if left > 0.0 and (not first or left < step.parts) and self._passes_over(claim):
                     heapreplace(heap, _by_remainder(claim, _first(claim)))
                 else:
                     heappop(heap)
@@ -263,6 +263,9 @@ class _Pass:
         for step in islice(claim.steps, LOOK_AHEAD):
             known = step.job.id in self.grants or step.parts == step.job.gpus_min
             if known and step.job.preemptible and step.parts <= self.room:
+                if (passed := _first(claim).job).queued is not None:
+                    reason = f"waiting: larger than what is left of the share of its {self.policy.per}"
+                    self.draft.waits[passed.id] = reason
                 claim.next = step
                 return True
         return False

@@ -34,7 +34,8 @@ def waits(story: list[Entry]) -> Iterator[Wait]:
     for entry in story:
         if entry.kind == "RoomClaimed":
             claimed = _until(entry.text) or claimed
-        ends = entry.kind in ENDS or entry.kind in PAUSES or entry.kind in GOES_ON
+        goes_on = entry.kind in GOES_ON and pause is not None  # who is not held may be released, too
+        ends = entry.kind in ENDS or entry.kind in PAUSES or goes_on
         if begun is not None and ends:
             own = entry.text if entry.kind == "DependencyFailed" else ""
             yield Wait(begun, entry, pause.text if pause is not None else _until(entry.text) or claimed or own)
