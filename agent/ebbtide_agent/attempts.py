@@ -225,8 +225,9 @@ class Attempts:
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
     def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
-        """The UUIDs of its GPUs."""
-        return frozenset(gpu.uuid for gpu in self.allocation(job_id, attempt))
+        """The UUIDs of the GPUs that it has for itself: how busy another is says nothing of it."""
+        given = self.allocation(job_id, attempt)
+        return frozenset(gpu.uuid for gpu in given if gpu.share.numerator >= gpu.share.denominator)
 
     def idle_limits(self) -> dict[AttemptKey, float]:
         """How long those that run and that have such a limit may be unused, in seconds."""
@@ -243,6 +244,11 @@ class Attempts:
         """By the names that its user has for them, the directories that are given to the job besides its own."""
         job_dir = self._checkpoint_root / self.cluster_id / job_id
         return {"output": job_dir / "output", "checkpoints": job_dir}
+
+    def copied_workdir(self, job_id: str) -> Path | None:
+        """The job's own copy of the directory that it was submitted from, if it has one here."""
+        workdir = self._snapshots.workdir(job_id)
+        return workdir if is_job_id(job_id) and workdir.is_dir() else None
 
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""

@@ -334,6 +334,7 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "job_ids": list(gpu.job_ids),
         "processes": [_process_facts(process) | {"id": process.job_id or None} for process in reading.processes],
         "foreign": [_process_facts(process) for process in gpu.foreign],
+        "reserved": gpu.reserved or None,
     }
 
 

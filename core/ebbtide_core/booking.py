@@ -10,6 +10,7 @@ from ebbtide_core.event import Event
 from ebbtide_core.frozen import frozen
 from ebbtide_core.job import Job
 from ebbtide_core.model import GpuId, JobId, NodeId, StopCause
+from ebbtide_core.needs import is_of_type
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import need_text
 from ebbtide_core.pools import PoolState
@@ -69,6 +70,7 @@ def _choose_in(
     if sum(map(len, free.values())) < wish.count:
         raise _too_few(wish, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
     kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
+    free = _alike(pool, free, wish.count, kept)
     order = _order(free, wish.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
     chosen = [BookedGpu(id, gpu) for id in order for gpu in sorted(free[id], key=free[id].__getitem__)]
     chosen.sort(key=lambda booked: booked.gpu not in kept)
@@ -77,9 +79,30 @@ def _choose_in(
 
 Cost = tuple[bool, int, int]
 """Of having a GPU: whether a process of no job is on it, how many have to leave it, and its index."""
+Free = dict[NodeId, dict[GpuId, Cost]]
+"""GPUs that may be chosen, by node."""
 
 
-def _order(free: dict[NodeId, dict[GpuId, Cost]], count: int) -> list[NodeId]:
+def _alike(pool: PoolState, free: Free, count: int, kept: frozenset[GpuId]) -> Free:
+    """Those of ``free`` that are of one model, if there are enough of one: few jobs can use GPUs of several together.
+
+    Of several such models, the one of most that are ``kept`` already, that one node has, that fewest have to leave.
+    """
+    by_model: dict[str, Free] = {}
+    for id, gpus in free.items():
+        for gpu, cost in gpus.items():
+            by_model.setdefault(pool.books.nodes[id].gpus[gpu].model, {}).setdefault(id, {})[gpu] = cost
+    enough = [found for _, found in sorted(by_model.items()) if sum(map(len, found.values())) >= count]
+
+    def rank(found: Free) -> tuple[int, bool, int]:
+        cheapest = sorted(cost for gpus in found.values() for cost in gpus.values())[:count]
+        stay = sum(len(kept & gpus.keys()) for gpus in found.values())
+        return -stay, max(map(len, found.values())) < count, sum(cost[1] + cost[0] for cost in cheapest)
+
+    return min(enough, key=rank) if enough else free
+
+
+def _order(free: Free, count: int) -> list[NodeId]:
     """Nodes that have enough, if any: where fewest have to leave first, and least is left over. Else the largest."""
     if not any(len(gpus) >= count for gpus in free.values()):
         return sorted(free, key=lambda id: (-len(free[id]), id))
@@ -94,12 +117,18 @@ def _order(free: dict[NodeId, dict[GpuId, Cost]], count: int) -> list[NodeId]:
 def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
     """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
     costs: dict[GpuId, Cost] = {}
-    for facts in node.gpus.values() if not node.lost and node.drain is None else ():
-        if facts.healthy and wish.gpu_type.lower() in facts.model.lower() and facts.parent is None:
+    for facts in node.gpus.values() if _offers(node, wish) else ():
+        of_type = not wish.gpu_type or is_of_type(facts.model, wish.gpu_type)
+        if facts.healthy and of_type and facts.parent is None:
             occupants = [job for job in state.jobs_on(node) if _has(job, facts.gpu) and job.user != wish.user]
             if all(_leaves_by(job, now, wish.since) for job in occupants):
                 costs[facts.gpu] = (facts.gpu in node.foreign, len(occupants), facts.index)
     return costs
+
+
+def _offers(node: Node, wish: Wish) -> bool:
+    """Whether ``node`` is in service, and is open to all jobs unless it is asked for by name."""
+    return not node.lost and node.drain is None and (not node.facts.taints or bool(wish.on_node))
 
 
 def _has(job: Job, gpu: GpuId) -> bool:
@@ -223,7 +252,7 @@ def _in_the_way(state: ClusterState, booking: BookingMade) -> Iterator[tuple[Job
 
 
 def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
-    """Other GPUs for those that are lost, if there are any."""
+    """Other GPUs for those that are lost or out of service, if there are any."""
     lost = [booked for booked in booking.gpus if not _is_there(state, booked)]
     if not lost:
         return
@@ -240,13 +269,20 @@ def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
         gpus = choose(state, wish, state.bookings.now, booking)
     except ImpossibleError:
         return
-    yield BookingMoved(booking.booking, gpus, f"GPU {lost[0].gpu} of node {lost[0].node} is lost")
+    yield BookingMoved(booking.booking, gpus, _why_lost(state, lost[0]))
 
 
 def _is_there(state: ClusterState, booked: BookedGpu) -> bool:
     node = state.nodes.get(booked.node)
-    facts = node.gpus.get(booked.gpu) if node is not None and not node.lost else None
+    facts = node.gpus.get(booked.gpu) if node is not None and not node.lost and node.drain is None else None
     return facts is not None and facts.healthy
+
+
+def _why_lost(state: ClusterState, booked: BookedGpu) -> str:
+    node = state.nodes.get(booked.node)
+    if node is not None and node.drain is not None and not node.lost:
+        return f"node {node.id} is out of service"
+    return f"GPU {booked.gpu} of node {booked.node} is lost"
 
 
 # --- the fold ---

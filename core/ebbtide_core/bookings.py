@@ -58,6 +58,11 @@ class Bookings:
         mine = [booking for booking in self.by_id.values() if booking.user == job.user]
         return _by_node([booking for booking in mine if booking.since <= self.now])
 
+    def next_on(self, gpu: GpuId) -> BookingMade | None:
+        """The booking that has ``gpu`` now, or is the next to have it; None: none has."""
+        on_it = [booking for booking in self.by_id.values() if any(booked.gpu == gpu for booked in booking.gpus)]
+        return min(on_it, key=lambda booking: booking.since, default=None)
+
     def owners(self) -> frozenset[str]:
         """The users for whom GPUs are kept now."""
         return frozenset(booking.user for booking in self.by_id.values() if booking.since <= self.now)

@@ -324,7 +324,7 @@ class Cluster:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
             message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
-        elif not (most.alike and spec.needs == NO_NEEDS):
+        elif not (most.alike and (spec.needs is NO_NEEDS or spec.needs == NO_NEEDS)):
             message = _unmet(books, spec, share)
         return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None
 

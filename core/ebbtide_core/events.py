@@ -23,6 +23,10 @@ from ebbtide_core.idle_events import JobBusy as JobBusy
 from ebbtide_core.idle_events import JobIdle as JobIdle
 from ebbtide_core.log_events import GpusExcluded as GpusExcluded
 from ebbtide_core.log_events import LogMatched as LogMatched
+from ebbtide_core.measured_events import GpuMemoryChanged as GpuMemoryChanged
+from ebbtide_core.measured_events import InterferenceFound as InterferenceFound
+from ebbtide_core.measured_events import MemoryOverran as MemoryOverran
+from ebbtide_core.measured_events import RateMeasured as RateMeasured
 from ebbtide_core.model import (
     Allocation,
     AttemptRef,
@@ -307,17 +311,6 @@ class AttemptSwapped(Event):
 
 
 @frozen
-class MemoryOverran(Event):
-    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
-
-    job: JobId
-    attempt: int
-    gpu: GpuId
-    used_bytes: int
-    allowed_bytes: int
-
-
-@frozen
 class AttemptRefused(Event):
     """The node did not start the attempt."""
 
@@ -382,37 +375,6 @@ class WorkResumed(Event):
 
 
 @frozen
-class RateMeasured(Event):
-    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
-
-    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
-    """
-
-    job: JobId
-    attempt: int
-    share: int
-    nodes: int
-    alone: bool
-    steps_per_s: float
-    samples: int
-    model: str = ""
-
-
-@frozen
-class InterferenceFound(Event):
-    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
-
-    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
-    """
-
-    job: JobId
-    attempt: int
-    gpu: GpuId
-    others: tuple[JobId, ...]
-    speeds: tuple[float, ...]
-
-
-@frozen
 class RoomClaimed(Event):
     """What is being freed of ``allocation`` is kept for the job."""
 
@@ -427,17 +389,6 @@ class ClaimDropped(Event):
     """The job no longer waits for the room that it had claimed."""
 
     job: JobId
-    reason: str
-
-
-@frozen
-class GpuMemoryChanged(Event):
-    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
-
-    job: JobId
-    mem_bytes: int
-    gpus_min: int
-    gpus_max: int
     reason: str
 
 

@@ -4,7 +4,6 @@ What changes nothing is kept out by `ebbtide_core.fences`.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from ebbtide_core import (
@@ -13,6 +12,7 @@ from ebbtide_core import (
     costs,
     draining,
     edits,
+    ending,
     foreign,
     gang,
     idling,
@@ -30,9 +30,8 @@ from ebbtide_core import (
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import ITS_TURN, Attempt, Job, StopOrder, Suspension
-from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause, SuspendMode
+from ebbtide_core.model import HeldBy, JobState, StopCause, SuspendMode
 from ebbtide_core.needs import NO_NEEDS
-from ebbtide_core.outcome import Ending, Outcome, read_exit
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.state import ClusterState
 
@@ -132,7 +131,7 @@ def _job_held(state: ClusterState, job: Job, event: e.JobHeld, now: float) -> No
 
 def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float) -> None:
     if job.live is None:
-        _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        ending.end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
 
 
 def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
@@ -141,12 +140,12 @@ def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 
 def _dependency_failed(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
     if job.live is None:
-        _end_job(state, job, JobState.CANCELLED, event.reason, now)
+        ending.end_job(state, job, JobState.CANCELLED, event.reason, now)
 
 
 def _task_stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
     job.exit_code = 0
-    _end_job(state, job, JobState.COMPLETED, event.reason, now)
+    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
 
 
 # --- decisions ---
@@ -237,198 +236,6 @@ def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now:
     job.attempts[-1].start = event.start
 
 
-def _attempt_exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
-    attempt = job.attempts[-1]
-    if event.progress is not None:
-        job.progress, job.progress_at = event.progress, now
-    if event.node:
-        gang.note_end(attempt, event, now)
-        _end_gang_if_over(state, job, attempt, now)
-    else:
-        _end_attempt(state, job, attempt, event.exit, event.freed, now)
-
-
-def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """Read the end of an attempt on several nodes once all of them have ended."""
-    if not gang.is_over(attempt):
-        if gang.leader_ended_well(attempt):
-            state.set_deadline(job, now + limits.GANG_FOLLOW_S)
-    elif (refused := gang.refusal(attempt)) is not None:
-        _end_refused(state, job, attempt, refused, gang.is_free(attempt), now)
-    else:
-        _end_attempt(state, job, attempt, gang.exit_of(attempt), gang.is_free(attempt), now)
-
-
-def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, freed: bool, now: float) -> None:
-    """No process of the attempt is left anywhere, and ``exit`` says how it ended."""
-    if attempt.off_gpu and job.claiming:
-        state.unplan(job)  # it claimed the only room that it could have; from now on there may be other
-    if freed:
-        _free(state, job, attempt, now)
-    elif attempt.stop is None:
-        state.unplan(job)
-    attempt.exited, attempt.exit = now, exit
-    job.own_room = None
-    if job.spec.asha is not None:
-        sweeping.left(state, job)
-    if attempt.started is not None:
-        _count_run(state, job, attempt, exit, now)
-    order = attempt.stop
-    cause, why = (None, "") if order is None or order.cause is StopCause.BROKEN else (order.cause, order.reason)
-    outcome = read_exit(exit, job.spec, cause, why)
-    if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
-        outcome = memory.read_end(job, attempt, exit, outcome)
-    if attempt.matches:
-        outcome = logged.read_end(attempt.matches, outcome)
-    attempt.outcome = outcome.reason
-    if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
-        job.reason = outcome.reason
-    _finish_suspension(job, attempt, exit, now)
-    _follow(state, job, attempt, outcome, now)
-
-
-def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
-    """Add up time and work; what was done after the request to stop, or was not saved, does not count as work."""
-    assert attempt.started is not None
-    job.ran_s += max(0.0, now - attempt.started)
-    stopped = attempt.stop.requested if attempt.stop is not None else now
-    if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
-
-
-def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
-    if exit.swap_failure and job.suspensions:
-        swaps.add_note(job.suspensions[-1], exit.swap_failure)
-    if attempt.stop is None or not job.suspensions or job.suspensions[-1].exited is not None:
-        return
-    suspension = job.suspensions[-1]
-    suspension.exited, suspension.checkpointed = now, exit.checkpointed
-    suspension.checkpoint_s = exit.checkpoint_s or None
-    suspension.left_step = job.progress.step if job.progress is not None else None
-    costs.note_save(job, attempt, exit)
-    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
-        suspension.checkpoint_bytes = job.checkpoint.bytes
-
-
-def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    """What an attempt's outcome means for its job."""
-    exit = attempt.exit
-    assert exit is not None
-    job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
-    match outcome.ending:
-        case Ending.COMPLETED:
-            state.history.add(job)
-            _end_job(state, job, JobState.COMPLETED, outcome.reason, now)
-        case Ending.CANCELLED:
-            _end_job(state, job, JobState.CANCELLED, outcome.reason, now)
-        case Ending.TIMED_OUT | Ending.EXPELLED:
-            _end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED if outcome.final or job.failures >= job.spec.retries:
-            _end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED:
-            job.failures += 1
-            job.restarts += 1
-            job.suspended = False
-            _back_off(job, job.failures, now)
-        case Ending.REQUEUED:
-            job.restarts += 1
-            job.suspended = True
-            job.requeues_in_row = 0 if attempt.published else job.requeues_in_row + 1
-            _back_off(job, job.requeues_in_row, now)
-        case Ending.INTERRUPTED:
-            job.restarts += 1
-            job.returns = True
-            _count_fruitless(job, attempt, outcome)
-        case Ending.SUSPENDED:
-            _count_fruitless(job, attempt, outcome)
-
-
-def _back_off(job: Job, times: int, now: float) -> None:
-    job.returns = True
-    job.not_before = now + min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
-
-
-def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
-    saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
-    job.fruitless_suspensions = 0 if saved or outcome.clean else job.fruitless_suspensions + 1
-    job.suspended = True
-
-
-def _end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
-    job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
-    if came_back := state.pools[job.pool].came_back:
-        came_back.pop(job.id, None)
-    if job.gpu_mem_peak_bytes:
-        memory.remember(state, job, ending)
-    if job.spec.asha is not None:
-        sweeping.ended(state, job)
-    state.unplan(job)
-
-
-def _attempt_freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
-    attempt = job.attempts[-1]
-    if event.node:
-        attempt.members[event.node].freed = True
-    if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
-        _free(state, job, attempt, now)
-    for piece in attempt.allocation:
-        node = state.nodes[piece.node]
-        for gpu in set(event.dirty_gpus) & node.gpus.keys():
-            reason = node.quarantine[gpu] = f"job {job.id} ended, but {event.why_dirty(gpu)}"
-            node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
-            state.refresh_node(node)
-
-
-def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """What the newest attempt held is proven free."""
-    if not attempt.off_gpu:
-        state.vacate(job)
-    if attempt.kept is not None:
-        swaps.let_go(state, job, attempt)
-    attempt.freed = now
-    if job.suspensions and job.suspensions[-1].gpu_free is None:
-        job.suspensions[-1].gpu_free = now
-
-
-def _attempt_refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
-    attempt = job.attempts[-1]
-    if event.node:
-        gang.note_end(attempt, event, now)
-        _end_gang_if_over(state, job, attempt, now)
-    else:
-        _end_refused(state, job, attempt, event, True, now)
-
-
-def _end_refused(
-    state: ClusterState, job: Job, attempt: Attempt, refusal: e.AttemptRefused, freed: bool, now: float
-) -> None:
-    """No process of the attempt is left anywhere, because it was not started, or not on all of its nodes."""
-    if freed:
-        _free(state, job, attempt, now)
-    elif attempt.stop is None:
-        state.unplan(job)
-    attempt.exited, job.own_room = now, None
-    if job.spec.asha is not None:
-        sweeping.left(state, job)
-    attempt.outcome = f"not started: {refusal.reason}"
-    if attempt.stop is not None and attempt.stop.cause.final:
-        _end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
-        return
-    job.reason = refusal.reason
-    match refusal.cause:
-        case RefusalCause.BAD_JOB:
-            _end_job(state, job, JobState.FAILED, refusal.reason, now)
-        case RefusalCause.NO_CHECKPOINT:
-            job.held_by = HeldBy.SYSTEM
-        case RefusalCause.NOT_MOVED:
-            job.move_failure, job.returns = refusal.reason, True
-        case RefusalCause.NO_PATH:
-            job.returns = True
-        case RefusalCause.NODE:
-            job.requeues_in_row += 1
-            _back_off(job, job.requeues_in_row, now)
-
-
 _Handler = Callable[[ClusterState, Any, float], None]
 
 
@@ -484,9 +291,9 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.SessionUnused: unused.noted,
     e.GpuMemoryChanged: memory.changed,
     e.NodeExcluded: nodes.excluded,
-    e.AttemptExited: _attempt_exited,
-    e.AttemptFreed: _attempt_freed,
-    e.AttemptRefused: _attempt_refused,
+    e.AttemptExited: ending.exited,
+    e.AttemptFreed: ending.freed,
+    e.AttemptRefused: ending.refused,
     e.JobIdle: idling.noted,
     e.JobBusy: idling.cleared,
     e.LogMatched: logged.matched,

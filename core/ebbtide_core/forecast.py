@@ -76,6 +76,7 @@ class _Ahead:
         self._held = self._holders()
         self._preempted: list[JobId] = []
         self._placed: Allocation | None = None
+        self._booked = ""
         for other in list(cluster.state.unfinished.values()):
             self._expect(other)
 
@@ -88,6 +89,8 @@ class _Ahead:
                 return self._seen(self._placed)
             if not self._heap:
                 return Forecast(None, self._why_never())
+            if (kept_out := self._cluster.state.shut_out.get(self._job)) is not None:
+                self._booked = self._cluster.state.bookings.obstacle(kept_out)
             self._now = max(self._now, self._heap[0][0])
             while self._heap and self._heap[0][0] <= self._now:
                 event = heapq.heappop(self._heap)[2]
@@ -198,7 +201,7 @@ class _Ahead:
         if self._preempted:
             return "once those that it preempts have stepped aside"
         if not after:
-            return "there is room"
+            return f"once this is over: {self._booked}" if self._booked else "there is room"
         return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"
 
     def _why_never(self) -> str:

@@ -26,6 +26,7 @@ class Moment(Enum):
     ENDED = "ended"
     HELD = "held"
     LOG = "log"
+    IDLE = "idle"
 
 
 ENDINGS: Final = frozenset({Moment.COMPLETED, Moment.FAILED, Moment.CANCELLED})

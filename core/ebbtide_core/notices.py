@@ -6,6 +6,7 @@ from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import HeldBy, JobState
+from ebbtide_core.narrate import narrate
 from ebbtide_core.notice_rules import Moment
 from ebbtide_core.policies.draft import where
 
@@ -26,6 +27,8 @@ def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
             return Moment.LOG, f"printed {event.match.line!r}"
         case e.JobHeld(by=HeldBy.SYSTEM):
             return Moment.HELD, event.reason
+        case e.JobIdle():
+            return Moment.IDLE, narrate(event)
         case e.AttemptStarted():
             return _started(job, event)
         case e.AttemptSwapped(note=""):

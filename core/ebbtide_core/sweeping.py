@@ -53,9 +53,16 @@ def promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -
     """Fold: a task goes on. Whoever is held for another reason stays so."""
     if (sweep := sweep_of(state, job)) is not None:
         sweep.promote(job.id)
-    if job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
+    if _is_paused(job):
         job.held_by, job.returns = None, True
         job.reason = event.reason
+
+
+def _is_paused(job: Job) -> bool:
+    """Whether it is held because it came to a rung, and not because its checkpoints or its GPUs are of no use to it."""
+    order = job.attempts[-1].stop if job.attempts else None
+    useless = order is not None and order.cause is StopCause.IDLE
+    return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
 
 
 def sweep_of(state: ClusterState, job: Job) -> Sweep | None:

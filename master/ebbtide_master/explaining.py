@@ -98,8 +98,8 @@ def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> Non
 def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
     """A function from a cluster to the changes that are asked about; None if nothing is."""
     standing = request.HasField("priority") or request.HasField("weight")
-    size = request.HasField("gpus_min")
-    if not standing and not size:
+    size, pool = request.HasField("gpus_min"), request.HasField("pool")
+    if not (standing or size or pool):
         return None
 
     def changes(cluster: Cluster) -> list[Event]:
@@ -112,6 +112,8 @@ def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
             low = share_to_parts("--what-if gpus", request.gpus_min)
             high = share_to_parts("--what-if gpus", request.gpus_max) if request.HasField("gpus_max") else low
             found.append(e.ResizeRequested(job.id, low, high))
+        if pool:
+            found.append(e.JobMoved(job.id, request.pool, job.pool))
         return found
 
     return changes

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ebbtide_core.bookings import reserved_for
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import encode
@@ -301,4 +302,8 @@ def _node_gpu(
         agent_pb2.GpuProcess(pid=found.pid, mem_bytes=found.mem_bytes, user=found.user, command=found.command)
         for found in on_gpu(node, gpu)
     ]
-    return client_pb2.NodeGpu(info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others)
+    booking = cluster.state.bookings.next_on(gpu) if cluster.state.bookings else None
+    reserved = reserved_for(booking) if booking is not None else ""
+    return client_pb2.NodeGpu(
+        info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others, reserved=reserved
+    )

@@ -75,5 +75,7 @@ def test_json_has_the_forecasts(ebb, master):
 
 
 def test_a_wrong_what_if_is_named(ebb, master):
-    assert "--what-if color: is none of priority, weight, gpus" in ebb("explain", "17", "--what-if", "color=red").err
+    assert (
+        "--what-if color: is none of priority, weight, pool, gpus" in ebb("explain", "17", "--what-if", "color=red").err
+    )
     assert ebb("explain", "17", "--what-if", "priority=high").code == 2

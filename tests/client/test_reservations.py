@@ -8,6 +8,8 @@ import pytest
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_protos.v1 import booking_pb2
 
+from tests.client.scripted_master import make_node
+
 NINE, FOUR_HOURS = datetime(2026, 11, 23, 9).timestamp(), 4 * 3600.0
 LISTED = "ID  USER  START                FOR  STATE   GPUS       NOW ON THEM  NOTE"
 
@@ -103,6 +105,14 @@ def test_the_timeline_has_a_line_for_each_gpu(ebb, reserved):
         f"ws1:1  {'3' * 24}{'·' * 24}",
         f"ws2:3  {'3' * 24}{'·' * 24}",
     ]
+
+
+def test_nodes_say_what_is_reserved(ebb, master):
+    node = make_node()
+    node.gpus[0].reserved = "reserved for anna, 2026-11-23 09:00 to 13:00 (reservation 3)"
+    master.nodes.append(node)
+    assert "reserved for anna" in ebb("nodes").out
+    assert ebb("nodes", "--json").json[0]["gpus"][0]["reserved"] == node.gpus[0].reserved
 
 
 def test_where_nothing_is_reserved_it_says_so(ebb, master):

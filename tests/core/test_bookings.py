@@ -7,19 +7,21 @@ from ebbtide_core import events as e
 from ebbtide_core.booking import ImpossibleError, Wish, choose
 from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import FREEING_S, lead_s
-from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import decode_event, encode
 from ebbtide_core.commands import Record
 from ebbtide_core.explain import explain
 from ebbtide_core.job import Job
 from ebbtide_core.model import GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.narrate import narrate
-from ebbtide_core.policies.registry import POLICIES, create_policy
+from ebbtide_core.policies.registry import POLICIES
+from ebbtide_core.settings import PoolSettings
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
+from tests.core.test_pools import Pools
+from tests.core.test_pools_world import WorldOfPools
 from tests.core.world import NODES, World
 
 WINDOW = "2026-11-23 09:00 to 13:00"
@@ -178,6 +180,16 @@ def test_a_booking_that_is_cancelled_keeps_nothing(lab: BookedLab) -> None:
     assert all(pool.books.booked is None for pool in lab.cluster.state.pools.values())
 
 
+def test_in_several_pools_the_gpus_are_of_one_and_its_user_gets_them_there() -> None:
+    lab = Pools(big=PoolSettings(), nodes={"default": "a", "big": "bc"})
+    wish = Wish(user="ann", count=3, since=lab.now, until=lab.now + 1000)
+    gpus = choose(lab.cluster.state, wish, lab.now)
+    assert [booked.gpu for booked in gpus] == ["b0", "b1", "c0"]
+    lab.tell(e.BookingMade(booking="1", user="ann", since=wish.since, until=wish.until, gpus=gpus, window=""))
+    assert gpus_of(lab.submit(1, pool="big")) == {"b0"}
+    assert gpus_of(lab.submit(1)) == {"a0"}
+
+
 def test_explain_says_what_is_booked_on_each_node(lab: BookedLab) -> None:
     lab.book(1)
     view = explain(lab.cluster.state, lab.submit(2), lab.now).nodes[0]
@@ -215,11 +227,11 @@ def test_under_every_policy_others_leave_in_time_and_come_back(policy: str) -> N
     assert any(gpus_of(job) for job in jobs)
 
 
-class BookedWorld(World):
-    """The world, half of whose jobs are of bob, and in which GPUs are booked."""
+class Booking:
+    """A world half of whose jobs are of bob, and in which GPUs are booked."""
 
     def tell(self, event: e.Event) -> None:
-        if isinstance(event, e.JobSubmitted) and int(event.job) % 2:
+        if isinstance(event, e.JobSubmitted) and int(event.job) // 2 % 2:
             event = dataclasses.replace(event, user="bob")
         super().tell(event)
 
@@ -280,7 +292,7 @@ class BookedWorld(World):
     def the_journal_folds_to_the_same_bookings(self) -> None:
         if not hasattr(self, "cluster"):
             return
-        again = Cluster(create_policy("fifo", {}))
+        again = self.new_cluster()
         for now, event in self.journal:
             if isinstance(event, e.BookingMade | e.BookingMoved | e.BookingCancelled):
                 again.replay(event, now)
@@ -289,7 +301,16 @@ class BookedWorld(World):
         assert again.state.bookings.by_id == self.cluster.state.bookings.by_id
 
 
-TestBookedWorld = BookedWorld.TestCase
-TestBookedWorld.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+class BookedWorld(Booking, World):
+    """The world, booked."""
+
+
+class BookedPools(Booking, WorldOfPools):
+    """The one of several pools."""
+
+
+SETTINGS = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
+TestBookedWorld, TestBookedPools = BookedWorld.TestCase, BookedPools.TestCase
+TestBookedWorld.settings = TestBookedPools.settings = SETTINGS

@@ -14,6 +14,7 @@ from ebbtide_core.narrate import narrate
 from ebbtide_core.settings import IdleAction, IdleSettings
 
 from tests.core.lab import Lab, stepped_aside, stopped
+from tests.core.test_sweeping import Sweep
 
 TELL = IdleSettings()
 SUSPEND = IdleSettings(action=IdleAction.SUSPEND)
@@ -163,3 +164,31 @@ def test_idle_time_is_waste_and_nothing_of_it_is_lost(lab: Lab) -> None:
     assert check(usage) == ()
     assert usage.total.idle == 2 * 2003
     assert usage.total.lost == 2 * (101 + 51)
+
+
+def test_who_is_busy_again_still_says_that_its_script_was_edited(lab: Lab) -> None:
+    job = lab.submit(2)
+    lab.tell(e.AttemptStarted(job.id, 1, 1001, edited=("train.py",)))
+    lab.wait(1800)
+    look(lab, job)
+    look(lab, job, quiet=[])
+    assert job.reason == "running; train.py was edited since submit"
+
+
+def test_a_task_that_was_suspended_for_being_idle_is_not_sent_on_when_it_is_among_the_best() -> None:
+    sweep = Sweep([1.0, 2.0, 3.0, 4.0], gpus=1)
+    first = sweep.tasks[0]
+    sweep.report(0, 100)
+    sweep.settle()
+    sweep.tell(e.ReleaseRequested(first.id))  # it goes on, though nobody knows yet how good it is
+    sweep.report(1, 100)
+    sweep.settle()
+    assert first.state is JobState.RUNNING
+    sweep.wait(1800)
+    look(sweep, first, quiet=["a0"], how=SUSPEND)
+    sweep.wait(700)
+    for index in (2, 3):
+        sweep.settle()
+        sweep.report(index, 100)
+    assert not sweep.cluster.state.sweeps["1"].tasks[first.id].waits
+    assert (first.held_by, first.reason[:4]) == (HeldBy.SYSTEM, "idle")

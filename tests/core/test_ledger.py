@@ -16,10 +16,13 @@ from ebbtide_core.model import (
     NodeId,
     SuspendMode,
 )
+from ebbtide_core.settings import PoolSettings
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
 from tests.core.lab import DONE, Lab, stepped_aside
+from tests.core.test_pools import Pools
+from tests.core.test_pools_world import WorldOfPools
 from tests.core.world import World
 
 FAILED = ExitFacts(exit_code=1)
@@ -182,13 +185,34 @@ def test_a_gpu_that_is_unusable_or_on_a_silent_node_is_unavailable() -> None:
     assert (gpu.unavailable, gpu.idle, gpu.known) == (11 + 10, 2, 23)
 
 
+def test_a_node_that_is_drained_is_unavailable() -> None:
+    lab = Lab(gpus=1)
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.wait(9)
+    lab.tell(e.NodeResumed(node=NodeId("a")))
+    gpu = usage(lab).gpus[NodeId("a"), GpuId("a0")]
+    assert (gpu.unavailable, gpu.idle) == (11, 1)
+
+
+def test_a_job_that_goes_to_another_pool_is_counted_where_it_was() -> None:
+    lab = Pools(big=PoolSettings())
+    lab.submit(2)
+    lab.submit(2, pool="big")
+    job = lab.submit(1)
+    lab.wait(49)
+    lab.move(job, "big")
+    lab.wait(9)
+    accounts = usage(lab, by=(Dimension.POOL,)).accounts
+    assert (accounts["default",].waiting, accounts["big",].waiting) == (51, 10)
+
+
 def test_a_period_needs_edges_in_order() -> None:
     with pytest.raises(ValueError, match="each later than the one before"):
         Periods((2.0, 1.0))
 
 
-class CountedWorld(World):
-    """The world, in which everything is counted second by second as it happens, too."""
+class Counting:
+    """Counts everything second by second as it happens in a world, too."""
 
     _now = 0.0
 
@@ -235,7 +259,16 @@ class CountedWorld(World):
             assert gpu.allocated == pytest.approx(self.allocated.get(key, 0.0)), key
 
 
-TestLedgerAgainstTheWorld = CountedWorld.TestCase
-TestLedgerAgainstTheWorld.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+class CountedWorld(Counting, World):
+    """The world, counted."""
+
+
+class CountedPools(Counting, WorldOfPools):
+    """The one of several pools."""
+
+
+SETTINGS = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
+TestLedgerAgainstTheWorld, TestLedgerAgainstPools = CountedWorld.TestCase, CountedPools.TestCase
+TestLedgerAgainstTheWorld.settings = TestLedgerAgainstPools.settings = SETTINGS

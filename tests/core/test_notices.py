@@ -72,6 +72,14 @@ def test_lines_and_holds_are_moments():
     assert [moment for moment, _ in moments(lab, job)] == ["started", "log", "held"]
 
 
+def test_a_job_that_does_not_use_its_gpus_is_a_moment():
+    lab = Lab()
+    job = lab.running()
+    lab.wait(3600)
+    lab.tell(e.JobIdle(job.id, 1, lab.now - 1800))
+    assert moments(lab, job)[1:] == [("idle", "attempt 1 does not use its GPUs")]
+
+
 def test_a_job_on_two_nodes_starts_once():
     lab = Lab(nodes="")
     for name in "ab":

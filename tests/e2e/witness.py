@@ -1,12 +1,13 @@
 """A job that can prove how it was treated: it holds a lock while it lives, counts on, and never repeats a number.
 
-Usage: witness.py FOLDER STEPS EXIT_CODE
+Usage: witness.py FOLDER STEPS EXIT_CODE. With 0 steps it counts on until there is a file `enough` in the folder.
 """
 
 import fcntl
 import os
 import sys
 import time
+from itertools import count, takewhile
 from pathlib import Path
 
 
@@ -19,7 +20,7 @@ def main() -> None:
         (folder / "overlap").write_text(f"{os.getpid()} found another copy")
         sys.exit(111)
     print(f"pid {os.getpid()} attempt {os.environ['EBB_ATTEMPT']}")
-    for step in range(steps):
+    for step in range(steps) if steps else takewhile(lambda _: not (folder / "enough").exists(), count()):
         print(f"step {step}")
         time.sleep(0.02)
     sys.exit(exit_code)

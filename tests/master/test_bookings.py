@@ -40,6 +40,8 @@ async def test_only_its_user_gets_the_gpus_also_under_the_next_master(tmp_path: 
         assert shown.reason.startswith("waiting for 1 GPU: 2 GPUs are reserved for bob, ")
         [found] = await listed(master)
         assert [list(gpu.job_ids) for gpu in found.gpus] == [[owner], []]
+        (node,) = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
+        assert {gpu.reserved for gpu in node.gpus} == {shown.reason.partition("are ")[2]}
         await master.ask.CancelReservation(booking_pb2.CancelReservationRequest(reservation_id="1", by="bob"))
         assert (await agent.receive("launch")).job_id == waits
         assert await listed(master) == []

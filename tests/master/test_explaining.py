@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
+from ebbtide_core.settings import PoolSettings, Settings
 from ebbtide_master import explaining
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
@@ -68,3 +69,18 @@ async def test_the_story_says_for_what_a_job_waited(tmp_path: Path) -> None:
         assert story[-1].text == "attempt 1 placed on 2 GPUs of node n1 (until then: waiting for 2 GPUs)"
         story = (await master.ask.ShowStory(client_pb2.JobRequest(job_id=third))).events
         assert story[-1].text == "user asked to cancel it (until then: waiting for its turn in the queue)"
+
+
+async def test_another_pool_may_have_room(tmp_path: Path) -> None:
+    settings = Settings(pools={"default": PoolSettings(), "other": PoolSettings(policy="fifo")})
+    async with a_master(tmp_path, settings=settings) as master:
+        await master.running(await master.agent("n1", 2), gpus=2)
+        await master.agent("n2", 2, pool="other")
+        waiting = await master.submit(gpus=1)
+        told = await explain(master, waiting, pool="other")
+        assert (told.forecast.HasField("start_at"), told.what_if.basis, list(told.what_if.nodes)) == (
+            False,
+            "there is room",
+            ["n2"],
+        )
+        assert (await refused(explain(master, waiting, pool="third")))[0] is grpc.StatusCode.INVALID_ARGUMENT

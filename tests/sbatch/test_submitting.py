@@ -8,7 +8,6 @@ from ebbtide_protos.v1 import job_pb2
 from tests.client.scripted_master import share
 from tests.sbatch.test_translation import REFUSED, TRANSLATED
 
-NOT_YET = {"array_limit", "mail"}
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
@@ -92,7 +91,7 @@ def needs(spec: job_pb2.JobSpec) -> dict[str, list[str]]:
     return {name: list(values) for name, values in found.items() if values}
 
 
-@pytest.mark.parametrize("name", sorted(set(TRANSLATED) - NOT_YET))
+@pytest.mark.parametrize("name", TRANSLATED)
 def test_every_script_that_is_not_refused_is_submitted_as_it_is(ebb, master, name):
     assert ebb("submit", f"{name}.sh").code == 0
     assert sent(master).script == (SCRIPTS / f"{name}.sh").read_text()
@@ -105,9 +104,13 @@ def test_a_refused_script_is_not_submitted(ebb, master, name):
     assert result.complaint.startswith(REFUSED[name])
 
 
-def test_arrays_have_their_tasks(ebb, master):
-    ebb("submit", "array_shards.sh")
+def test_arrays_have_their_tasks_and_files_their_names(ebb, master):
+    ebb("submit", "array_limit.sh")
     (request,) = master.sent("Submit")
+    assert (len(request.tasks), request.max_concurrent) == (10, 2)
+    assert request.spec.output == "logs/%x_%A_%a.out"
+    ebb("submit", "array_shards.sh")
+    request = master.sent("Submit")[-1]
     assert [task.index for task in request.tasks] == [1, 5, 9, 13, 20]
     assert request.spec.env["SLURM_ARRAY_TASK_COUNT"] == "5"
 
@@ -125,3 +128,10 @@ def test_dependencies_pools_and_needs_are_ours(ebb, master):
     ebb("submit", "exclusive_nodes.sh")
     assert needs(sent(master)) == {"exclude": ["node03", "node04", "node05", "node17"]}
     assert (sent(master).nodes, sent(master).gpus_min) == (4, share(32))
+
+
+def test_mail_is_a_notice_and_a_time_to_begin_is_one_from_now(ebb, master):
+    result = ebb("submit", "mail.sh")
+    spec = sent(master)
+    assert (spec.output, spec.begin_at > 0, len(spec.notify)) == ("paper-%j.out", True, 1)
+    assert "stderr goes where stdout goes" in result.err

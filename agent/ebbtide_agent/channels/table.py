@@ -26,6 +26,7 @@ class Inside(Protocol):
     def place(self, job_id: str, attempt: int) -> AttemptDir: ...
     def runs(self, job_id: str, attempt: int) -> bool: ...
     def roots(self, job_id: str) -> dict[str, Path]: ...
+    def copied_workdir(self, job_id: str) -> Path | None: ...
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
 
 
@@ -103,6 +104,8 @@ class Channels:
         place = self._inside.place(*key)
         opened = channel_pb2.ChannelOpened(node=self._node, attempt=want.attempt)
         if want.WhichOneof("want") == "tree":
+            if (workdir := self._inside.copied_workdir(want.job_id)) is not None:
+                want.tree.workdir = str(workdir)
             return send(line, want.tree, self._inside.roots(want.job_id), opened)
         if not self._inside.runs(*key):
             raise ChannelError(f"attempt {want.attempt} of job {want.job_id} does not run on this node")

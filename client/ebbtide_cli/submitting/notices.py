@@ -16,7 +16,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="EVENT[,EVENT]=TARGET",
         type=NOTICE,
         multiple=True,
-        help="Send a word: started, suspended, resumed, completed, failed, cancelled, ended, held, log; to "
+        help="Send a word: started, suspended, resumed, completed, failed, cancelled, ended, held, log, idle; to "
         "mailto:ADDRESS, https://HOOK, or a name of the master's configuration.",
     ),
 )

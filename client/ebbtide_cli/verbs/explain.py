@@ -13,7 +13,7 @@ from ebbtide_cli.output import print_json
 from ebbtide_cli.values import format_duration, parse_gpus
 from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
 
-CHANGES: Final = ("priority", "weight", "gpus")
+CHANGES: Final = ("priority", "weight", "pool", "gpus")
 
 
 @click.command(
@@ -65,6 +65,8 @@ def _set(request: client_pb2.ExplainRequest, key: str, text: str) -> None:
             request.priority = int(text)
         case "weight":
             request.weight = float(text)
+        case "pool":
+            request.pool = text
         case "gpus":
             wanted = parse_gpus(text)
             for field, share in ((request.gpus_min, wanted.low), (request.gpus_max, wanted.high)):

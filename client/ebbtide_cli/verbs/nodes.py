@@ -90,7 +90,7 @@ def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
         format_count(share_of(gpu.share_allocated)),
         ",".join(gpu.job_ids) or "-",
         "; ".join(_process(process) for process in reading.processes if not process.job_id) or "-",
-        why_unusable(gpu),
+        why_unusable(gpu) or gpu.reserved,
     )
 
 

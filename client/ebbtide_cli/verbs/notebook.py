@@ -8,12 +8,14 @@ import click
 from ebbtide_core.model import JobKind
 
 from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
 
 
 @click.command(
+    cls=SubmitCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
     epilog=examples("ebb notebook", "ebb notebook --gpus 2 --idle 2h", "ebb notebook --classic --stop"),

@@ -24,7 +24,7 @@ from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
 )
 @click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many whole GPUs.")
 @click.option("--node", metavar="NAME", default="", help="All of this node (default: any, as few nodes as possible).")
-@click.option("--gpu-type", metavar="TEXT", default="", help="Only GPUs with this in their model's name, e.g. a100.")
+@click.option("--gpu-type", metavar="TEXT", default="", help="Only GPUs with this as a word of their model, e.g. a100.")
 @click.option("--start", metavar="TIME", default="now", show_default=True, help="A time, or in how long, e.g. 2h.")
 @click.option("--for", "length", metavar="TIME", type=DURATION, help="How long, e.g. 4h.")
 @click.option("--user", metavar="NAME", default="", help="Whose jobs get them (default: yours).")

@@ -33,6 +33,8 @@ def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **
     DIR is a directory that its node can read; ID is what job ID has as EBB_OUTPUT_DIR, ID:DIR a directory below its
     working directory. Ctrl-C closes the tunnel; the TensorBoard runs on until it is cancelled, or unused for --idle.
     """
+    if given["templates"]:
+        raise Failure("tensorboard: --template: is for jobs with a command", USAGE)
     if given["gpus"] is None:
         given["cpu_only"] = True
     named = [_directory(master, text) for text in logs]

@@ -1008,10 +1008,12 @@ class ExplainRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     GPUS_MIN_FIELD_NUMBER: _builtins.int
     GPUS_MAX_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     priority: _builtins.int
     """what if it had this one"""
     weight: _builtins.float
+    pool: _builtins.str
     @_builtins.property
     def gpus_min(self) -> _job_pb2.Share: ...
     @_builtins.property
@@ -1026,15 +1028,20 @@ class ExplainRequest(_message.Message):
         weight: _builtins.float | None = ...,
         gpus_min: _job_pb2.Share | None = ...,
         gpus_max: _job_pb2.Share | None = ...,
+        pool: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "pool", b"pool", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "job_id", b"job_id", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pool", b"_pool", "_priority", b"_priority", "_weight", b"_weight", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "job_id", b"job_id", "pool", b"pool", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pool: _TypeAlias = _typing.Literal["pool"]  # noqa: Y015
+    _WhichOneofArgType__pool: _TypeAlias = _typing.Literal["_pool", b"_pool"]  # noqa: Y015
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pool) -> _WhichOneofReturnType__pool | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
     @_typing.overload
@@ -1413,6 +1420,9 @@ class NodeGpu(_message.Message):
     SHARE_ALLOCATED_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    reserved: _builtins.str
+    """for whom it is kept now, and when next, in words; empty: for nobody"""
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -1433,10 +1443,11 @@ class NodeGpu(_message.Message):
         share_allocated: _job_pb2.Share | None = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
+        reserved: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

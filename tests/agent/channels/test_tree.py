@@ -60,3 +60,16 @@ async def test_a_copy_that_nobody_reads_waits_at_its_window_and_is_given_up(agen
         end.give(copy, close="gone")
         await end.channels.detach()
         assert len(end.out(copy)) == limits.CHANNEL_WINDOW_BYTES
+
+
+async def test_a_job_with_a_copy_of_its_directory_has_its_files_there(agent, tmp_path):
+    async with agent() as node:
+        copied = node.dir.resolve() / "workdirs" / "1"
+        copied.mkdir(parents=True)
+        (copied / "log").write_text("mine")
+        (tmp_path / "log").write_text("what I edit now")
+        await node.run(["true"], workdir=str(tmp_path))
+        end = End(node)
+        found = tree(end, tmp_path, "log", one_file=True)
+        await end.end(found)
+        assert end.out(found) == b"mine"

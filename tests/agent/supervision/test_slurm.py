@@ -10,10 +10,8 @@ import pytest
 from ebbtide_agent import slurm
 from ebbtide_agent.slurm.variables import job_number, slurm_environment
 
-from tests.agent.supervision.node import EXITED, gpus
+from tests.agent.supervision.node import EXITED
 from tests.agent.supervision.test_environment import PLAIN
-
-GPUS = gpus(2)
 
 
 def script(*lines: str) -> str:
@@ -42,36 +40,41 @@ def test_a_plain_job_knows_its_nodes_its_gpus_and_how_often_it_was_restarted():
     assert "SLURM_ARRAY_JOB_ID" not in variables
 
 
-async def test_srun_runs_a_command_as_the_tasks_of_the_job(agent):
-    async with agent() as node:
-        env = {"PATH": os.environ["PATH"], "SLURM_NTASKS": "3"}
-        log, code = await run(
-            node, "srun --cpu-bind=none -l sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID'", env=env
-        )
-    assert (sorted(log.split("\n")), code) == (["", "0 of 3", "1 of 3", "2 of 3"], 2)
+def srun(*arguments: str, program: str = "srun", **variables: str) -> subprocess.Popen[str]:
+    """Start `srun` without a job around it."""
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "node", "SLURM_NODEID": "0"} | variables
+    command = [sys.executable, "-I", "-S", str(slurm.FOLLOWER.with_name(f"{program}.py")), *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-async def test_tasks_with_gpus_of_their_own_see_no_others(agent):
-    async with agent() as node:
-        log, _ = await run(node, "srun -n2 --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES'", gpus=GPUS)
-    assert sorted(log.split()) == ["GPU-0", "GPU-1"]
+def test_srun_runs_a_command_as_the_tasks_of_the_job():
+    show = "echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID"
+    with srun("--cpu-bind=none", "-l", "sh", "-c", show, SLURM_NTASKS="3") as process:
+        assert sorted(process.stdout) == ["0 of 3\n", "1 of 3\n", "2 of 3\n"]
+    assert process.returncode == 2
 
 
-async def test_steps_side_by_side_share_out_the_gpus_and_wait_for_them(agent):
-    step = "srun -n1 --exclusive --gres=gpu:1 sh -c 'echo {0} $CUDA_VISIBLE_DEVICES; touch {0}; read x < p' &"
-    async with agent() as node:
-        log, code = await run(
-            node,
-            f"cd {node.dir}; mkfifo p; exec 3<>p",
-            step.format("a"),
-            step.format("b"),
-            "until [ -e a ] && [ -e b ]; do sleep 0.01; done",
-            "srun -n1 --gpus=1 true &",
-            "echo >&3; echo >&3; wait",
-            gpus=GPUS,
-        )
-    assert code == 0
-    assert sorted(line.split()[1] for line in log.splitlines()) == ["GPU-0", "GPU-1"]
+def test_tasks_with_gpus_of_their_own_see_no_others():
+    gpus = {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
+    with srun("-n2", "--gpus-per-task=1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", **gpus) as process:
+        assert sorted(process.stdout) == ["GPU-0\n", "GPU-1\n"]
+
+
+def test_steps_side_by_side_share_out_the_gpus_and_wait_for_them(disk):
+    job = {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1", "EBB_SOCKET": str(disk / "job.sock")}
+    show = "echo $CUDA_VISIBLE_DEVICES; read end < "
+    for name in "abc":
+        os.mkfifo(disk / name)
+    with (
+        srun("-n1", "--exclusive", "--gres=gpu:1", "sh", "-c", show + str(disk / "a"), **job) as first,
+        srun("-n1", "--exclusive", "--gpus=1", "sh", "-c", show + str(disk / "b"), **job) as second,
+    ):
+        had = first.stdout.readline(), second.stdout.readline()
+        with srun("-n1", "--gpus=1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", **job) as third:
+            (disk / "a").write_text("\n")
+            assert third.stdout.readline() == had[0]
+        (disk / "b").write_text("\n")
+    assert sorted(had) == ["GPU-0\n", "GPU-1\n"]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +97,10 @@ def test_srun_says_what_it_cannot_do(arguments, reason):
     assert process.returncode in (1, 127)
 
 
-async def test_srun_writes_into_files_by_task(agent, disk):
-    async with agent() as node:
-        await run(node, f"cd {disk}; srun -n2 -o out-%j-%t.txt sh -c 'echo $SLURM_LOCALID; echo e >&2'")
+def test_srun_writes_into_files_by_task(disk):
+    pattern = f"{disk}/out-%j-%t.txt"
+    with srun("-n2", "-o", pattern, "sh", "-c", "echo $SLURM_LOCALID; echo e >&2", SLURM_JOB_ID="1") as process:
+        assert process.wait() == 0
     assert [(disk / f"out-1-{task}.txt").read_text() for task in (0, 1)] == ["0\ne\n", "1\ne\n"]
 
 
@@ -116,19 +120,14 @@ async def test_a_script_that_requeues_itself_when_it_is_asked_to_stop_is_suspend
     assert node.log() == "ready\nsaving\n"
 
 
-async def test_scontrol_knows_the_nodes_of_the_job_and_little_else(agent):
-    async with agent() as node:
-        log, code = await run(node, "scontrol show hostnames $SLURM_JOB_NODELIST; scontrol show job 1")
-    name, refusal = log.splitlines()
-    assert (name, code) == (os.uname().nodename, 1)
-    assert "only 'requeue' of this job and 'show hostnames' are known" in refusal
-
-
-def srun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start `srun` without a job around it."""
-    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "node", "SLURM_NODEID": "0"} | variables
-    command = [sys.executable, "-I", "-S", str(slurm.FOLLOWER), *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def test_scontrol_knows_the_nodes_of_the_job_and_little_else():
+    with srun("show", "hostnames", "node", program="scontrol") as process:
+        assert process.stdout.read() == f"{os.uname().nodename}\n"
+    with srun("show", "hostnames", program="scontrol", SLURM_JOB_NODELIST="a,b", MASTER_ADDR="10.0.0.1") as process:
+        assert process.stdout.read() == "10.0.0.1\nb\n"
+    with srun("show", "job", "1", program="scontrol") as process:
+        assert "only 'requeue' of this job and 'show hostnames' are known" in process.stdout.read()
+    assert process.returncode == 1
 
 
 def test_the_first_node_has_the_others_run_their_tasks_and_they_leave_with_the_script(disk):
@@ -175,9 +174,14 @@ async def test_the_stop_signal_goes_past_srun_to_the_tasks_or_to_all_if_none_han
 
 def test_a_later_node_does_not_hear_the_signal_that_is_for_the_script_alone(disk):
     nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    task = f"touch {disk}/ready; until [ -e {disk}/go ]; do sleep 0.02; done; echo still here"
     with srun("--follow", "--deaf", **nodes, SLURM_NODEID="1") as later:
-        with srun("-w", "b", "sh", "-c", "kill -USR1 $PPID; echo still here", **nodes) as first:
-            assert first.wait() == 0
+        with srun("-w", "b", "sh", "-c", task, **nodes) as first:
+            while not (disk / "ready").exists():
+                assert first.poll() is None
+            later.send_signal(signal.SIGUSR1)
+            (disk / "go").touch()
+            code = first.wait()
         (disk / slurm.END).touch()
         assert later.stdout.read() == "still here\n"
-    assert later.returncode == 0
+    assert (code, later.returncode) == (0, 0)

@@ -2,18 +2,12 @@
 
 import pytest
 from ebbtide_core.settings import IdleAction, IdleSettings
-from ebbtide_master.config.file import read_config
 from ebbtide_master.config.table import ConfigError
 
 
 @pytest.fixture
-def read(tmp_path):
-    def read(text):
-        path = tmp_path / "ebbtide.toml"
-        path.write_text(text)
-        return read_config(path).settings.idle
-
-    return read
+def read(read_file):
+    return lambda text: read_file(text).settings.idle
 
 
 def test_without_it_jobs_are_told_of_after_half_an_hour(read):

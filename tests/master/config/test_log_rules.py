@@ -2,18 +2,12 @@
 
 import pytest
 from ebbtide_core.log_rules import DEFAULT_RULES, LogAction, LogRule
-from ebbtide_master.config.file import read_config
 from ebbtide_master.config.table import ConfigError
 
 
 @pytest.fixture
-def read(tmp_path):
-    def read(text):
-        path = tmp_path / "ebbtide.toml"
-        path.write_text(text)
-        return read_config(path).log_rules
-
-    return read
+def read(read_file):
+    return lambda text: read_file(text).log_rules
 
 
 def test_without_the_section_the_usual_rules_hold(read):

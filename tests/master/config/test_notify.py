@@ -2,7 +2,6 @@
 
 import pytest
 from ebbtide_core.notice_rules import Moment, NoticeRule
-from ebbtide_master.config.file import read_config
 from ebbtide_master.config.notify import Mail, NotifySettings, Tls
 from ebbtide_master.config.table import ConfigError
 
@@ -10,13 +9,8 @@ SMTP = "[notify.smtp]\nhost = 'mail.corp'\nfrom = 'ebb@corp.org'\n"
 
 
 @pytest.fixture
-def read(tmp_path):
-    def read(text):
-        path = tmp_path / "ebbtide.toml"
-        path.write_text(text)
-        return read_config(path).notify
-
-    return read
+def read(read_file):
+    return lambda text: read_file(text).notify
 
 
 def test_without_the_section_nothing_leaves_this_machine(read):

@@ -7,22 +7,12 @@ from ebbtide_master.config.table import ConfigError
 from ebbtide_master.main import MasterOptions, StartError, _settings
 
 
-@pytest.fixture
-def read(tmp_path):
-    def read(text):
-        path = tmp_path / "ebbtide.toml"
-        path.write_text(text)
-        return read_config(path)
-
-    return read
+def test_an_empty_file_is_one_pool_with_the_default_policy(read_file):
+    assert read_file("") == Config()
 
 
-def test_an_empty_file_is_one_pool_with_the_default_policy(read):
-    assert read("") == Config()
-
-
-def test_each_pool_has_its_policy_and_fitting(read):
-    settings = read(
+def test_each_pool_has_its_policy_and_fitting(read_file):
+    settings = read_file(
         """
         gpu_pool = "a100"
         [pools.a100]
@@ -36,10 +26,10 @@ def test_each_pool_has_its_policy_and_fitting(read):
     assert (settings.gpu_pool, settings.cpu_pool) == ("a100", "default")
 
 
-def test_the_pool_default_is_there_whether_or_not_it_is_named(read):
-    assert "default" in read("[pools.a100]").settings.pools
-    assert not read("[pools.a100]").names_default_pool
-    assert read("[pools.default]").names_default_pool
+def test_the_pool_default_is_there_whether_or_not_it_is_named(read_file):
+    assert "default" in read_file("[pools.a100]").settings.pools
+    assert not read_file("[pools.a100]").names_default_pool
+    assert read_file("[pools.default]").names_default_pool
 
 
 @pytest.mark.parametrize(
@@ -56,9 +46,9 @@ def test_the_pool_default_is_there_whether_or_not_it_is_named(read):
         ("[pools.a", "Expected"),
     ],
 )
-def test_a_mistake_is_named_with_its_file_and_key(read, text, message):
+def test_a_mistake_is_named_with_its_file_and_key(read_file, text, message):
     with pytest.raises(ConfigError) as caught:
-        read(text)
+        read_file(text)
     assert str(caught.value).split("ebbtide.toml: ")[1].startswith(message)
 
 
@@ -69,10 +59,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_the_default_pool_is_scheduled_as_the_file_says_or_as_the_command_line_but_not_both(tmp_path):
     (tmp_path / "ebbtide.toml").write_text("[pools.a100]")
-    pools = _settings(MasterOptions(tmp_path, policy="fifo")).pools
+    config = tmp_path / "ebbtide.toml"
+    pools = _settings(MasterOptions(tmp_path, policy="fifo"), read_config(config)).pools
     assert {name: pool.policy for name, pool in pools.items()} == {"default": "fifo", "a100": "fitgpp"}
     (tmp_path / "ebbtide.toml").write_text("[pools.default]\npolicy = 'priority'")
-    assert _settings(MasterOptions(tmp_path)).pools["default"].policy == "priority"
+    assert _settings(MasterOptions(tmp_path), read_config(config)).pools["default"].policy == "priority"
     with pytest.raises(StartError) as caught:
-        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}))
+        _settings(MasterOptions(tmp_path, policy_options={"s": "8"}), read_config(config))
     assert str(caught.value) == f"--policy-option: {tmp_path}/ebbtide.toml has [pools.default]: say it there"

@@ -1,0 +1,109 @@
+"""Verbs for working by hand, against a scripted master: what is submitted, refused, and returned."""
+
+import pytest
+from ebbtide_cli.channels.terminal import Escapes
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from tests.client.scripted_master import make_job
+
+
+@pytest.fixture
+def finished(master):
+    """A master whose next job has run and failed with exit code 3."""
+    master.logs = [(1, b"out\n")]
+    attempts = [client_pb2.AttemptSummary(attempt=1)]
+    master.add(
+        make_job("17", "FAILED", exit_code=3, start_time=1.0, end_time=2.0, attempts=attempts, reason="exit code 3")
+    )
+    return master
+
+
+def sent_spec(master) -> job_pb2.JobSpec:
+    (request,) = master.sent("Submit")
+    return request.spec
+
+
+def test_a_command_is_trial_and_error_stays_where_it_is_and_returns_its_exit_code(ebb, finished):
+    result = ebb("run", "--gpus", "2", "--", "python", "train.py")
+    assert (result.code, result.out) == (3, "out\n")
+    spec = sent_spec(finished)
+    assert (spec.kind, spec.suspend) == (job_pb2.JOB_KIND_COMMAND, job_pb2.SUSPEND_MODE_NONE)
+    assert spec.job_class == job_pb2.JOB_CLASS_TRIAL_AND_ERROR
+    assert not spec.HasField("idle_limit_s")
+
+
+@pytest.mark.parametrize(
+    ("options", "suspend", "job_class"),
+    [
+        (("--be",), job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.JOB_CLASS_BEST_EFFORT),
+        (("--te",), job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.JOB_CLASS_TRIAL_AND_ERROR),
+        (("--suspend", "checkpoint"), job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.JOB_CLASS_TRIAL_AND_ERROR),
+        (("--be", "--suspend", "none"), job_pb2.SUSPEND_MODE_NONE, job_pb2.JOB_CLASS_BEST_EFFORT),
+    ],
+)
+def test_a_command_is_as_other_jobs_are_if_its_options_say_so(ebb, finished, options, suspend, job_class):
+    ebb("run", *options, "--", "true")
+    assert (sent_spec(finished).suspend, sent_spec(finished).job_class) == (suspend, job_class)
+
+
+def test_what_has_no_meaning_for_one_job_is_no_option(ebb, master):
+    assert ebb("notebook", "--array", "0-9").complaint == "--array: an array is for 'ebb submit'"
+    assert (
+        ebb("tensorboard", "--template", "x", "runs").complaint == "tensorboard: --template: is for jobs with a command"
+    )
+    assert ebb("shell").complaint == "shell: standard input and output are no terminal: 'ebb run' is for commands"
+    assert ebb("exec", "--tty", "17").complaint == "exec: --tty: standard input and output are no terminal"
+    assert ebb("tensorboard", "a,b").code == 2
+    assert master.sent("Submit") == []
+
+
+def test_a_notebook_that_ends_at_once_is_a_failure_and_had_a_token(ebb, finished):
+    result = ebb("notebook", "--idle", "2h")
+    assert result.code == 1
+    spec = sent_spec(finished)
+    assert (spec.kind, spec.idle_limit_s, spec.suspend) == (job_pb2.JOB_KIND_NOTEBOOK, 7200, job_pb2.SUSPEND_MODE_NONE)
+    assert list(spec.command[:2]) == ["jupyter", "lab"]
+    assert "--ServerApp.port={port}" in spec.command
+    assert len(spec.env["JUPYTER_TOKEN"]) >= 32
+
+
+def test_without_idle_the_master_decides_and_never_is_said(ebb, finished):
+    ebb("notebook")
+    ebb("notebook", "--idle", "never")
+    by_default, never = (request.spec for request in finished.sent("Submit"))
+    assert not by_default.HasField("idle_limit_s")
+    assert (never.HasField("idle_limit_s"), never.idle_limit_s) == (True, 0.0)
+
+
+def test_a_tensorboard_has_no_gpu_and_reads_what_jobs_wrote(ebb, finished):
+    finished.add(make_job("5", "COMPLETED"))
+    ebb("tensorboard", "4", "5:runs")
+    spec = sent_spec(finished)
+    assert (spec.kind, spec.gpus_max.numerator) == (job_pb2.JOB_KIND_TENSORBOARD, 0)
+    assert spec.command[2] == "job 4:{output:4},job 5 runs:/home/ada/run/runs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("17", "."), "cp: '17' is not ID:PATH, such as 17:model.pt"),
+        (("17:a", "17:b", "nowhere"), "cp: nowhere: is not a directory, as several sources need"),
+        (("17:a", "18:a", "."), "cp: two sources have the same name: copy them into different directories"),
+        (("17:a", "no/such/place"), "cp: no/such: no such directory"),
+        (("17:a", "17:b", "-"), "cp: -: takes one file"),
+    ],
+)
+def test_a_copy_that_has_no_place_is_refused_before_anything_is_asked(ebb, master, arguments, words):
+    result = ebb("cp", *arguments)
+    assert (result.code, result.complaint) == (2, words)
+
+
+def test_the_escape_is_seen_at_the_beginning_of_a_line_only():
+    assert Escapes().take(b"~.") == (b"", True)
+    assert Escapes().take(b"ls ~.\r") == (b"ls ~.\r", False)
+    assert Escapes().take(b"ls\r~.more") == (b"ls\r", True)
+    assert Escapes().take(b"~~.") == (b"~.", False)
+    assert Escapes().take(b"~x~.") == (b"~x~.", False)
+    escapes = Escapes()
+    assert escapes.take(b"a\r~") == (b"a\r", False)
+    assert escapes.take(b".") == (b"", True)
