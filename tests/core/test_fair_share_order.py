@@ -195,3 +195,17 @@ def test_a_group_whose_first_job_is_larger_than_its_share_has_that_by_smaller_on
     small = [lab.submit(1, group="b") for _ in range(2)]
     lab.settle()
     assert held_by(others, [large], small) == [3, 0, 1]
+
+
+def test_others_give_way_to_a_large_job_of_a_group_that_has_something_but_lacks_that_job_too() -> None:
+    lab = lab_of(gpus=6, min_run_s="0")
+    pairs = [lab.running(2, group=group) for group in "ac"]
+    mine = [lab.running(1, group="b")]
+    pairs.append(lab.submit(2, group="d"))
+    mine.append(lab.submit(3, group="b", hold=True))
+    waiting = [lab.submit(1, group="b", hold=True) for _ in range(16)]
+    for job in (mine[-1], *waiting):
+        lab.cluster.handle(ReleaseRequested(job.id), lab.now)
+    lab.wait(0)
+    lab.settle()
+    assert held_by(pairs, mine, waiting) == [2, 4, 0]

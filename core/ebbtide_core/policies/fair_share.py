@@ -243,7 +243,7 @@ class _Pass:
             assert step is not None
             turn = _turn(claim, step)
             if (left <= 0.0 and not step.job.preemptible) or not self._grant(claim, step):
-                if left > 0.0 and (not first or left < step.parts) and self._passes_over(claim):
+                if 0.0 < left < step.parts and self._passes_over(claim):
                     heapreplace(heap, _by_remainder(claim, _first(claim)))
                 else:
                     heappop(heap)
@@ -279,7 +279,9 @@ class _Pass:
         passed = [
             (_turn(claim, first), claim)
             for claim in claims
-            if (first := claim.next) and not claim.granted and claim.left > 0 < smallest < first.parts
+            if (first := claim.next)
+            and (not claim.granted or claim.left >= first.parts)
+            and claim.left > 0 < smallest < first.parts
         ]
         heapify(passed)
         while passed:
