@@ -111,6 +111,7 @@ class SuspendRequested(Event):
     """A user wants the job to step aside until they resume it."""
 
     job: JobId
+    waited: str = ""
 
 
 @frozen
@@ -172,6 +173,7 @@ class HoldRequested(Event):
     """A user does not want the job to start (again) until they release it; a running attempt goes on."""
 
     job: JobId
+    waited: str = ""
 
 
 @frozen

@@ -106,7 +106,8 @@ class Ticket:
     """What the gates know of one job.
 
     ``after`` is what it still waits for. With a seat it counts for ``cost`` parts of GPUs. It ``wants`` one if nothing
-    else holds it back. Its user asked for ``asked`` parts at most; ``bound`` is what it may have of that.
+    else holds it back. Its user asked for ``asked`` parts at most; ``bound`` is what it may have of that. ``why`` is
+    what held it back last, until it has room.
     """
 
     job: Job
@@ -122,6 +123,7 @@ class Ticket:
     lined: bool = False
     resized: bool = False
     over: bool = False
+    why: str = ""
 
     def ask(self, gpus_max: int) -> None:
         """The job has another range of sizes now."""
@@ -254,6 +256,8 @@ class Gates:
         before = ticket.seated, ticket.wants, ticket.cost
         room = job.planned is not None or job.holding is not None
         stays = job.ending is None and job.held_by is None
+        if room or not stays:
+            ticket.why = ""
         if job.ending is not None and not ticket.over:
             self._leave(ticket)
         changed = ticket.resized or ticket.cost != job.gpus_min
@@ -264,6 +268,7 @@ class Gates:
         elif room and not ticket.seated:
             _seat(ticket)
         ticket.wants = not ticket.seated and stays and not ticket.after and ticket.begin_at <= now
+        ticket.why = held_back(job, _its_time) or ticket.why
         if not changed and before == (ticket.seated, ticket.wants, ticket.cost):
             return []
         if ticket.wants and not ticket.lined:
@@ -391,6 +396,10 @@ def _size(most: int, asked: int) -> int:
     if most >= asked:
         return asked
     return most - most % WHOLE if most >= WHOLE else WHOLE // -(-WHOLE // most)
+
+
+def _its_time(_: float) -> str:
+    return "the time of --begin"
 
 
 def held_back(job: Job, written: Callable[[float], str]) -> str:

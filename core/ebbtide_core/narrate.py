@@ -63,7 +63,7 @@ def _about_job(event: e.JobEvent) -> str:
         case e.JobSubmitted():
             return _about_submit(event)
         case e.SuspendRequested():
-            return "user asked to suspend it"
+            return f"user asked to suspend it{_until_then(event.waited)}"
         case e.ResumeRequested():
             return "user asked to resume it"
         case e.ResizeRequested():
@@ -118,7 +118,7 @@ def _about_queue(
 ) -> str:
     match event:
         case e.HoldRequested():
-            return "held by user"
+            return f"held by user{_until_then(event.waited)}"
         case e.ReleaseRequested():
             return "released by user"
         case e.RequeueRequested():

@@ -50,7 +50,7 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
     gone = _given_up(cause, why) if cause is not None else None
     if spec.kind.is_session:
-        return gone or _read_session(exit, spec)
+        return gone or _read_session(exit, spec, why)
     if exit.lost:
         return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
     if failure := exit.swap_failure or exit.mps_failure:
@@ -66,13 +66,13 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     return gone or _read_suspension(exit, spec)
 
 
-def _read_session(exit: ExitFacts, spec: JobSpec) -> Outcome:
+def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
     """Nobody is at a session that begins anew, so it never does; and what a shell is left with is its user's."""
     what = spec.kind.value
     if exit.lost:
         return Outcome(Ending.EXPELLED, f"the {what} is lost: its exit status was not recorded", clean=False)
     if exit.stop_requested:
-        return Outcome(Ending.EXPELLED, f"the {what} was stopped ({describe_exit(exit)})", clean=False)
+        return Outcome(Ending.EXPELLED, f"the {what} was stopped: {why or describe_exit(exit)}", clean=False)
     ended_by_user = spec.kind is JobKind.SHELL and not exit.signal
     if ended_by_user or not (exit.exit_code or exit.signal):
         return _COMPLETED

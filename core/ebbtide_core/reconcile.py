@@ -17,13 +17,14 @@ from ebbtide_core.events import (
     RoomClaimed,
     StopRequested,
 )
-from ebbtide_core.job import ITS_TURN, Job
+from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, where
 from ebbtide_core.pools import PoolState
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.snapshot import Eviction, Placement, Plan
+from ebbtide_core.waited import waited
 
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
@@ -101,7 +102,7 @@ def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     elif job.waiting and pool.books.free_now(wanted):
         yield start(pool, job, wanted, placement.sticky)
     elif job.waiting and placement.claim:
-        yield RoomClaimed(job.id, wanted, placement.reason, _waited(job))
+        yield RoomClaimed(job.id, wanted, placement.reason, waited(job))
 
 
 def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
@@ -117,13 +118,8 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
     if job.own_room is not None:
         reason = reason.replace("starting on", "coming back to", 1)
-        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s, _waited(job))
-    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s, _waited(job))
-
-
-def _waited(job: Job) -> str:
-    """For what it has waited until now, if more can be said than that it was not its turn."""
-    return "" if job.reason is ITS_TURN else job.reason
+        return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s, waited(job))
+    return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s, waited(job))
 
 
 def _fits_instead(pool: PoolState, job: Job, wanted: Allocation) -> bool:

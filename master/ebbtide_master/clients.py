@@ -12,8 +12,9 @@ from ebbtide_core.effect import missing_effects
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
-from ebbtide_core.job import Attempt, Job
+from ebbtide_core.job import ITS_TURN, Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId
+from ebbtide_core.waited import waited
 from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2
 
@@ -114,7 +115,7 @@ class Clients(
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Have a job step aside until it is resumed."""
-        return await self._wish(request.job_id, e.SuspendRequested)
+        return await self._pause(request.job_id, e.SuspendRequested)
 
     async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Let a suspended job go on."""
@@ -122,7 +123,7 @@ class Clients(
 
     async def Hold(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Keep a job from starting (again)."""
-        return await self._wish(request.job_id, e.HoldRequested)
+        return await self._pause(request.job_id, e.HoldRequested)
 
     async def Release(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """End a hold."""
@@ -174,6 +175,14 @@ class Clients(
             return wishes(cluster, request.job_id, lambda id: _cancelled(cluster.job(id), id, request))
 
         return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
+
+    async def _pause(self, id: str, kind: type[e.HoldRequested | e.SuspendRequested]) -> client_pb2.Job:
+        """With what the job waited for until then."""
+
+        def facts(cluster: Cluster) -> Iterable[Event]:
+            return wishes(cluster, id, lambda one: kind(one, _waited(cluster.job(one))))
+
+        return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
 
     async def _wish(self, id: str, wish: Callable[[JobId], Event]) -> client_pb2.Job:
         return await self._loop.tell(lambda cluster: wishes(cluster, id, wish), lambda cluster: self._show(cluster, id))
@@ -365,7 +374,12 @@ def _moved(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.J
 
 def _cancelled(job: Job | None, id: JobId, request: client_pb2.CancelRequest) -> e.CancelRequested:
     """With what it waited for until then."""
-    return e.CancelRequested(id, request.now, job.reason if job is not None and job.waiting else "")
+    return e.CancelRequested(id, request.now, _waited(job))
+
+
+def _waited(job: Job | None) -> str:
+    """For what it waits, if it does."""
+    return waited(job) or ITS_TURN if job is not None and job.waiting else ""
 
 
 def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:

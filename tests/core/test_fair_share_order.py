@@ -173,3 +173,39 @@ def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) ->
     together = _Pass(FairShare(), Draft(snapshot)).grants
     groups.waiting = {(n, *kind): [entry] for kind, line in groups.waiting.items() for n, entry in enumerate(line)}
     assert together == _Pass(FairShare(), Draft(snapshot)).grants
+
+
+def test_a_job_that_is_too_large_for_what_its_group_lacks_does_not_keep_the_group_from_its_share() -> None:
+    lab = lab_of(gpus=6, min_run_s="0")
+    others = [lab.running(1, group="a") for _ in range(5)]
+    lab.running(1, group="c")
+    mine = [lab.submit(1, group="b")]
+    lab.settle()
+    large = lab.submit(3, group="b")
+    mine += [lab.submit(1, group="b") for _ in range(8)]
+    lab.settle()
+    assert held_by(mine, others, [large]) == [3, 2, 0]
+
+
+def test_a_group_whose_first_job_is_larger_than_its_share_has_that_by_smaller_ones() -> None:
+    lab = lab_of(gpus=4, min_run_s="0")
+    others = [lab.submit(1, group="a") for _ in range(8)]
+    lab.settle()
+    large = lab.submit(3, group="b")
+    small = [lab.submit(1, group="b") for _ in range(2)]
+    lab.settle()
+    assert held_by(others, [large], small) == [3, 0, 1]
+
+
+def test_others_give_way_to_a_large_job_of_a_group_that_has_something_but_lacks_that_job_too() -> None:
+    lab = lab_of(gpus=6, min_run_s="0")
+    pairs = [lab.running(2, group=group) for group in "ac"]
+    mine = [lab.running(1, group="b")]
+    pairs.append(lab.submit(2, group="d"))
+    mine.append(lab.submit(3, group="b", hold=True))
+    waiting = [lab.submit(1, group="b", hold=True) for _ in range(16)]
+    for job in (mine[-1], *waiting):
+        lab.cluster.handle(ReleaseRequested(job.id), lab.now)
+    lab.wait(0)
+    lab.settle()
+    assert held_by(pairs, mine, waiting) == [2, 4, 0]

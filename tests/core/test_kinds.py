@@ -50,6 +50,12 @@ def test_a_session_that_is_lost_or_stopped_never_begins_anew():
     assert ending(JobKind.BATCH, exit_code=0, lost=True) is Ending.INTERRUPTED
 
 
+def test_a_session_that_was_stopped_says_why():
+    exit = ExitFacts(exit_code=85, stop_requested=True)
+    outcome = read_exit(exit, spec(JobKind.NOTEBOOK), StopCause.LOST_GPU, "GPU a0 of node a is lost")
+    assert outcome.reason == "the notebook was stopped: GPU a0 of node a is lost"
+
+
 def test_a_session_that_nobody_uses_is_warned_and_then_ended():
     lab = Lab()
     job = lab.running(kind=JobKind.SHELL, suspend=SuspendMode.NONE, idle_limit_s=3600.0)

@@ -36,6 +36,8 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 SAME: Final = 9
 """Shares that are the same to this many digits are equal."""
+LOOK_AHEAD: Final = 32
+"""Jobs of a group that are looked at where the next is too large."""
 Turn = tuple[int, float, int]
 """Who need not give way: the group that lacks most jobs, rounded up; then the heaviest, then the oldest."""
 
@@ -241,7 +243,10 @@ class _Pass:
             assert step is not None
             turn = _turn(claim, step)
             if (left <= 0.0 and not step.job.preemptible) or not self._grant(claim, step):
-                heappop(heap)
+                if 0.0 < left < step.parts and self._passes_over(claim):
+                    heapreplace(heap, _by_remainder(claim, _first(claim)))
+                else:
+                    heappop(heap)
                 continue
             if step.job.preemptible or not step.has:
                 self.turns.setdefault(step.job.id, (turn, step))
@@ -253,6 +258,18 @@ class _Pass:
                 claims.append(other)
                 heappush(heap, _by_remainder(other, _first(other)))
 
+    def _passes_over(self, claim: Claim) -> bool:
+        """Go on to one of the next jobs that fits, and could be preempted: the one whose turn it is, is too large."""
+        for step in islice(claim.steps, LOOK_AHEAD):
+            known = step.job.id in self.grants or step.parts == step.job.gpus_min
+            if known and step.job.preemptible and step.parts <= self.room:
+                if (passed := _first(claim).job).queued is not None:
+                    reason = f"waiting: larger than what is left of the share of its {self.policy.per}"
+                    self.draft.waits[passed.id] = reason
+                claim.next = step
+                return True
+        return False
+
     def _give_way(self, claims: list[Claim]) -> None:
         """Have smaller jobs make room for the first one of a group if it is its turn before theirs.
 
@@ -262,7 +279,9 @@ class _Pass:
         passed = [
             (_turn(claim, first), claim)
             for claim in claims
-            if (first := claim.next) and not claim.granted and claim.left > 0 < smallest < first.parts
+            if (first := claim.next)
+            and (not claim.granted or claim.left >= first.parts)
+            and claim.left > 0 < smallest < first.parts
         ]
         heapify(passed)
         while passed:

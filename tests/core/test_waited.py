@@ -1,0 +1,62 @@
+"""For what a job waited is told at the end of each wait: its policy, a gate, or a delay after a failure."""
+
+from ebbtide_core import events as e
+from ebbtide_core.arrays import Task
+from ebbtide_core.dependency import AfterKind, Dependency
+from ebbtide_core.model import ExitFacts, JobId
+from ebbtide_core.narrate import narrate
+from ebbtide_core.spec import JobSpec
+
+from tests.core.lab import DONE, Lab
+
+
+def told(lab, job):
+    """For what the job waited before it was last placed."""
+    return [event.waited for _, event in lab.journal if isinstance(event, e.AttemptPlaced) and event.job == job.id][-1]
+
+
+def test_a_job_that_waited_for_another_says_so_once_it_has_room():
+    lab = Lab()
+    first = lab.running(1)
+    second = lab.submit(1, after=(Dependency(first.id, AfterKind.OK),))
+    lab.end(first, DONE)
+    assert told(lab, second) == f"waits for job {first.id} to complete"
+
+
+def test_a_task_that_waited_for_its_arrays_limit_says_so():
+    lab = Lab()
+    for index in range(2):
+        spec = JobSpec(command=("x",), workdir="/")
+        lab.tell(e.JobSubmitted(JobId(f"1.{index}"), spec, "ann", task=Task(JobId("1"), index, 2, {}, 1, 0)))
+    first, second = lab.cluster.state.jobs.values()
+    lab.start(first)
+    lab.end(first, DONE)
+    assert told(lab, second) == "1 job of array 1 runs: its limit"
+    lab.start(second)
+    lab.tell(e.RequeueRequested(second.id))
+    lab.end(second)
+    assert told(lab, second) == ""
+
+
+def test_a_job_that_is_tried_again_tells_how_long_after_its_failure():
+    lab = Lab()
+    job = lab.running(1, retries=1)
+    lab.end(job, ExitFacts(exit_code=3))
+    lab.wait(60)
+    assert told(lab, job) == "failed with exit code 3; tried again 1 s later"
+
+
+def test_how_an_attempt_ended_is_not_what_the_job_waited_for_afterwards():
+    lab = Lab("fifo", gpus=1)
+    first = lab.running(1)
+    lab.submit(1)
+    third = lab.submit(1)
+    assert third.reason != ""
+    lab.tell(e.RequeueRequested(first.id))
+    lab.end(first)
+    assert "stepped aside" not in told(lab, first)
+
+
+def test_who_is_held_while_they_wait_keeps_the_reason_in_the_story():
+    assert narrate(e.HoldRequested(JobId("1"), "waiting for 1 GPU")) == "held by user (until then: waiting for 1 GPU)"
+    assert narrate(e.SuspendRequested(JobId("1"), "waiting for 1 GPU")).endswith("(until then: waiting for 1 GPU)")
