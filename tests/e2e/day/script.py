@@ -91,7 +91,7 @@ FAULTS = (
     *["kill master"] * 2, *["kill agent"] * 2, *["kill process"] * 5, *["lose GPU"] * 2, *["foreign process"] * 2,
     "stop agent",
 )  # fmt: skip
-WISHES = (*["suspend"] * 8, *["hold"] * 5, *["resize"] * 4, *["priority"] * 4, *["requeue"] * 4, *["weight"] * 0)
+WISHES = (*["suspend"] * 8, *["hold"] * 5, *["resize"] * 4, *["priority"] * 4, *["requeue"] * 4)
 
 
 def write(seed: int, size: float = 1.0) -> Script:
