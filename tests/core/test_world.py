@@ -1,5 +1,6 @@
 """The core against a world that holds the truth: what must hold whatever happens, and what in the end."""
 
+import pytest
 from ebbtide_core import events as e
 from ebbtide_core.model import WHOLE, ExitFacts, JobState
 from hypothesis import HealthCheck, settings
@@ -100,7 +101,21 @@ class WatchedWorld(World):
             assert job.state.finished or job.held_by is not None, (job.id, job.state, job.reason)
 
 
+def histories(count: int) -> settings:
+    """So many, of 40 steps each."""
+    return settings(
+        max_examples=count,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+
+
 TestWorld = WatchedWorld.TestCase
-TestWorld.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+TestWorld.settings = histories(100)
+
+
+@pytest.mark.slow
+class TestManyHistories(WatchedWorld.TestCase):
+    settings = histories(600)

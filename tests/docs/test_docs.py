@@ -27,7 +27,13 @@ from tests.scripts.cases import CASES, OUT_OF_DISK
 DOCS = REPOSITORY / "docs"
 PATIENCE_S = 60.0
 PAUSE_S = 0.3
-RUNNABLE = [page for page in PAGES if marked_blocks(page)]
+QUICK = "README.md"
+"""The page whose commands `make test` runs; those of the others take longer."""
+RUNNABLE = [
+    pytest.param(page, marks=() if page.name == QUICK else pytest.mark.slow, id=page.relative_to(REPOSITORY).as_posix())
+    for page in PAGES
+    if marked_blocks(page)
+]
 
 
 def named(page: Path) -> str:
@@ -37,7 +43,7 @@ def named(page: Path) -> str:
 # --- commands ---
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=named)
+@pytest.mark.parametrize("page", RUNNABLE)
 def test_the_commands_of_a_page_do_what_it_says(page: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         place = Path(folder, "work")

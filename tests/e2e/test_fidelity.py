@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from ebbtide_sim.engine import World
 from ebbtide_sim.replay import Line, read_journal, reconstruct
 from ebbtide_sim.simulate import Scenario, simulate
@@ -24,6 +25,7 @@ Decision = tuple[str, str, float]
 """What was decided, for which job, and on how many GPUs."""
 
 
+@pytest.mark.slow
 def test_a_live_run_and_its_simulation_make_the_same_decisions(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

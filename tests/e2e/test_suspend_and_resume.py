@@ -137,6 +137,7 @@ def _reason_with(cluster: Cluster, job: str, words: str) -> str | None:
     return reason if words in reason else None
 
 
+@pytest.mark.slow
 def test_a_running_job_is_resized_by_its_user_without_losing_a_step(cluster: Cluster) -> None:
     command = example("digits_ddp", "--steps", "100000", "--log-every", "1")
     job = cluster.submit("--gpus", "1", "--launch", "ddp", "--", *command)
