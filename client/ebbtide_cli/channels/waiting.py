@@ -1,30 +1,61 @@
 """Wait for a job that somebody wants to use: it shows why it waits, and Ctrl-C gives it up."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import FAILED, INTERRUPTED, Failure
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import finished, summary
-from ebbtide_cli.output import StatusLine
+from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.watching import watch_jobs
 
 
 def wait_until_it_runs(master: str | None, job_id: str) -> client_pb2.Job:
     """The job once it runs; one that ended before that is a failure, and Ctrl-C cancels it."""
-    try:
-        with StatusLine() as line:
-            for job in watch_jobs(master, [job_id]):
-                if job.state == job_pb2.JOB_STATE_RUNNING:
-                    return job
-                if finished(job):
-                    raise Failure(f"{summary(job)} before it ran", FAILED)
-                why = f"({job.reason})" if job.reason else ""
-                line.show(f"job {job_id}", state_of(job), why, "Ctrl-C cancels it")
-    except KeyboardInterrupt:
-        cancel(master, job_id)
-        raise Failure(f"job {job_id} cancelled before it ran", INTERRUPTED) from None
+    with StatusLine() as line, _cancelling(master, job_id) as given_up:
+        for job in watch_jobs(master, [job_id]):
+            if finished(job) and given_up.is_set():
+                raise Failure(f"job {job_id} cancelled before it ran", INTERRUPTED)
+            if finished(job):
+                raise Failure(f"{summary(job)} before it ran", FAILED)
+            if job.state == job_pb2.JOB_STATE_RUNNING and not given_up.is_set():
+                return job
+            why = f"({job.reason})" if job.reason else ""
+            line.show(f"job {job_id}", state_of(job), why, "Ctrl-C cancels it")
     raise Failure(f"job {job_id}: the master stopped telling about it")
+
+
+@contextmanager
+def _cancelling(master: str | None, job_id: str) -> Iterator[threading.Event]:
+    """Let Ctrl-C cancel the job, which sets the event, and go on to hear of its end; a second one is not waited for."""
+    given_up = threading.Event()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if given_up.is_set():
+            raise KeyboardInterrupt
+        given_up.set()
+        # Not here: the handler may have interrupted a call of the same kind.
+        threading.Thread(target=try_to_cancel, args=(master, job_id), daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield given_up
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def try_to_cancel(master: str | None, job_id: str, *, now: bool = False) -> None:
+    """As `cancel`; what is wrong is said and no more."""
+    try:
+        cancel(master, job_id, now=now)
+    except Failure as failure:
+        complain(failure.message)
 
 
 def cancel(master: str | None, job_id: str, *, now: bool = False) -> None:

@@ -12,7 +12,7 @@ import click
 from ebbtide_core.model import JobKind
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.channels.waiting import cancel
+from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
@@ -106,17 +106,11 @@ def _cancelling(master: str | None, job_id: str) -> Iterator[None]:
             raise KeyboardInterrupt
         complain(f"cancelling job {job_id}; Ctrl-C again kills it" if pressed == 1 else f"killing job {job_id}")
         # Not here: the handler may have interrupted a call of the same kind.
-        threading.Thread(target=_cancel, args=(master, job_id, pressed > 1), daemon=True).start()
+        arguments, at_once = (master, job_id), {"now": pressed > 1}
+        threading.Thread(target=try_to_cancel, args=arguments, kwargs=at_once, daemon=True).start()
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _cancel(master: str | None, job_id: str, now: bool) -> None:
-    try:
-        cancel(master, job_id, now=now)
-    except Failure as failure:
-        complain(failure.message)
