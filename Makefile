@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all check protos clean
+.PHONY: install demo test test-all chaos chaos-mutations check protos bundle clean
 
 install: $(STAMP)
 
@@ -19,12 +19,21 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/ebb demo
 
+# Files of tests go to two processes: many of them wait for others.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Everything, the slow tests too (at most an hour); those on real traces if EBB_TRACES names their folder.
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m 'not gpu$(if $(EBB_TRACES),, and not traces)'
+
+# Every kind of fault, as often as docs/reliability.md promises (half an hour): `make chaos SEED=7` does it again.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED))
+
+# Takes each fence out of a copy of the tree, and shows that a test fails then (two minutes).
+chaos-mutations: $(STAMP)
+	$(BIN)/python -m tests.faults.mutations
 
 # What CI runs beside the tests.
 check: $(STAMP)
@@ -36,6 +45,10 @@ check: $(STAMP)
 
 protos: $(STAMP)
 	$(BIN)/python scripts/generate_protos.py
+
+# What a machine without a network needs, in one file below dist/.
+bundle: $(STAMP)
+	PYTHON=$(BIN)/python scripts/make_bundle.sh
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,53 @@
 """What holds for every test: gRPC reads these when it is first imported, by whichever test that is."""
 
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 # Tests start processes, and gRPC would print a line about each fork into the output that they compare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from tests.postgres import Server, a_server, programs
+
+# What a test may need of the machine it runs on, and how to see whether it is there.
+NEEDS = {
+    "root": lambda: os.geteuid() == 0 and _nobody_can_run_this_python(),
+    "postgres": lambda: programs() is not None,
+    "systemd": lambda: shutil.which("systemd-analyze") is not None,
+    "history": lambda: _has_commit("94d509c"),
+}
+
+
+def _nobody_can_run_this_python() -> bool:
+    """It may lie in a home that nobody else can enter; jobs of other accounts could not run it then."""
+    try:
+        return subprocess.run([sys.executable, "-c", ""], user=65534, group=65534, extra_groups=[]).returncode == 0
+    except OSError:
+        return False
+
+
+def _has_commit(name: str) -> bool:
+    command = ["git", "-C", str(Path(__file__).parent), "cat-file", "-e", f"{name}^{{commit}}"]
+    return shutil.which("git") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect, and so count, what needs something that is not there."""
+    asked = {marker.name for item in items for marker in item.iter_markers()}
+    missing = [marker for marker, there in NEEDS.items() if marker in asked and not there()]
+    if without := [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]:
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if item not in without]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A server for all tests of a process; each takes a database of its own."""
+    with a_server() as server:
+        yield server

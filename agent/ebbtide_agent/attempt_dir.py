@@ -2,7 +2,7 @@
 
 intent.json      what was ordered                          written by the supervisor before anything else
 supervisor.json  who supervises; created once, exclusively  nothing runs without it
-script           the job's script, if it is part of it      written by the supervisor before the job starts
+script           the job's script, if it is part of it, and the job is the agent's account's
 cgroup           the control group that it runs in, if any  written by the supervisor before the job starts
 exit.json        the attempt's last status                 written when no process is left
 told.json        what its script had imported by its first step  written by the supervisor, once
@@ -10,17 +10,25 @@ freed.json       the proof that its GPUs are free          written by the agent
 mps.json         whether an MPS server's failure ended it  written by the agent, of a client that did not end well
 forgotten        nobody wants to hear of it any more; only what it printed stays beside it
 output.log       what it printed; of several ranks, put together by the supervisor
-rank-N.log       what rank N printed, where there are several
+rank-N.log       what rank N printed, where there are several; like output.log it belongs to the job's account
 ranks            how much of these is in output.log
 """
 
 import json
 import os
+import shutil
+import stat
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.jsonfile import read_json, write_json
+
+JOB_SOCKET: Final = "job.sock"
+DOORS: Final = Path("/run/ebbtide-jobs")
+"""What processes of other accounts than the agent's may enter: they cannot enter the attempt's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,9 @@ class AttemptDir:
         return self.path / "control.sock"
 
     @property
-    def job_socket(self) -> Path:
-        return self.path / "job.sock"
+    def door(self) -> Path:
+        """Where processes of another account reach the supervisor. They cannot write here, so nothing of them is."""
+        return doors_dir(self.path.parents[1]) / self.path.name
 
     @property
     def guest_socket(self) -> Path:
@@ -64,7 +73,8 @@ class AttemptDir:
 
     @property
     def session_socket(self) -> Path:
-        return self.path / "session.sock"
+        at_door = self.door / "session.sock"
+        return at_door if at_door.exists() else self.path / "session.sock"
 
     @property
     def port(self) -> int | None:
@@ -128,12 +138,25 @@ class AttemptDir:
             draft.unlink()
         return True
 
-    def record_script(self, text: str) -> Path:
-        """Where the job's script lies for this attempt, executable by its user."""
-        path = self.path / "script"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700), "w") as file:
-            file.write(text)
-        return path
+    def front(self, account: Account | None) -> Path:
+        """Where the job's processes, which run as this account, reach the supervisor."""
+        return self.path if account is None else self.door
+
+    def make_door(self) -> None:
+        """Create `door`. Raises OSError, also if somebody else might have put it there."""
+        for folder, mode in ((DOORS, 0o711), (self.door.parent, 0o711), (self.door, 0o755)):
+            if not folder.is_dir():
+                folder.mkdir()
+                folder.chmod(mode)  # whatever the umask is
+            facts = folder.lstat()
+            if facts.st_uid != os.geteuid() or facts.st_mode & 0o022 or not stat.S_ISDIR(facts.st_mode):
+                raise PermissionError(f"{folder} is not the agent's alone")
+
+    def record_port(self, port: int) -> None:
+        """The port that its server was told to listen on."""
+        draft = self.path / f".port.{os.getpid()}"
+        draft.write_text(str(port))
+        draft.rename(self.path / "port")
 
     def record_cgroup(self, path: Path) -> None:
         (self.path / "cgroup").write_text(str(path))
@@ -161,6 +184,7 @@ class AttemptDir:
         for entry in os.scandir(self.path):
             if entry.name not in ("forgotten", "output.log") and not entry.name.startswith("rank-"):
                 os.unlink(entry)
+        shutil.rmtree(self.door, ignore_errors=True)
 
     def _draft(self, name: str, content: dict[str, Any]) -> Path:
         """Not durable: what does not survive the kernel is of no use after it."""
@@ -173,6 +197,11 @@ class AttemptDir:
 def attempts_dir(node_dir: Path) -> Path:
     """The directory that holds every attempt of the node."""
     return node_dir / "attempts"
+
+
+def doors_dir(node_dir: Path) -> Path:
+    """The directory that holds the doors of the node's attempts of other accounts."""
+    return DOORS / f"{zlib.crc32(os.fsencode(node_dir)):08x}"
 
 
 def lock_path(node_dir: Path, job_id: str) -> Path:

@@ -2,24 +2,31 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent import log_window, recovery, survivors
+from ebbtide_agent.accounts import MIN_UID, Account, NoAccount, login_shell
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
 from ebbtide_agent.copying import Copy, NotCopied
-from ebbtide_agent.exchange import Exchange, read
+from ebbtide_agent.exchange import Exchange, read_as_owner
+from ebbtide_agent.lookup import account_of, owner_of
 from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
+from ebbtide_agent.orphans import Orphans
+from ebbtide_agent.recorded import read_intent, read_intents
 from ebbtide_agent.required import missing
 from ebbtide_agent.snapshots import NotPlaced, Snapshots
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
 from ebbtide_agent.supervised import Supervised
+from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.processes import descendants
 from ebbtide_agent.translation import allocation_of, in_workdir, intent_of, is_job_id, refusal
@@ -45,6 +52,7 @@ class Attempts:
     `on_change` is called on the event loop with the whole status after every change. `cluster_id` is part of the
     checkpoints' paths and must be set before the first launch. `warm` is how many processes may be held ready,
     not before an attempt has made steps for `settled_s`. `sharing` knows how those on shares of GPUs share them.
+    As root, it starts jobs of other accounts as these, but for accounts below `min_uid`.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Attempts:
         warm: int = 0,
         settled_s: float = 0.0,
         sharing: Sharing | None = None,
+        min_uid: int = MIN_UID,
     ) -> None:
         # Processes are recognised by these paths, so there must be one way only to write them.
         self._node_dir = node_dir.resolve()
@@ -69,6 +78,7 @@ class Attempts:
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm)
         self._settled_s = settled_s
+        self._min_uid = min_uid
         self._sharing = sharing or Sharing(node_dir)
         self._sharing.fail = self._fail
         self._attempts: dict[AttemptKey, Supervised] = {}
@@ -77,6 +87,8 @@ class Attempts:
         self._snapshots = Snapshots(self._node_dir, self.exchange)
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
+        self._orphans = Orphans(self._node_dir, on_change)
+        self._renewed = 0.0  # when was sent what the master acknowledged last (CLOCK_BOOTTIME)
         self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
 
     async def start(self) -> None:
@@ -85,7 +97,7 @@ class Attempts:
         lock_path(self._node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
         await self._spawner.start()
         await self._sharing.start()
-        for place, intent in await asyncio.to_thread(_read_intents, self._node_dir):
+        for place, intent in await asyncio.to_thread(read_intents, self._node_dir):
             self._adopt(place, intent)
         adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
         if adopted:
@@ -94,7 +106,8 @@ class Attempts:
                 waiter.cancel()
         await self._look_for_unaccounted()
         self._sharing.watch()
-        await self._snapshots.collect({attempt.intent.job_id for attempt in self._attempts.values()})
+        in_use = {attempt.intent.job_id for attempt in self._attempts.values()}
+        await self._snapshots.collect(in_use, self._workdirs_of_accounts)
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
@@ -103,17 +116,18 @@ class Attempts:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+        await self._orphans.close()
         await self._sharing.close()
         await self._standbys.close()
         await self._spawner.close()
 
     async def launch(self, order: agent_pb2.Launch) -> None:
         """Start the attempt; one that was started already is left as it is, and its status is reported again."""
-        known = self._attempts.get((order.job_id, order.attempt))
-        if known is not None:
-            self._on_change(known.status)
-            return
         key = (order.job_id, order.attempt)
+        known = self._attempts.get(key)
+        if (status := self._orphans.status(key) if known is None else known.status) is not None:
+            self._on_change(status)
+            return
         if key in self._copies:
             return
         try:
@@ -124,7 +138,14 @@ class Attempts:
         place = AttemptDir.of(self._node_dir, order.job_id, order.attempt)
         if place.path.exists():
             self._launch_again(order, place)
-        elif order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths)):
+            return
+        try:
+            account = await account_of(order, self._min_uid, self._node_dir)
+        except NoAccount as error:
+            self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
+            return
+        intent = replace(intent, account=account)
+        if order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths, account)):
             self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
         elif order.move_checkpoint or order.spec.HasField("snapshot"):
             # Not within the order: the next one may be to stop.
@@ -143,6 +164,8 @@ class Attempts:
                 self._standbys.prepare(known.place, known.intent)
             log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
             known.stop(grace_s)
+        elif self._orphans.stop((job_id, attempt), grace_s):
+            log.info("event=stop-orphan job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
         elif (copy := self._copies.get((job_id, attempt))) is not None:
             del self._copies[job_id, attempt]
             copy.cancel()
@@ -169,10 +192,17 @@ class Attempts:
             log.info("event=resume job=%s attempt=%d swaps=%d", job_id, attempt, swaps)
             known.resume(swaps)
 
+    def renew(self, at: float) -> None:
+        """The master has acknowledged what was sent at that time (CLOCK_BOOTTIME): whoever has a lease may go on."""
+        self._renewed = max(self._renewed, at)
+        for attempt in self._attempts.values():
+            attempt.renew(self._renewed)
+
     async def forget(self, job_id: str, attempt: int) -> None:
         """Drop everything of an attempt that is over but its log. Raises OSError."""
         known = self._attempts.get((job_id, attempt))
         if known is None:
+            self._orphans.forget((job_id, attempt))
             return
         if not known.is_over:
             log.warning("event=forget-ignored reason=still-running job=%s attempt=%d", job_id, attempt)
@@ -185,17 +215,20 @@ class Attempts:
         known = self._attempts.get((job_id, attempt))
         if known is not None:
             known.mark_freed(dirty)
+        else:
+            self._orphans.mark_freed((job_id, attempt), dirty)
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
         phase = agent_pb2.ATTEMPT_PHASE_LAUNCHING
         waiting = [agent_pb2.AttemptStatus(job_id=job, attempt=number, phase=phase) for job, number in self._copies]
-        return [attempt.status for attempt in self._attempts.values()] + waiting
+        return [attempt.whole_status() for attempt in self._attempts.values()] + waiting + self._orphans.statuses()
 
     def pids(self) -> dict[AttemptKey, tuple[int, ...]]:
         """The live processes of each live attempt, its supervisor excepted."""
         supervisors = [(key, attempt.supervisor()) for key, attempt in list(self._attempts.items())]
-        return {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+        own = {key: tuple(descendants(process.pid)) for key, process in supervisors if process is not None}
+        return own | self._orphans.pids()
 
     def groups(self) -> dict[Path, AttemptKey]:
         """The control groups of the attempts that have one."""
@@ -212,6 +245,22 @@ class Attempts:
         if not is_job_id(job_id):
             raise ValueError(f"{job_id[:80]!r} is not a job id")
         return AttemptDir.of(self._node_dir, job_id, attempt)
+
+    def account(self, job_id: str, attempt: int) -> Account | None:
+        """With whose rights the job's files are shown, which may have run here; None: with the agent's own. Blocks.
+
+        Raises FileNotFoundError if it has none here.
+        """
+        known = self._attempts.get((job_id, attempt))
+        if known is not None or os.geteuid():
+            return None if known is None else known.intent.account
+        return owner_of(self.roots(job_id)["checkpoints"])
+
+    def shell(self, job_id: str, attempt: int) -> str:
+        """The login shell of the account that the attempt runs as."""
+        known = self._attempts.get((job_id, attempt))
+        account = None if known is None else known.intent.account
+        return login_shell() if account is None else account.shell
 
     def runs(self, job_id: str, attempt: int) -> bool:
         """Whether the attempt has processes here that compute."""
@@ -247,8 +296,13 @@ class Attempts:
 
     def copied_workdir(self, job_id: str) -> Path | None:
         """The job's own copy of the directory that it was submitted from, if it has one here."""
-        workdir = self._snapshots.workdir(job_id)
-        return workdir if is_job_id(job_id) and workdir.is_dir() else None
+        places = (self._snapshots.workdir(job_id), self._workdirs_of_accounts / job_id)
+        return next((place for place in places if is_job_id(job_id) and place.is_dir()), None)
+
+    @property
+    def _workdirs_of_accounts(self) -> Path:
+        """Those that jobs of other accounts were submitted with; no name of a job begins as this does."""
+        return self._checkpoint_root / self.cluster_id / f".workdirs-{self._node_dir.name}"
 
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of the GPU memory of the attempt that `seen` names; it is told now, or with the next."""
@@ -264,7 +318,7 @@ class Attempts:
     def allocation(self, job_id: str, attempt: int) -> tuple[job_pb2.GpuAllocation, ...]:
         """The GPUs that the attempt was launched on; empty for an unknown attempt."""
         known = self._attempts.get((job_id, attempt))
-        return () if known is None else allocation_of(known.intent)
+        return self._orphans.allocation((job_id, attempt)) if known is None else allocation_of(known.intent)
 
     async def read_log(
         self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
@@ -288,7 +342,7 @@ class Attempts:
         if not is_job_id(request.job_id) or not self.cluster_id:
             return agent_pb2.CheckpointData(error=f"{request.job_id[:80]!r} is not a job id")
         job_dir = self._checkpoint_root / self.cluster_id / request.job_id
-        return await apart(partial(read, job_dir, request))
+        return await apart(partial(read_as_owner, job_dir, request))
 
     def _intent_of(self, order: agent_pb2.Launch) -> Intent:
         assert self.cluster_id, "the cluster must be known before the first launch"
@@ -307,11 +361,12 @@ class Attempts:
         self._on_change(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
         try:
             if order.spec.HasField("snapshot"):
-                workdir = await self._snapshots.place(*key, order.spec.snapshot.digest)
+                of_account = intent.account, self._workdirs_of_accounts
+                workdir = await self._snapshots.place(*key, order.spec.snapshot.digest, *of_account)
                 intent = in_workdir(intent, order.spec, workdir)
             if order.move_checkpoint:
                 async with self._copying:
-                    name = await Copy(self.exchange, Path(intent.job_checkpoint_dir), *key).bring()
+                    name = await Copy(self.exchange, intent.job_dir, *key, intent.account).bring()
                 if not name and intent.needs_checkpoint:
                     raise NotCopied("the node that had it has none that verifies")
         except NotPlaced as error:
@@ -338,8 +393,11 @@ class Attempts:
             log.error("event=second-copy-refused job=%s attempt=%d running=%d", *attempt.key, running)
             attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
             return
+        if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, self._renewed):
+            attempt.apply(recovery.record_refusal(place, intent, "its lease is over: the master was not heard in time"))
+            return
         try:
-            intent = attempt.intent = await self._sharing.prepare(intent)
+            intent = attempt.intent = replace(await self._sharing.prepare(intent), leased_at=self._renewed)
             channel = await self._standbys.take(intent) or await self._spawner.spawn()
         except NotShared as refused:
             attempt.apply(recovery.record_refusal(place, intent, str(refused)))
@@ -352,7 +410,7 @@ class Attempts:
     def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
         """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
         or it was forgotten, or what it left is damaged. It is not started in any case."""
-        intent = None if place.is_forgotten() else _read_intent(place)
+        intent = None if place.is_forgotten() else read_intent(place)
         if intent is None:
             self._refuse(order, f"attempt {order.attempt} was already on this node")
         else:
@@ -412,33 +470,11 @@ class Attempts:
 
     async def _look_for_unaccounted(self, launching: str = "") -> frozenset[str]:
         """Names of attempts that have processes here, while none that is known could have them."""
-        running = await apart(partial(survivors.by_attempt, self._node_dir))
+        running = await apart(partial(survivors.by_any_sign, self._node_dir))
         accounted = {attempt.place.path.name for attempt in self._attempts.values() if not attempt.is_over}
         self._unaccounted = frozenset(running.keys() - (accounted - {launching}))
-        for name in self._unaccounted:
-            log.error("event=unaccounted-processes attempt=%s pids=%s", name, [p.pid for p in running[name]])
+        await self._orphans.take({(_job_of(name), _attempt_of(name)): running[name] for name in self._unaccounted})
         return self._unaccounted
-
-
-def _read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
-    """All attempts on disk that are not forgotten. One that is damaged is passed over: it must not stop the others."""
-    places = [AttemptDir(path) for path in attempts_dir(node_dir).iterdir()]
-    intents = [(place, _read_intent(place)) for place in places if not place.is_forgotten()]
-    return [(place, intent) for place, intent in intents if intent is not None]
-
-
-def _read_intent(place: AttemptDir) -> Intent | None:
-    try:
-        content = place.intent()
-        intent = None if content is None else Intent.from_json(content)
-        recovery.recorded_supervisor(place)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        log.error("event=damaged-attempt directory=%s error=%r", place.path.name, str(error))
-        return None
-    if intent is None or place.path.name != f"{intent.job_id}.{intent.attempt}":
-        log.error("event=damaged-attempt directory=%s error='no intent of its own'", place.path.name)
-        return None
-    return intent
 
 
 def _job_of(name: str) -> str:

@@ -9,17 +9,23 @@ import hashlib
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ebbtide import checkpoints
 from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.apart import apart
 from ebbtide_agent.exchange import WINDOW_BYTES, Away, Exchange, Unreadable, checkpoint_below
+from ebbtide_agent.job_dir import provide_job_dir
+from ebbtide_agent.rights import with_rights
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PATIENCE_S = 30.0
 """For how long nobody may answer."""
@@ -38,7 +44,11 @@ class NotCopied(Exception):
 class Copy:
     """The copy of one job's newest checkpoint, for one attempt."""
 
-    def __init__(self, exchange: Exchange, job_dir: Path, job_id: str, attempt: int) -> None:
+    def __init__(
+        self, exchange: Exchange, job_dir: Path, job_id: str, attempt: int, account: Account | None = None
+    ) -> None:
+        """It is written with the rights of the account; None: with the agent's own."""
+        self._account = account
         self._exchange = exchange
         self._job_dir = job_dir
         self._job_id = job_id
@@ -49,28 +59,34 @@ class Copy:
         try:
             name = (await self._ask("", "", 0, 0)).checkpoint
             if name:
+                if self._account is not None:
+                    await apart(partial(provide_job_dir, self._job_dir, self._account))
                 await self._bring(name, checkpoint_below(self._job_dir, name))
         except (Away, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
             raise NotCopied(str(error)) from error
         return name
 
     async def _bring(self, name: str, path: Path) -> None:
-        if await apart(partial(_is_valid, path)):
+        if await self._do(partial(_is_valid, path)):
             return
         draft = checkpoints.copy_of(path)
-        draft.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._do(partial(draft.mkdir, mode=0o700, parents=True, exist_ok=True))
         await self._bring_manifest(name, draft)
-        files = checkpoints.listed(draft)
-        await apart(partial(_remove_others, draft, files))
+        files = await self._do(partial(checkpoints.listed, draft))
+        await self._do(partial(_remove_others, draft, files))
         for file in files:
             await self._bring_file(name, draft, file)
-        await apart(partial(checkpoints.publish_copy, path))
+        await self._do(partial(checkpoints.publish_copy, path))
         size = sum(file.bytes for file in files)
         log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
 
     @property
     def _key(self) -> tuple[str, int]:
         return self._job_id, self._attempt
+
+    def _do(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Touch files, whose directories are the account's, with its rights."""
+        return apart(partial(with_rights, self._account, call))
 
     async def _bring_manifest(self, name: str, draft: Path) -> None:
         """Always anew: it says what of the draft is right."""
@@ -82,23 +98,23 @@ class Copy:
                 raise InvalidCheckpoint(f"{name}/{MANIFEST}: more than {_MANIFEST_BYTES} bytes")
             if window.end:
                 break
-        await apart(partial((draft / MANIFEST).write_bytes, content))
+        await self._do(partial((draft / MANIFEST).write_bytes, content))
 
     async def _bring_file(self, name: str, draft: Path, file: File) -> None:
         path = draft / file.path
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._do(partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
         for _ in range(_TRIES):
             await self._bring_windows(name, file, path)
-            if await apart(partial(_digest, path)) == file.sha256:
+            if await self._do(partial(_digest, path)) == file.sha256:
                 return
             log.warning("event=copy-damaged job=%s attempt=%d file=%s", *self._key, file.path)
-            path.unlink()
+            await self._do(path.unlink)
         raise InvalidCheckpoint(f"{name}/{file.path}: what arrives has not the digest of its manifest")
 
     async def _bring_windows(self, name: str, file: File, path: Path) -> None:
         """Append what is missing. A few windows are asked for at a time, and written in order."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(path, flags, 0o600), "ab") as out:
+        with open(await self._do(partial(os.open, path, flags, 0o600)), "ab") as out:
             if os.fstat(out.fileno()).st_size > file.bytes:
                 os.truncate(out.fileno(), 0)
             asked = os.fstat(out.fileno()).st_size

@@ -14,6 +14,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
         "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # job numbers alone come again in another cluster
         "WANDB_RESUME": "allow",
         **intent.env,
+        **({} if intent.account is None else intent.account.environment),
         **intent.sharing_env,
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -5,6 +5,7 @@ About snapshots, the master itself is asked.
 
 import asyncio
 import itertools
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from ebbtide import checkpoints
 from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts import owner
+from ebbtide_agent.rights import rights_of
 
 WINDOW_BYTES = 1024 * 1024
 """What one answer holds at most; it must fit into one message."""
@@ -62,7 +66,9 @@ class Exchange:
         self._asked[request.request_id] = future
         self._send(request)
         try:
-            async with asyncio.timeout(_ANSWER_S if request.checkpoint or request.snapshot else _VERIFIED_S):
+            async with asyncio.timeout(
+                _ANSWER_S if request.checkpoint or request.snapshot or request.ended_of else _VERIFIED_S
+            ):
                 data = await future
         except TimeoutError:
             raise Away("no answer came") from None
@@ -78,6 +84,16 @@ def checkpoint_below(job_dir: Path, name: str) -> Path:
     if _CHECKPOINT.fullmatch(name) is None:
         raise ValueError(f"{name[:80]!r} is not a checkpoint")
     return job_dir / name
+
+
+def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+    """The same with the rights of whoever owns the directory, who may put links there while it is read."""
+    try:
+        facts = job_dir.lstat()
+    except FileNotFoundError:
+        return read(job_dir, request)
+    with rights_of(owner(facts.st_uid, facts.st_gid) if os.geteuid() == 0 else None):
+        return read(job_dir, request)
 
 
 def read(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:

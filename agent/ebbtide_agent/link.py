@@ -8,16 +8,19 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
 import grpc
 import grpc.aio
+from ebbtide_protos import protocol
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_agent import membership
 from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.credentials import NoProof, Proof
 from ebbtide_agent.endpoint import Endpoint, NoMaster
 from ebbtide_agent.exchange import Exchange
 from ebbtide_agent.membership import WelcomeRefused
@@ -25,6 +28,7 @@ from ebbtide_agent.node import Node, address_towards
 from ebbtide_agent.orders import Orders
 from ebbtide_agent.outbox import Outbox
 from ebbtide_agent.stream import AttachCall, AttemptControl, Stream
+from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.telemetry import GpusChanged, Telemetry
 
 log = logging.getLogger(__name__)
@@ -43,12 +47,16 @@ _STEADY_S = 1.0
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what gRPC waits for in fact; its default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Every try is a new channel with a connection of its own: a shared one would bring gRPC's own back-off along.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+
+
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Rejected(Exception):
@@ -85,8 +93,12 @@ class Link:
         cluster_file: Path,
         exchange: Exchange | None = None,
         channels: Channels | None = None,
+        proof: Proof | None = None,
     ) -> None:
-        """`find_master` is asked at every try and may raise NoMaster. Raises ValueError if `cluster_file` is broken."""
+        """`find_master` and `proof` are asked at every try; both may raise NoMaster.
+
+        Raises ValueError if `cluster_file` is broken.
+        """
         self._find_master = find_master
         self._node = node
         self._attempts = attempts
@@ -95,6 +107,7 @@ class Link:
         self._membership = membership.load(cluster_file)
         self._orders = Orders()
         self._exchange = exchange or Exchange()
+        self._proof = proof or NoProof()
         self._channels = channels
         self._outbox = Outbox()
         self._away = Backoff(_FIRST_PAUSE_S)
@@ -115,12 +128,14 @@ class Link:
 
     async def _attach(self) -> float:
         """One stream from its first message to its end. Returns the pause before the next, in seconds."""
-        longest_pause_s = _LONGEST_LOCAL_PAUSE_S
+        longest_pause_s, endpoint = _LONGEST_LOCAL_PAUSE_S, None
         try:
             endpoint = self._find_master()
             longest_pause_s = _LONGEST_LOCAL_PAUSE_S if endpoint.is_loopback else _LONGEST_PAUSE_S
-            async with grpc.aio.insecure_channel(str(endpoint), options=_CHANNEL_OPTIONS) as channel:
-                await self._converse(agent_pb2_grpc.AgentServiceStub(channel).Attach(), endpoint)
+            credentials = await self._proof.credentials(endpoint)
+            async with grpc.aio.secure_channel(str(endpoint), credentials, options=_CHANNEL_OPTIONS) as channel:
+                call = agent_pb2_grpc.AgentServiceStub(channel).Attach(metadata=self._proof.metadata(endpoint))
+                await self._converse(call, endpoint, channel)
             self._note("master-away", "the master ended the stream")
         except GpusChanged as change:
             self._note("gpus-changed", str(change))
@@ -129,29 +144,38 @@ class Link:
             self._note("refused", str(refusal))
             return self._refused.pause_s(_LONGEST_REFUSED_PAUSE_S)
         except grpc.aio.AioRpcError as error:
-            self._note("master-away", error.details() or error.code().name)
+            if error.code() in _REFUSALS:
+                self._note("refused", error.details() or error.code().name)
+                return self._refused.pause_s(_LONGEST_REFUSED_PAUSE_S)
+            away = endpoint if error.code() is grpc.StatusCode.UNAVAILABLE else None
+            why = await self._proof.trouble(away) if away is not None else ""
+            self._note("master-away", why or error.details() or error.code().name)
         except (NoMaster, OSError, asyncio.InvalidStateError) as error:
             self._note("master-away", str(error) or type(error).__name__)
         except Exception:
             log.exception("event=link-failed")
         return self._away.pause_s(longest_pause_s)
 
-    async def _converse(self, call: AttachCall, endpoint: Endpoint) -> None:
+    async def _converse(self, call: AttachCall, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
         gpus = await self._telemetry.inventory()
         address = self._node.address or await address_towards(endpoint.host)
         # No await between the inventory and the new outbox: what changes from here on is in the one or in the other.
         hello = self._hello(gpus, address)
         outbox = self._outbox = Outbox()
+        sent_at = boottime()
         welcome = await _introduce(call, hello)
         self._admit(welcome)
+        self._attempts.renew(sent_at)
         log.info("event=attached master=%s cluster=%s epoch=%d", endpoint, welcome.cluster_id, welcome.epoch)
         self._trouble = ""
         began = time.monotonic()
+        keeping = asyncio.create_task(self._proof.keep(channel, endpoint), name="certificate")
         try:
             parts = (self._attempts, self._telemetry, self._orders, self._exchange, self._channels)
             stream = Stream(call, self._membership, outbox, *parts)
             await stream.run(welcome.heartbeat_s)
         finally:
+            keeping.cancel()
             # A master that falls over each stream at once is not to be tried ten times a second.
             if time.monotonic() - began > _STEADY_S:
                 self._away.reset()
@@ -159,6 +183,8 @@ class Link:
 
     def _admit(self, welcome: agent_pb2.Welcome) -> None:
         """Take orders from this master from now on, and from no older one. Raises WelcomeRefused, OSError."""
+        if refusal := protocol.refuse(welcome.protocol, "master"):
+            raise WelcomeRefused(refusal)
         before = self._membership
         admitted = before.admit(welcome, has_attempts=bool(self._attempts.statuses()))
         if admitted != before:
@@ -188,6 +214,7 @@ class Link:
             pool=self._node.pool,
             labels=self._node.labels,
             taints=self._node.taints,
+            protocol=protocol.PROTOCOL,
         )
 
     def _note(self, event: str, reason: str) -> None:
@@ -201,7 +228,9 @@ async def _introduce(call: AttachCall, hello: agent_pb2.Hello) -> agent_pb2.Welc
     """The master's answer to Hello. Raises Rejected, AioRpcError, NoMaster."""
     try:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
-            await call.write(agent_pb2.AgentMessage(hello=hello))
+            # Who is refused before they were heard cannot write any more, and reads why.
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(agent_pb2.AgentMessage(hello=hello))
             return _welcome(await call.read())
     except TimeoutError:
         raise NoMaster(f"no answer to Hello in {WELCOME_TIMEOUT_S:g} s") from None

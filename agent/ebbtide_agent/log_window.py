@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.log_file import Window, read_window
+
 # One answer must fit into one message.
 _LARGEST = 1024 * 1024
 # A line is seen soon after it is written, yet a quiet log costs next to nothing.
@@ -42,7 +44,9 @@ def _read(path: Path, offset: int, max_bytes: int, is_over: Callable[[], bool]) 
         return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
     try:
         size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, max_bytes, offset) if offset < size else b""
+        window = read_window(descriptor, offset, max_bytes) if offset < size else Window(b"", offset)
+    except OSError as error:
+        return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
     finally:
         os.close(descriptor)
-    return agent_pb2.LogData(data=data, end=over and offset + len(data) >= size)
+    return agent_pb2.LogData(data=window.data, end=over and window.next >= size, next=window.next)

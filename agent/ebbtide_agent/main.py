@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import NoReturn
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import gpu, logs, membership, mps, standbys
+from ebbtide_agent import gpu, joined, logs, membership, mps, standbys
+from ebbtide_agent.accounts import MIN_UID
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempts import Attempts
 from ebbtide_agent.attribution import Attribution
 from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.credentials import Credentials
 from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
 from ebbtide_agent.foreign import Notifier, parse_command
 from ebbtide_agent.freeing import Freeing
@@ -34,8 +37,9 @@ from ebbtide_agent.link import Link
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
-from ebbtide_agent.supervisor.cgroup import delegated
+from ebbtide_agent.supervisor.cgroup import delegated, jobs_group
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_agent.tidying import Keep, Tidying
 from ebbtide_agent.unused import Unused
 from ebbtide_agent.watchdog import Watchdog
 
@@ -53,7 +57,7 @@ class AgentOptions:
 
     home: Path
     name: str = ""  # "": the host's name
-    master: str = ""  # HOST:PORT; "": what home/master.json says at each try
+    master: str = ""  # HOST:PORT, several between commas if they stand by; "": what home/master.json says at each try
     gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
     checkpoint_root: Path | None = None  # None: home/checkpoints
     cpus: float | None = None  # None: those this process may run on
@@ -66,6 +70,8 @@ class AgentOptions:
     pool: str = "default"  # of nodes that the node belongs to
     labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
     taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
+    keep: Keep = Keep()  # noqa: RUF009 (frozen) what finished jobs left
+    min_uid: int = MIN_UID  # as root, no jobs of accounts below it are run
     on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
 
 
@@ -81,7 +87,7 @@ def run(options: AgentOptions) -> int:
     logs.configure()
     try:
         name = node_name(options.name)
-        find_master = _master_finder(options)
+        find_master = _master_finder(options, options.home / "nodes" / name)
         network = Network.parse(options.interface, options.ports)
         parse_command(options.on_foreign)
         if gpu.is_fake(options.gpus):
@@ -104,16 +110,22 @@ def _fail(error: Exception, status: int) -> int:
     return status
 
 
-def _master_finder(options: AgentOptions) -> Callable[[], Endpoint]:
+def _master_finder(options: AgentOptions, node_dir: Path) -> Callable[[], Endpoint]:
+    """Where the master is at each try: where it is said to be, else where the node joined, else in the same home."""
     if not options.master:
-        return partial(local_master, options.home)
-    endpoint = parse_endpoint(options.master)
-    if not endpoint.is_loopback:
-        # Whoever answers there may start processes here.
-        raise ValueError(
-            f"master {endpoint} is not on this machine, and the connection is neither encrypted nor proven"
-        )
-    return lambda: endpoint
+        return partial(_joined_master, options.home, node_dir)
+    endpoints = [parse_endpoint(part.strip()) for part in options.master.split(",")]
+    for endpoint in endpoints:
+        if not endpoint.is_loopback and joined.load(node_dir) is None:
+            # Whoever answers there may start processes here.
+            raise ValueError(f"master {endpoint} is not on this machine: join its cluster first ('ebb agent join')")
+    turn = cycle(endpoints)  # each try goes to the next: one that is stuck must not keep the node to itself
+    return lambda: replace(next(turn), tls=joined.load(node_dir) is not None)
+
+
+def _joined_master(home: Path, node_dir: Path) -> Endpoint:
+    member = joined.load(node_dir)
+    return local_master(home) if member is None or not member.address else member.endpoint
 
 
 @contextmanager
@@ -173,6 +185,7 @@ async def _serve_for_ever(
         warm=options.warm,
         settled_s=standbys.SETTLED_S,
         sharing=sharing,
+        min_uid=options.min_uid,
     )
     reading: asyncio.Future[GpuReader] = asyncio.get_running_loop().create_future()
     attempts.gone = partial(_gone, reading)
@@ -196,15 +209,20 @@ async def _serve_for_ever(
             notifier = Notifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
+        for signum, going in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):  # the machine goes down; it does not
+            asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
         await telemetry.inventory()  # what is idle now is known before anything starts
-        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels)
+        proof = Credentials(options.home, name, node_dir)
+        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, attempts.exchange, options.keep).run(attempts))
+        closing.callback(tidying.cancel)
+        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels, proof)
         # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
         listeners += [freeing.consider, link.report]
         for status in attempts.statuses():
             freeing.consider(status)
         _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
-        cgroup = delegated() or "none"
+        cgroup = jobs_group() or delegated() or "none"
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s", *facts)
         await link.run()

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from ebbtide_agent import procfs
-from ebbtide_agent.supervisor.cgroup import delegated
+from ebbtide_agent.supervisor.cgroup import delegated, jobs_group
 
 ROOT_MARKER = ".ebbtide-root"
 _DISCARD_PORT = 9
@@ -50,7 +50,7 @@ def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_ro
         mem_bytes=psutil.virtual_memory().total if mem_bytes is None else mem_bytes,
         checkpoint_root_id=root_id(checkpoint_root),
         address=address,
-        cgroup=str(delegated() or ""),
+        cgroup=str(jobs_group() or delegated() or ""),
     )
 
 
@@ -64,7 +64,10 @@ def node_name(given: str) -> str:
 
 def root_id(root: Path) -> str:
     """Identity of a checkpoint root: the same for every node that sees the same directory. Raises OSError."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not root.is_dir():
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            root.chmod(0o711)  # jobs of other accounts find theirs below it
     marker = root / ROOT_MARKER
     if not marker.exists():
         _place_marker(marker)

@@ -12,6 +12,7 @@ from ebbtide import checkpoints
 from ebbtide_agent import survivors
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor import evidence, output
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
@@ -86,7 +87,7 @@ def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> b
     """Kill what a dead supervisor left behind; False if there is nothing left. Blocks, and is to be repeated."""
     if supervisor.boot_id != boot_id():
         return False  # the machine went down with everything on it
-    left = survivors.of_attempt(place.path, lock_path(Path(intent.node_dir), intent.job_id))
+    left = survivors.of_attempt(place, lock_path(Path(intent.node_dir), intent.job_id))
     for process in left:
         process.signal(signal.SIGSTOP)  # nobody begins a file, or comes to its end, after we have looked
     _note_cut_short(place, intent, left)
@@ -128,6 +129,18 @@ def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
     status.exit = Exit(exit_code=_LOST_EXIT_CODE, ended_at=time.time())
     cut_short = _cut_short(place)
+    with rights_of(intent.account):
+        newest = _sealed(intent, cut_short)
+    if newest is not None and newest.attempt == intent.attempt:
+        status.checkpoint = PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)
+    elif cut_short:
+        status.exit.checkpointed = Checkpointed.NO
+    place.record_final_status(status.to_json())
+    return status.to_json()
+
+
+def _sealed(intent: Intent, cut_short: frozenset[str]) -> checkpoints.Checkpoint | None:
+    """Seal what it wrote; the job's newest checkpoint then."""
     if intent.node_rank == 0 and not evidence.nothing_is_whole(intent.checkpoint_dir, cut_short):
         checkpoints.seal(
             intent.checkpoint_dir,
@@ -136,13 +149,7 @@ def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
             complete=False,
             cut_short=bool(cut_short),
         )
-    newest = checkpoints.newest_valid(Path(intent.job_checkpoint_dir), before_attempt=intent.attempt + 1)
-    if newest is not None and newest.attempt == intent.attempt:
-        status.checkpoint = PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)
-    elif cut_short:
-        status.exit.checkpointed = Checkpointed.NO
-    place.record_final_status(status.to_json())
-    return status.to_json()
+    return checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt + 1)
 
 
 def _cut_short(place: AttemptDir) -> frozenset[str]:

@@ -1,9 +1,10 @@
-"""Becomes a server that shall listen on a free port of the node's loopback, and leaves word which.
+"""Becomes a server that shall listen on a free port of the node's loopback, and tells the supervisor which.
 
 ``{port}`` in the command's arguments stands for it. Standard library only, and started without site-packages: it runs
 in the job's environment.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -12,8 +13,6 @@ from collections.abc import Sequence
 from typing import Final
 
 PLACEHOLDER: Final = "{port}"
-FILE_NAME: Final = "port"
-"""Beside the attempt's sockets."""
 _NOT_FOUND = 127
 
 
@@ -28,10 +27,13 @@ def main(command: Sequence[str]) -> int:
 
 
 def _leave_word(port: int) -> None:
-    path = os.path.join(os.path.dirname(os.environ["EBB_SOCKET"]), FILE_NAME)
-    with open(f"{path}.draft", "w") as file:
-        file.write(str(port))
-    os.rename(f"{path}.draft", path)
+    """The socket is there before any process is, and holds what comes until it is read."""
+    folder, name = os.path.split(os.environ["EBB_SOCKET"])
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Through the descriptor, because a socket's path must not have more than 107 bytes.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.sendto(json.dumps({"kind": "port", "port": port}).encode(), f"/proc/self/fd/{directory}/{name}")
+    os.close(directory)
 
 
 def _free_port() -> int:

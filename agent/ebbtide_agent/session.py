@@ -1,8 +1,8 @@
 """The process of a shell that one can leave and come back to: the owner of a terminal, with the shell on it.
 
-It is an attempt's first process and listens beside the attempt's other sockets. One connection at a time is attached to
-the terminal; another one takes its place. What was shown last is kept for whoever comes next. Standard library only,
-and started without site-packages: it runs in the job's environment.
+It is an attempt's first process and listens at a socket that the supervisor hands it. One connection at a time is
+attached to the terminal; another one takes its place. What was shown last is kept for whoever comes next. Standard
+library only, and started without site-packages: it runs in the job's environment.
 
 Packets, each a letter and what it says: from the client `d` input, `w` ROWS COLUMNS; to it `d` output, `x` EXIT CODE.
 """
@@ -22,7 +22,6 @@ from typing import Final
 
 KEPT_BYTES: Final = 64 * 1024
 PACKET_BYTES: Final = 16 * 1024
-SOCKET_NAME: Final = "session.sock"
 _LAST_WORDS_S = 2.0
 
 
@@ -185,21 +184,17 @@ def _signal_pipe() -> int:
     return readable
 
 
-def _listen(directory: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # Through the descriptor, because a socket's path must not have more than 107 bytes.
-    listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET_NAME}")
-    os.close(descriptor)
-    listener.listen()
-    listener.setblocking(False)
+def _listener() -> socket.socket:
+    """What the supervisor has bound and listens, does not block, and is nobody's below."""
+    listener = socket.socket(fileno=int(os.environ.pop("EBB_SESSION")))
+    os.set_inheritable(listener.fileno(), False)
     return listener
 
 
 def main(command: Sequence[str]) -> int:
     """Run ``command`` on a terminal that one can attach to; its exit code."""
     os.environ.setdefault("TERM", "xterm-256color")
-    return Session(_listen(os.path.dirname(os.environ["EBB_SOCKET"])), command).run()
+    return Session(_listener(), command).run()
 
 
 if __name__ == "__main__":

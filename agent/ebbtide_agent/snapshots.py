@@ -4,6 +4,8 @@
     snapshots/<digest>/           unpacked, once it is whole and verified; nothing is ever changed there
     workdirs/<job>/               the job's own copy: its working directory at every attempt on this node
 
+A job of another account than the agent's has its copy below the checkpoint root, where that account can enter.
+
 Each appears at once or not at all, whoever is killed when.
 """
 
@@ -25,8 +27,10 @@ from typing import Final
 
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.apart import apart
 from ebbtide_agent.exchange import WINDOW_BYTES, Away, Exchange, Unreadable
+from ebbtide_agent.job_dir import give, provide_private
 
 log = logging.getLogger(__name__)
 
@@ -63,25 +67,32 @@ class Snapshots:
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     def workdir(self, job_id: str) -> Path:
-        """Where the job's own copy is, or will be."""
+        """Where the job's own copy is, or will be, if it is the agent's account's."""
         return self._workdirs / job_id
 
-    async def place(self, job_id: str, attempt: int, digest: str) -> Path:
-        """The working directory of the job, which is there when this returns. Raises NotPlaced."""
-        place = self.workdir(job_id)
+    async def place(
+        self, job_id: str, attempt: int, digest: str, account: Account | None = None, folder: Path | None = None
+    ) -> Path:
+        """The working directory of the job, which is there when this returns; of an account's, in `folder`.
+
+        Raises NotPlaced.
+        """
+        place = self.workdir(job_id) if folder is None or account is None else folder / job_id
         # Of many jobs that begin with the same, one fetches it.
         async with self._locks[digest]:
             try:
                 if not await apart(partial(_touch, place)):
                     await self._fetch(job_id, attempt, digest)
-                    await apart(partial(_copy_tree, self._cache / digest, place))
+                    await apart(partial(_copy_tree, self._cache / digest, place, account))
             except (Away, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
 
-    async def collect(self, in_use: Collection[str]) -> None:
+    async def collect(self, in_use: Collection[str], folder: Path | None = None) -> None:
         """Remove what nobody has begun with for long, but for the directories of the jobs that are `in_use`."""
         await apart(partial(_collect, self._cache, CACHED_S, ()))
+        if folder is not None:
+            await apart(partial(_collect, folder, WORKDIR_S, in_use))
         await apart(partial(_collect, self._workdirs, WORKDIR_S, in_use))
 
     async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
@@ -185,14 +196,19 @@ def _inside(name: str) -> str:
     return name
 
 
-def _copy_tree(tree: Path, place: Path) -> None:
+def _copy_tree(tree: Path, place: Path, account: Account | None) -> None:
     """Give the job a copy that is its own."""
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is None:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    else:
+        provide_private(place.parent)
     draft = place.with_name(f".{place.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         shutil.copytree(tree, draft, symlinks=True, copy_function=_clone)
         os.utime(draft)
+        if account is not None:
+            give(draft, account)
         draft.rename(place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

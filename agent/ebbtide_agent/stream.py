@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import grpc
@@ -15,6 +16,7 @@ from ebbtide_agent.exchange import Exchange
 from ebbtide_agent.membership import Membership
 from ebbtide_agent.orders import Order, Orders
 from ebbtide_agent.outbox import Outbox
+from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class AttemptControl(Protocol):
 
     cluster_id: str
 
+    def renew(self, at: float) -> None: ...
     async def launch(self, order: agent_pb2.Launch) -> None: ...
     async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None: ...
     async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None: ...
@@ -72,6 +75,7 @@ class Stream:
         self._orders = orders
         self._exchange = exchange
         self._channels = channels
+        self._beats: dict[int, float] = {}  # by number, when each was sent that is not acknowledged (CLOCK_BOOTTIME)
         self._log_reads = set[asyncio.Task[None]]()
         self._checkpoint_reads = set[asyncio.Task[None]]()
 
@@ -105,9 +109,18 @@ class Stream:
     async def _beat(self, heartbeat_s: float) -> None:
         # In this order of arguments not-a-number becomes the shortest pause, not an endless one.
         pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
-        while True:
-            self._outbox.put_heartbeat(await self._telemetry.heartbeat())
+        for number in count(1):
+            heartbeat = await self._telemetry.heartbeat()
+            heartbeat.beat, self._beats[number] = number, boottime()
+            self._outbox.put_heartbeat(heartbeat)
             await asyncio.sleep(pause_s)
+
+    def _renew(self, beat: int) -> None:
+        """The master has heard this one: whatever has a lease may run on."""
+        sent = self._beats.get(beat)
+        if sent is not None:
+            self._beats = {number: at for number, at in self._beats.items() if number > beat}
+            self._attempts.renew(sent)
 
     async def _obey(self) -> None:
         while isinstance(message := await self._call.read(), agent_pb2.MasterMessage):
@@ -131,6 +144,8 @@ class Stream:
             case "forget":
                 key = (message.forget.job_id, message.forget.attempt)
                 self._order("forget", *key, partial(self._attempts.forget, *key))
+            case "heard":
+                self._renew(message.heard.beat)
             case "read_log":
                 self._start_reading(message.read_log)
             case "read_checkpoint":

@@ -138,6 +138,18 @@ class Supervised:
             status.ClearField("unused_left_s")
             self._change(status)
 
+    def whole_status(self) -> agent_pb2.AttemptStatus:
+        """Its status, with the GPUs that it was launched on: a master that does not know it has to know them."""
+        status = agent_pb2.AttemptStatus()
+        status.CopyFrom(self.status)
+        status.gpus[:] = [gpu.uuid for gpu in self.intent.gpus]
+        return status
+
+    def renew(self, at: float) -> None:
+        """Tell the attempt, if it has a lease, when was sent what the master acknowledged last (CLOCK_BOOTTIME)."""
+        if self.intent.failover_after_s is not None and self._channel is not None:
+            self._channel.send({"do": "lease", "at": at})
+
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
         return self._identity if self._identity is not None and self._identity.is_alive() else None

@@ -47,6 +47,7 @@ class Telemetry:
         self._idle = idle or Idle()
         self._held = held
         self.listeners: list[Listener] = []
+        self.leaving = False  # whether the machine is about to go down
 
     @property
     def kind(self) -> Kind:
@@ -75,7 +76,8 @@ class Telemetry:
             listen(readings, owners)
         xids = self._reader.take_xids()
         told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
-        return agent_pb2.Heartbeat(gpus=[self._message(self._seen(reading), owners) for reading in told])
+        gpus = [self._message(self._seen(reading), owners) for reading in told]
+        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving)
 
     async def _look(self) -> tuple[Readings, Owners]:
         held = set(self._held())

@@ -10,6 +10,7 @@ from typing import Any
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, LogRule, SignalTarget
 
@@ -40,6 +41,7 @@ def intent_of(
     cluster_id: str,
     fake_gpu_dir: Path | None,
     network: Network,
+    account: Account | None = None,
 ) -> Intent:
     """What a supervisor is to run for this order. Raises ValueError for a job id that is none."""
     if not is_job_id(order.job_id):
@@ -72,6 +74,7 @@ def intent_of(
         warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
         idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
+        failover_after_s=spec.failover_after_s if spec.HasField("failover_after_s") else None,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
         script=spec.script,
@@ -83,6 +86,9 @@ def intent_of(
         log_rules=_log_rules([*spec.log_rules, *order.log_rules]),
         output=str(Path(spec.workdir, spec.output)) if spec.output else "",
         prefix_ranks=spec.prefix_ranks,
+        log_bytes=order.log_bytes,
+        account=account,
+        session=spec.kind == job_pb2.JOB_KIND_SHELL,
     )
 
 

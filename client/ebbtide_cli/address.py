@@ -1,25 +1,39 @@
-"""Where the master is: ``--master``, else ``EBB_MASTER``, else what the local one wrote into ``EBB_HOME``."""
+"""Where the master is: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
 
+The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``.
+"""
+
+import ipaddress
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
 from ebbtide_cli.home import Home, read_record
+from ebbtide_cli.logins import last_login
 
 CONNECT_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a master listens, and who said so."""
+    """Where a master listens, who said so, and which other addresses were named with it, of masters that stand by."""
 
     host: str
     port: int
     source: str
+    beside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the master is on this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def absent(self, why: str = "") -> Unreachable:
         """The error for a master that is not there."""
@@ -28,14 +42,30 @@ class Address:
 
 
 def find_master(option: "str | Address | None") -> Address:
-    """Find the master's address; `Unreachable` if the local one is not running."""
+    """Find the master's address; `Unreachable` if the local one does not run and there is no login."""
     if isinstance(option, Address):
         return option
     if option is not None:
-        return parse_address(option, "--master")
+        return _one_of(option, "--master")
     if named := os.environ.get("EBB_MASTER"):
-        return parse_address(named, "EBB_MASTER")
-    return local_master(Home.current())
+        return _one_of(named, "EBB_MASTER")
+    try:
+        return local_master(Home.current())
+    except Unreachable:
+        if (last := last_login()) is None:
+            raise
+    return _one_of(last, "the last login")
+
+
+def _one_of(text: str, source: str) -> Address:
+    """The address in ``text``; of several, between commas, the first where a master serves now."""
+    addresses = [parse_address(part.strip(), source) for part in text.split(",")]
+    if len(addresses) == 1:
+        return addresses[0]
+    from ebbtide_cli.choosing import first_that_serves
+
+    beside = tuple(map(str, addresses))
+    return first_that_serves([replace(address, beside=beside) for address in addresses])
 
 
 def parse_address(text: str, source: str) -> Address:

@@ -10,10 +10,13 @@ from typing import TypeVar
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
+from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.address import Address, check_listening, find_master
-from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, Unreachable
+from ebbtide_cli.credentials import channel_credentials, proven
+from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
+from ebbtide_cli.trust import authority
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -38,9 +41,9 @@ def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
     """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
     address = find_master(master)
     check_listening(address)
-    channel = grpc.insecure_channel(str(address), options=CHANNEL_OPTIONS)
+    channel = grpc.secure_channel(str(address), channel_credentials(address), options=CHANNEL_OPTIONS)
     try:
-        yield ClientServiceStub(channel)
+        yield ClientServiceStub(proven(channel, address))
     except grpc.RpcError as error:
         raise _failure(error, address) from error
     finally:
@@ -53,8 +56,10 @@ async def connecting(master: str | Address | None) -> AsyncIterator[ClientServic
     address = find_master(master)
     check_listening(address)
     try:
-        async with grpc.aio.insecure_channel(str(address), options=CHANNEL_OPTIONS) as channel:
-            yield ClientServiceStub(channel)
+        async with grpc.aio.secure_channel(
+            str(address), channel_credentials(address), options=CHANNEL_OPTIONS
+        ) as channel:
+            yield ClientServiceStub(proven(channel, address))
     except grpc.RpcError as error:
         raise _failure(error, address) from error
 
@@ -96,13 +101,34 @@ def _failure(error: grpc.RpcError, address: Address) -> Failure:
             return Failure(words or "the master refused the request as invalid", USAGE)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
             return Failure(f"the request is larger than the master takes: {words}", USAGE)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if (wait_s := _retry_after_s(error)) is not None:
+            return TooFast(words, wait_s)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return Failure(words or f"not allowed by the master at {address}", UNREACHABLE)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"the master at {address} ({address.source}) did not answer within {REPLY_S:g} s")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return Unreachable(f"lost the master at {address} ({address.source}): {words}")
+            return Unreachable(_tls_trouble(address) or f"lost the master at {address} ({address.source}): {words}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return Failure(f"the master at {address} is of a version that cannot do this: {words}")
         case _:
             return Failure(words or f"the master at {address} failed: {code.name}", FAILED)
+
+
+def _tls_trouble(address: Address) -> str:
+    """What is wrong with certificates, if that is why nobody answers."""
+    from ebbtide_protos.handshake import Knock, speaks_tls, trouble
+
+    if trusted := authority(address):
+        return trouble(Knock(address.host, address.port, trusted))
+    if speaks_tls(address.host, address.port):
+        return f"nothing proves who the master at {address} is, which speaks TLS: log in there first ('ebb login')"
+    return ""
+
+
+def _retry_after_s(error: grpc.RpcError) -> float | None:
+    """After how many seconds the master will do what it refused; None if it does not say."""
+    for said in error.trailing_metadata() or ():
+        if said.key == RETRY_KEY:
+            return float(said.value)
+    return None

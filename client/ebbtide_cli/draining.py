@@ -4,6 +4,9 @@ import time
 
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.facts import node_facts
+from ebbtide_cli.kinds import prospect_facts
+from ebbtide_cli.output import print_json
 from ebbtide_cli.text import printable
 from ebbtide_cli.values import format_duration
 
@@ -27,3 +30,8 @@ def prospect_words(job: client_pb2.NodeJob) -> str:
     left = job.at - time.time() if job.HasField("at") else 0.0
     when = f", in {format_duration(left)}" if left >= 1.0 else ", now" if job.HasField("at") else ""
     return f"job {job.job_id} ({name}) {job.text}{when}"
+
+
+def print_node_json(reply: client_pb2.NodeReply) -> None:
+    """A node and who is there."""
+    print_json({"node": node_facts(reply.node), "jobs": [prospect_facts(job) for job in reply.jobs]})

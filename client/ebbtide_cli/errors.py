@@ -26,6 +26,14 @@ class Failure(Exception):
         self.code = code
 
 
+class TooFast(Failure):
+    """It is too much at a time; ``wait_s`` seconds later the master takes it."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
 class Unreachable(Failure):
     """There is no master, or it went away; trying again later may help."""
 

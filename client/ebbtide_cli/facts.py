@@ -148,8 +148,23 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "labels": dict(node.labels),
         "taints": list(node.taints),
         "drain": drain_facts(node),
+        "certificate_ends": _optional(node, "certificate_ends"),
+        "dead": node.dead or None,
+        "strays": [stray_facts(stray) for stray in node.strays],
         "nvlinks": nvlinks(node),
         "gpus": [_gpu_facts(gpu) for gpu in node.gpus],
+    }
+
+
+def stray_facts(stray: client_pb2.Stray) -> Facts:
+    """An attempt on a node that the journal does not have."""
+    return {
+        "id": stray.job_id,
+        "attempt": stray.attempt,
+        "kind": stray.kind,
+        "gpu_uuids": list(stray.gpus),
+        "orphan": stray.orphan,
+        "ending": stray.ending,
     }
 
 
@@ -216,6 +231,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "slurm": spec.slurm,
         "kind": KINDS[spec.kind],
         "idle_limit_s": _optional(spec, "idle_limit_s"),
+        "failover_after_s": _optional(spec, "failover_after_s"),
     }
 
 

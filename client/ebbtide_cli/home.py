@@ -28,6 +28,16 @@ class Home:
         return self.root / "master.json"
 
     @property
+    def token(self) -> Path:
+        """What proves the account that the master of this home runs as."""
+        return self.root / "token"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of the authority of this home's master, if it speaks TLS."""
+        return self.root / "tls" / "ca.pem"
+
+    @property
     def master_log(self) -> Path:
         """Where a master started by ``ebb up`` logs."""
         return self.root / "master.log"
@@ -45,6 +55,11 @@ class Home:
     def agent_record(self, node: str) -> Path:
         """What the agent of ``node`` writes about itself."""
         return self.root / "nodes" / node / "agent.json"
+
+    def joined(self, node: str) -> str:
+        """Where ``node`` attaches to the master of another machine's cluster; empty if it has not joined any."""
+        record = read_record(self.root / "nodes" / node / "tls" / "joined.json") or {}
+        return str(record.get("address", ""))
 
     def agent_log(self, node: str) -> Path:
         """Where an agent started by ``ebb up`` logs."""

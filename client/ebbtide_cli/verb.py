@@ -34,7 +34,7 @@ VERBS: Final = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
-        "node": "Take nodes out of service, and put them back",
+        "node": "Let nodes join, take them out of service, put them back, or say that they are dead",
         "top": "Watch GPUs, memory, jobs and the queue",
         "reserve-gpus": "Keep GPUs for one user from one time to another",
         "reservations": "Show which GPUs are reserved for whom, and when",
@@ -42,6 +42,13 @@ VERBS: Final = {
         "usage": "Sum up GPU hours, and what became of them",
         "completion": "Have the shell complete verbs, options and ids",
         "doctor": "Check this node, and say what to do about what is wrong",
+    },
+    "People": {
+        "login": "Prove from now on who you are, to a master anywhere",
+        "logout": "Forget a login",
+        "whoami": "Say as whom the master knows you",
+        "user": "Say who may use the cluster, and what they may do",
+        "token": "Make, list and revoke what people log in with",
     },
     "Jobs": {
         "submit": "Queue a job",
@@ -142,13 +149,18 @@ SETTING: Final = argument_type("key=value", parse_setting)
 JOB_ID: Final = argument_type("id", _parse_job_id)
 
 master_option: Final = click.option(
-    "--master", metavar="HOST:PORT", help="Master to talk to (default: EBB_MASTER, else the one in EBB_HOME)."
+    "--master",
+    metavar="HOST:PORT,...",
+    help="Master to talk to, and those that stand by for it "
+    "(default: EBB_MASTER, else the one in EBB_HOME, else the last login).",
 )
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID, shell_complete=job_ids)
 ids_argument: Final = click.argument(
     "job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True, shell_complete=job_ids
 )
+
+node_argument: Final = click.argument("name", metavar="NODE")
 
 
 def examples(*lines: str) -> str:

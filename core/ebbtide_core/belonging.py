@@ -43,6 +43,8 @@ def refuse_unknown(name: str, pools: Mapping[str, object]) -> Refusal | None:
 
 def refuse_move(state: ClusterState, job: Job, name: str) -> Refusal | None:
     """Why ``job`` cannot go to the pool of that name, as far as its size does not matter."""
+    if not name:
+        return Refusal(RefusalKind.INVALID, f"--pool: is empty: there are {', '.join(state.settings.pools)}")
     if (refusal := refuse_unknown(name, state.settings.pools)) is not None or name == job.pool:
         return refusal
     stays = f"job {job.id} was submitted with --suspend {job.spec.suspend.value}: "
@@ -113,7 +115,7 @@ def refuse_node(state: ClusterState, event: e.NodeRegistered) -> str | None:
 def registration(state: ClusterState, event: e.NodeRegistered) -> e.NodeRegistered:
     """``event``, with the pool where the node is as long as something runs there."""
     known = state.nodes.get(event.node)
-    if known is None or known.facts.pool == event.pool or not (known.attempts or known.planned):
+    if known is None or known.facts.pool == event.pool or not (known.attempts or known.planned or known.strays):
         return event
     return replace(event, pool=known.facts.pool)
 

@@ -24,6 +24,7 @@ from ebbtide_core.linking import Topology, together, topology_of
 from ebbtide_core.model import (
     WHOLE,
     Allocation,
+    AttemptRef,
     Drain,
     GpuFacts,
     GpuId,
@@ -33,7 +34,7 @@ from ebbtide_core.model import (
     NodeId,
 )
 from ebbtide_core.settings import Fitting
-from ebbtide_core.use import CPU_DIGITS, ForeignUse, Use
+from ebbtide_core.use import CPU_DIGITS, ForeignUse, Stray, Use
 
 T = TypeVar("T")
 MOST_REMEMBERED: Final = 4096
@@ -51,7 +52,9 @@ class Node:
     ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
     which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
     no difference which GPUs a job gets; ``together`` is how many one job can have. ``models`` are those of its GPUs.
-    ``drain`` is how it was taken out of service, None if it was not.
+    ``drain`` is how it was taken out of service, None if it was not. It is lost since ``lost_since``, and was told that
+    it is heard ``acknowledged``, both in Unix seconds; ``dead`` says who confirmed that it is, if somebody did.
+    ``strays`` are attempts here that are not in the books (see `ebbtide_core.strays`); their GPUs are not on offer.
     """
 
     id: NodeId
@@ -74,6 +77,10 @@ class Node:
     together: int = field(init=False)
     models: frozenset[str] = field(init=False)
     drain: Drain | None = None
+    lost_since: float = 0.0
+    acknowledged: float = 0.0
+    dead: str = ""
+    strays: dict[AttemptRef, Stray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.promised = self.held
@@ -161,6 +168,9 @@ class Node:
     def list_slices(self) -> None:
         """Take note of which GPUs are on offer now."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
+        if self.strays:
+            set_aside = {gpu for stray in self.strays.values() for gpu in stray.gpus}
+            healthy = [facts for facts in healthy if facts.gpu not in set_aside]
         own = [facts for facts in healthy if facts.gpu not in self.foreign]
         self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in own}
         self.entire = NodeAllocation(self.id, tuple(self.slices.values()))
@@ -302,7 +312,8 @@ class Books:
         for gpu in node.quarantine.keys() & gpus.keys():
             gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
         node.facts, node.gpus, node.last_seen = event, gpus, now
-        node.connected, node.lost = True, False
+        node.connected, node.lost, node.dead = True, False, ""
+        node.strays = {ref: stray for ref, stray in node.strays.items() if ref in event.known}
         node.link()
         return node
 

@@ -7,13 +7,26 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ebbtide_core import admission, belonging, booking, draining, gang, idling, interference, limits
+from ebbtide_core import (
+    admission,
+    belonging,
+    booking,
+    damage,
+    draining,
+    gang,
+    idling,
+    interference,
+    limits,
+    silence,
+    strays,
+)
 from ebbtide_core import events as e
 from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fences import FENCES
 from ebbtide_core.fold import HANDLERS, apply
+from ebbtide_core.forgetting import unknown_job
 from ebbtide_core.job import Job
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
@@ -90,12 +103,21 @@ class Cluster:
         """Take in an event of the journal again: only the state changes."""
         apply(self.state, event, now)
 
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """Go by other ``settings`` from now on, of the same pools; as a restart with them would, but for who has what.
+
+        It is no fact: settings are no part of the state, and a replay goes by those of its own time.
+        """
+        self.state.settings = settings
+        self.state.change_quotas(settings.quotas, now)
+        self.state.look_again()
+
     def refusal(self, event: Event) -> Refusal | None:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
             return self._refuse_submit(event)
-        if isinstance(event, e.NodeDrained | e.NodeResumed):
-            return _refuse_unknown(self.state, event)
+        if isinstance(event, e.NodeEvent | e.SilenceBelieved):
+            return _refuse_about_node(self.state, event)
         if isinstance(event, e.ArrayChanged):
             return self._refuse_limits(event)
         if not isinstance(
@@ -114,12 +136,12 @@ class Cluster:
             return None
         job = self.state.jobs.get(event.job)
         if job is None:
-            return Refusal(RefusalKind.UNKNOWN, f"job {event.job} does not exist")
+            return Refusal(RefusalKind.UNKNOWN, unknown_job(self.state, event.job))
         if job.state.finished:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if (refusal := _refuse_stop(job, event)) is not None:
+        if (refusal := damage.refusal(self.state, event) or _refuse_stop(job, event)) is not None:
             return refusal
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
@@ -127,7 +149,7 @@ class Cluster:
             return _refuse_change(event)
         if isinstance(event, e.JobMoved):
             return belonging.refuse_move(self.state, job, event.pool) or self._refuse_room(job, event.pool)
-        return None
+        return strays.refuse_start(self.state, job, event)
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
         """The last events of a job, oldest first; the journal has all of them."""
@@ -181,9 +203,11 @@ class Cluster:
         state = self.state
         if state.is_due(now):
             self._end_times(now, out)
+        if state.leasing:
+            self._decide(silence.over_leases(state, now), now, out)
         if state.bookings or state.shut_out:
             self._review_bookings(now, out)
-        if state.quiesced or state.awaited:
+        if state.quiesced or state.awaited or state.unheard:
             return
         if state.sweeps_changed:
             self._decide(review(state), now, out)
@@ -345,9 +369,18 @@ def _refuse_drill(job: Job) -> Refusal | None:
     return None
 
 
-def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
-    known = event.node in state.nodes
-    return None if known else Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+def _refuse_about_node(state: ClusterState, event: e.NodeEvent | e.SilenceBelieved) -> Refusal | None:
+    match event:
+        case e.NodeDrained() | e.NodeResumed() if event.node not in state.nodes:
+            return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+        case e.NodeConfirmedDead():
+            return silence.refuse_dead(state, event)
+        case e.StrayEndRequested():
+            return strays.refuse_end(state, event)
+        case e.SilenceBelieved():
+            return silence.refuse_belief(state, event)
+        case _:
+            return None
 
 
 def _refuse_stop(job: Job, event: Event) -> Refusal | None:

@@ -19,6 +19,7 @@ class Launch:
 
     With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
     With ``source``, the first of ``nodes`` copies the newest checkpoint from that node before, or refuses.
+    It is for ``user`` that it is started, who submitted it.
     The ranks of several nodes meet at ``address``, the first node's, and ``port``, which is 0 until it has chosen one.
     """
 
@@ -31,6 +32,7 @@ class Launch:
     address: str = ""
     port: int = 0
     source: NodeId | None = None
+    user: str = ""
 
 
 @frozen

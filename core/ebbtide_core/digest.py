@@ -1,12 +1,13 @@
 """A fingerprint of the cluster's state: equal for a cluster that ran, and for the fold of what it recorded."""
 
+import dataclasses
 import hashlib
 import json
 from typing import Final
 
 from ebbtide_core.books import Node
 from ebbtide_core.codec import Json, encode
-from ebbtide_core.job import Job
+from ebbtide_core.job import Attempt, Job
 from ebbtide_core.state import ClusterState
 from ebbtide_core.use import Use
 
@@ -33,7 +34,16 @@ def _bytes(value: Json) -> bytes:
 
 
 def _job(job: Job) -> Json:
-    return [encode(getattr(job, name)) for name in OF_A_JOB]
+    return [
+        [_attempt(attempt) for attempt in job.attempts] if name == "attempts" else encode(getattr(job, name))
+        for name in OF_A_JOB
+    ]
+
+
+def _attempt(attempt: Attempt) -> Json:
+    """What its speed was measured to be is no fact of the journal's."""
+    names = (field.name for field in dataclasses.fields(attempt) if field.init and field.name != "meter")
+    return [encode(getattr(attempt, name)) for name in names]
 
 
 def _node(node: Node) -> Json:

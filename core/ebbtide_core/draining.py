@@ -88,6 +88,7 @@ def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
 def resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
     node = state.nodes[event.node]
     node.drain = None
+    state.failing.pop(node.id, None)
     state.draining.discard(node.id)
     state.refresh_node(node)
     state.pool_of(node).roomier.add(node.id)

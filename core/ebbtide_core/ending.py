@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ebbtide_core import costs, gang, limits, logged, memory, swaps, sweeping
+from ebbtide_core import costs, gang, limits, logged, memory, poisoned, swaps, sweeping
 from ebbtide_core import events as e
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -54,6 +54,8 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     if attempt.matches:
         outcome = logged.read_end(attempt.matches, outcome)
     attempt.outcome = outcome.reason
+    if state.failing or outcome.ending is Ending.FAILED:
+        poisoned.note(state, job, attempt, outcome.ending, now)
     if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
         job.reason = outcome.reason
     _finish_suspension(job, attempt, exit, now)
@@ -195,7 +197,7 @@ def _end_refused(
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
             job.move_failure, job.returns = refusal.reason, True
-        case RefusalCause.NO_PATH:
+        case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT:
             job.returns = True
         case RefusalCause.NODE:
             job.requeues_in_row += 1

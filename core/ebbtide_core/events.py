@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.admin_events import ConfigurationRead as ConfigurationRead
 from ebbtide_core.array_events import ArrayChanged as ArrayChanged
 from ebbtide_core.array_events import DependencyFailed as DependencyFailed
 from ebbtide_core.array_events import JobRequeued as JobRequeued
@@ -18,9 +19,22 @@ from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
 from ebbtide_core.booking_events import BookingMade as BookingMade
 from ebbtide_core.booking_events import BookingMoved as BookingMoved
 from ebbtide_core.event import Event as Event
+from ebbtide_core.fencing_events import AttemptOrphaned as AttemptOrphaned
+from ebbtide_core.fencing_events import FenceFailed as FenceFailed
+from ebbtide_core.fencing_events import NodeConfirmedDead as NodeConfirmedDead
+from ebbtide_core.fencing_events import SilenceBelieved as SilenceBelieved
+from ebbtide_core.fencing_events import SilenceDoubted as SilenceDoubted
+from ebbtide_core.fencing_events import StrayEndRequested as StrayEndRequested
+from ebbtide_core.fencing_events import StrayFound as StrayFound
+from ebbtide_core.fencing_events import StrayGone as StrayGone
 from ebbtide_core.frozen import frozen
 from ebbtide_core.idle_events import JobBusy as JobBusy
 from ebbtide_core.idle_events import JobIdle as JobIdle
+from ebbtide_core.journal_events import JobsForgotten as JobsForgotten
+from ebbtide_core.journal_events import JournalCompacted as JournalCompacted
+from ebbtide_core.journal_events import JournalRestored as JournalRestored
+from ebbtide_core.journal_events import RateForgotten as RateForgotten
+from ebbtide_core.journal_events import RunForgotten as RunForgotten
 from ebbtide_core.log_events import GpusExcluded as GpusExcluded
 from ebbtide_core.log_events import LogMatched as LogMatched
 from ebbtide_core.measured_events import GpuMemoryChanged as GpuMemoryChanged
@@ -95,7 +109,8 @@ class SchedulingDue(Event):
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again."""
+    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again.
+    ``request`` is a digest of what was asked for then; empty: not known."""
 
     job: JobId
     spec: JobSpec
@@ -104,6 +119,7 @@ class JobSubmitted(Event):
     operation_id: str = ""
     task: Task | None = None
     again_of: JobId | None = None
+    request: str = ""
 
 
 @frozen
@@ -225,7 +241,7 @@ class AttemptStarted(Event):
     ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
     attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
     node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
-    changed since the job was submitted.
+    changed since the job was submitted. ``leased``: it ends by itself when the master is not heard for too long.
     """
 
     job: JobId
@@ -237,6 +253,7 @@ class AttemptStarted(Event):
     port: int = 0
     sharing: Sharing | None = None
     edited: tuple[str, ...] = ()
+    leased: bool = False
 
 
 @frozen
@@ -449,7 +466,19 @@ JobEvent = (
 """Events that are about one job."""
 
 NodeEvent = (
-    NodeRegistered | NodeDisconnected | NodeLost | GpuHealthChanged | ForeignUseChanged | NodeDrained | NodeResumed
+    NodeRegistered
+    | NodeDisconnected
+    | NodeLost
+    | GpuHealthChanged
+    | ForeignUseChanged
+    | NodeDrained
+    | NodeResumed
+    | NodeConfirmedDead
+    | FenceFailed
+    | StrayFound
+    | StrayGone
+    | StrayEndRequested
+    | AttemptOrphaned
 )
 """Events that are about one node."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ebbtide_core import belonging, foreign, gang, idling, logged, unused
+from ebbtide_core import belonging, foreign, gang, idling, logged, silence, strays, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
@@ -78,8 +78,10 @@ def _is_first_step(state: ClusterState, event: e.FirstStepMade) -> bool:
     return attempt is not None and attempt.start is None
 
 
-def _is_current(state: ClusterState, event: e.ProgressReported) -> bool:
-    return _current(state, event) is not None
+def _is_live(state: ClusterState, event: e.ProgressReported) -> bool:
+    """What an attempt that has ended had come to is known of its end; a report that was on its way is older."""
+    attempt = _current(state, event)
+    return attempt is not None and attempt.exited is None
 
 
 def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
@@ -140,13 +142,18 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.MemoryOverran: _is_first_overrun,
     e.GpuMemoryChanged: _may_need_other_memory,
     e.SessionUnused: unused.is_news,
-    e.ProgressReported: _is_current,
+    e.ProgressReported: _is_live,
     e.NodeLost: _node_is_known,
     e.GpuHealthChanged: _node_is_known,
     e.NodeDrained: _node_is_known,
     e.NodeResumed: _is_drained,
     e.NodeExcluded: _may_be_excluded,
     e.ForeignUseChanged: foreign.is_news,
+    e.NodeConfirmedDead: silence.is_news,
+    e.StrayFound: strays.is_new,
+    e.StrayGone: strays.is_known,
+    e.StrayEndRequested: strays.is_known,
+    e.AttemptOrphaned: strays.is_orphaned,
     e.JobRetired: _is_over,
     e.JobChanged: _is_a_change,
     e.JobIdle: idling.may_be_noted,

@@ -14,6 +14,7 @@ from ebbtide_core import (
     edits,
     ending,
     foreign,
+    forgetting,
     gang,
     idling,
     interference,
@@ -23,6 +24,8 @@ from ebbtide_core import (
     nodes,
     rates,
     requeuing,
+    silence,
+    strays,
     swaps,
     sweeping,
     unused,
@@ -50,6 +53,7 @@ def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> 
     state.epoch = event.epoch
     state.recovery_ends = now + limits.RECOVERY_GRACE_S
     state.awaited = {id for id, node in state.nodes.items() if node.attempts}
+    state.leasing.clear()  # what the master before this one acknowledged is not known
     for node in state.nodes.values():
         node.connected = False
         state.refresh_node(node)
@@ -61,6 +65,11 @@ def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
 
 def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
     state.quiesced = False
+
+
+def _journal_restored(state: ClusterState, event: e.JournalRestored, now: float) -> None:
+    state.submissions += event.skipped
+    silence.await_all(state)
 
 
 # --- wishes ---
@@ -84,6 +93,8 @@ def _job_submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> No
         sweeping.entered(state, job)
     if event.operation_id:
         state.operations[event.operation_id] = job.id if task is None else task.array
+        if event.request:
+            state.requests[event.operation_id] = event.request
     state.refresh(job, now)
 
 
@@ -214,6 +225,8 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
     attempt.edited = event.edited or attempt.edited
+    if event.leased:
+        attempt.leased += (event.node or attempt.allocation.node_ids[0],)
     job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # it is spoken of as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
@@ -304,6 +317,8 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.MasterStarted: _master_started,
     e.Quiesced: _quiesced,
     e.Unquiesced: _unquiesced,
+    e.JournalRestored: _journal_restored,
+    **forgetting.HANDLERS,
     e.JobSubmitted: _job_submitted,
     e.NodeRegistered: nodes.registered,
     e.NodeDisconnected: nodes.disconnected,
@@ -312,6 +327,13 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeDrained: draining.drained,
     e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
+    e.NodeConfirmedDead: silence.confirmed_dead,
+    e.SilenceDoubted: silence.doubted,
+    e.SilenceBelieved: silence.believed,
+    e.StrayFound: strays.found,
+    e.StrayGone: strays.gone,
+    e.StrayEndRequested: strays.end_requested,
+    e.AttemptOrphaned: strays.orphaned,
     e.JobRetired: _job_retired,
     e.BookingMade: booking.made,
     e.BookingMoved: booking.moved,

@@ -48,7 +48,7 @@ def fork(cluster: "Cluster") -> "Cluster":
     """A copy that can go its own way. What is over is shared with the original, and is not to be changed."""
     state, memo = cluster.state, dict[int, Any]()
     jobs = memo[id(state.jobs)] = dict(state.jobs)
-    memo[id(state.operations)] = {}
+    memo[id(state.operations)] = memo[id(state.requests)] = {}
     for id_, job in state.unfinished.items():
         memo[id(job.story)] = []
         jobs[id_] = deepcopy(job, memo)

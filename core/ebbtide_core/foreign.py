@@ -9,7 +9,7 @@ from typing import Final
 
 from ebbtide_core.books import Node
 from ebbtide_core.events import ForeignUseChanged
-from ebbtide_core.model import ForeignProcess, GpuId
+from ebbtide_core.model import AttemptRef, ForeignProcess, GpuId
 from ebbtide_core.state import ClusterState
 from ebbtide_core.use import ForeignUse
 
@@ -78,6 +78,11 @@ def _add(total: dict[str, float], use: ForeignUse, now: float) -> None:
         total[user] = total.get(user, 0.0) + max(0.0, now - use.since) / len(users)
 
 
+def stray_on(node: Node, gpu: GpuId) -> AttemptRef | None:
+    """The stray that has ``gpu``, if one has (see `ebbtide_core.strays`)."""
+    return next((ref for ref, stray in node.strays.items() if gpu in stray.gpus), None)
+
+
 def users_text(processes: tuple[ForeignProcess, ...]) -> str:
     """Who is on a GPU, in words: ``alice's python (10 GiB) and 2 more processes``."""
     first = max(processes, key=lambda process: process.mem_bytes or 0)
@@ -92,7 +97,9 @@ def in_the_way(node: Node) -> list[str]:
     by_index = sorted(node.gpus.values(), key=lambda facts: facts.index)
     found = []
     for facts in by_index:
-        if not facts.healthy:
+        if (stray := stray_on(node, facts.gpu)) is not None:
+            found.append(f"GPU {facts.index} is held by {stray.job}.{stray.attempt}, which is set aside")
+        elif not facts.healthy:
             kind = "quarantined" if facts.gpu in node.quarantine else "unusable"
             found.append(f"GPU {facts.index} is {kind}: {facts.unhealthy_reason or 'its node does not say why'}")
         elif processes := on_gpu(node, facts.gpu):

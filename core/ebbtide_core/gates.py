@@ -11,9 +11,9 @@ first before the others: that bounds the greatest size that policies see of them
 A job that none of this concerns has no ticket and costs nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from ebbtide_core.arrays import Array, Task
 from ebbtide_core.dependency import Dependency, is_met, is_ok
@@ -193,6 +193,26 @@ class Gates:
         if user not in self.persons:
             self.persons[user] = Person(user, Cap(max_parts=quota.gpus))
         return self.persons[user]
+
+    def regroup(self, user: str, jobs: Collection[Job]) -> None:
+        """The user has another quota: count ``jobs``, which may have seats, by it. None has one then."""
+        tickets = [job.ticket for job in jobs if job.ticket is not None]
+        for ticket in tickets:
+            if ticket.seated:
+                _unseat(ticket)
+            ticket.wants, ticket.lined, ticket.over = False, False, ticket.job.ending is not None
+        self.persons.pop(user, None)
+        self._groups.pop((JobId(""), user), None)
+        for ticket in tickets:
+            group, job = ticket.group, ticket.job
+            group.line, group.ready = [entry for entry in group.line if entry[1].lined], None
+            heapify(group.line)
+            if job.task is None:
+                ticket.group = self._group(job, None)
+            else:
+                group.person = self._person(user) if job.gpus_min else None
+        if (person := self._person(user)) is not None:
+            person.unfinished = sum(not ticket.over for ticket in tickets)
 
     def next_id(self, submissions: int) -> JobId:
         """The id of the next job, or array, after so many jobs."""

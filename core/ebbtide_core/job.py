@@ -77,7 +77,8 @@ class Attempt:
     ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.gang`); ``broken_by`` is the one
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others. Its
     work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it gets
-    on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in.
+    on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in. On the nodes
+    ``leased`` it ends itself when its lease is over; ``orphaned``: its agent lost all that it knew of it.
     """
 
     number: int
@@ -114,6 +115,8 @@ class Attempt:
     speedup: Callable[[int], float] | None = None
     meter: Meter | None = field(default=None, repr=False, compare=False)
     matches: tuple[LogMatched, ...] = ()
+    leased: tuple[NodeId, ...] = ()
+    orphaned: bool = False
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

@@ -133,6 +133,11 @@ class Ledger:
                 accounts[node, gpu] = books.account
         return Usage(self._accounts, self._total, accounts, self._foreign, self._user is None)
 
+    @property
+    def known_since(self) -> float:
+        """Jobs that had ended before that Unix time may be forgotten, and are not counted."""
+        return self._state.known_since
+
     # --- jobs ---
 
     def _look_at_job(self, id: JobId, event: Event, now: float) -> None:

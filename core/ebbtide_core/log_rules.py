@@ -7,9 +7,10 @@ import re
 from enum import Enum
 from typing import Final
 
+from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
 
-MAX_RULES: Final = 32
+MAX_RULES: Final = limits.MAX_LOG_RULES
 """Of one job; the administrator has as many besides."""
 MAX_PATTERN_LENGTH: Final = 256
 MAX_LINE_LENGTH: Final = 200

@@ -15,7 +15,7 @@ from ebbtide_core.limits import MIB
 from ebbtide_core.model import WHOLE, Allocation, ExitFacts, GpuSlice, JobState, SuspendMode
 from ebbtide_core.outcome import Ending, Outcome
 from ebbtide_core.state import ClusterState
-from ebbtide_core.work import script_of
+from ebbtide_core.work import Script, script_of
 
 RUNS: Final = 5
 """Runs of a script whose peaks count."""
@@ -50,10 +50,20 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
 
 
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
-    """The job, whose peak is known, is over. One that was short or did not complete only shows if more is needed."""
-    known, script, peak = state.peaks, script_of(job), job.gpu_mem_peak_bytes
-    tells = ending is JobState.COMPLETED and job.ran_s >= TELLING_S
-    if script is not None and (tells or peak > max(known.get(script, ()), default=peak)):
+    """The job, whose peak is known, is over."""
+    if (script := script_of(job)) is not None:
+        remember_peak(state, script, job.gpu_mem_peak_bytes, whole=tells(job, ending))
+
+
+def tells(job: Job, ending: JobState) -> bool:
+    """Whether the peak of ``job`` is all that its script needs."""
+    return ending is JobState.COMPLETED and job.ran_s >= TELLING_S
+
+
+def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool) -> None:
+    """A run of ``script`` is over; one that does not tell the ``whole`` only shows if more is needed."""
+    known = state.peaks
+    if whole or peak > max(known.get(script, ()), default=peak):
         known.setdefault(script, deque(maxlen=RUNS)).append(peak)
 
 

@@ -165,6 +165,7 @@ class RefusalCause(Enum):
     NO_CHECKPOINT = "no checkpoint"
     NOT_MOVED = "checkpoint not moved"
     NO_PATH = "no such path"
+    NO_ACCOUNT = "no such account"
 
 
 class Checkpointed(Enum):
@@ -328,7 +329,8 @@ class ExitFacts:
     """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.outcome` reads it.
 
     ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
-    gone when it ended, if one was.
+    gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
+    ``fenced``: it ended itself, because its lease was over.
     """
 
     exit_code: int = 0
@@ -348,3 +350,5 @@ class ExitFacts:
     gpu_mem_peak_bytes: int | None = None
     out_of_memory: bool = False
     lost_gpu: str = ""
+    lost_because: str = ""
+    fenced: bool = False

@@ -6,6 +6,7 @@ from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import reserved_for
 from ebbtide_core.edits import changed
 from ebbtide_core.events import Event
+from ebbtide_core.fencing_events import StrayKind
 from ebbtide_core.foreign import users_text
 from ebbtide_core.memory import gib, why_overran
 from ebbtide_core.model import WHOLE, NodeId, gpus
@@ -25,12 +26,31 @@ def _about_cluster(event: Event) -> str:
             return f"master started (epoch {event.epoch})"
         case e.Quiesced():
             return "the cluster is going down: every attempt is asked to stop"
+        case e.ConfigurationRead():
+            return f"configuration read again{_by(event.user)}: {', '.join(event.sections)} changed"
         case e.BookingMade() | e.BookingMoved() | e.BookingCancelled():
             return _about_booking(event)
         case e.Unquiesced():
             return "jobs may start again"
         case e.SchedulingDue():
             return "time to look at everything again"
+        case e.SilenceDoubted():
+            silent = f"{len(event.nodes)} of {event.of} nodes"
+            return f"{silent} fell silent together: the master may be the one that is cut off, and makes nothing of it"
+        case e.SilenceBelieved():
+            return f"nodes that are silent count as silent by themselves again{_by(event.user)}"
+        case _:
+            return _about_journal(event)
+
+
+def _about_journal(event: Event) -> str:
+    match event:
+        case e.JobsForgotten() | e.RunForgotten() | e.RateForgotten():
+            return "a job that is forgotten"
+        case e.JournalCompacted():
+            return f"{event.count} jobs that ended long ago were forgotten"
+        case e.JournalRestored():
+            return f"put back from a backup; {event.skipped} ids of jobs are skipped"
         case _:
             return _about_node(event)
 
@@ -54,6 +74,32 @@ def _about_node(event: Event) -> str:
             return f"GPU {event.gpu} is used by no process but jobs' any more"
         case e.ForeignUseChanged():
             return f"GPU {event.gpu} is used by {users_text(event.processes)}, which belongs to no job"
+        case _:
+            return _about_fencing(event)
+
+
+def _about_fencing(event: Event) -> str:
+    match event:
+        case e.NodeConfirmedDead():
+            hook = " by the fence hook" if event.by_hook else ""
+            return f"confirmed dead{hook or _by(event.user)}: nothing of what was there runs any more"
+        case e.FenceFailed():
+            return f"fence hook: {event.reason}; tried again in {event.again_s:.0f} s"
+        case e.StrayFound(over=True):
+            return f"attempt {event.attempt} was on node {event.node}, and this journal does not know it"
+        case e.StrayFound():
+            known = "this journal does not know it" if event.kind is StrayKind.UNKNOWN else "it counts as over"
+            fate = "set aside" if event.kind is StrayKind.UNKNOWN else "it is ended"
+            orphan = ", whose agent lost all that it knew of it" if event.orphan else ""
+            return f"attempt {event.attempt} is on node {event.node}{orphan}, and {known}: {fate}"
+        case e.StrayGone():
+            return f"nothing is left on node {event.node} of attempt {event.attempt}, which was set aside"
+        case e.StrayEndRequested():
+            what = f"attempt {event.attempt}, set aside on node {event.node},"
+            return f"{what} is to end within {event.grace_s:g} s{_by(event.user)}"
+        case e.AttemptOrphaned():
+            what = f"attempt {event.attempt} has processes on node {event.node}, and its directory there is gone"
+            return f"{what}: how it ends cannot be told"
         case _:
             return type(event).__name__
 

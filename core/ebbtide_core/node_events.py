@@ -20,10 +20,14 @@ class NodeDisconnected(Event):
 
 @frozen
 class NodeLost(Event):
-    """A node has been silent for too long; what ran there may still run."""
+    """A node has been silent for too long; what ran there may still run.
+
+    ``acknowledged`` is when this master last told it that it was heard (Unix seconds; 0: this one never did).
+    """
 
     node: NodeId
     silent_s: float
+    acknowledged: float = 0.0
 
 
 @frozen

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign
+from ebbtide_core import foreign, silence
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobState, RefusalCause
@@ -21,6 +21,8 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
     state.refresh_node(node)
     state.unreachable.discard(node.id)
     state.awaited.discard(node.id)
+    state.unheard.discard(node.id)
+    state.leasing.discard(node.id)
     pool.roomier.add(node.id)
     for job in state.jobs_on(node):
         if job.state is JobState.UNREACHABLE:
@@ -48,7 +50,7 @@ def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> 
 def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
     node = state.nodes[event.node]
     foreign.count(state, node, now, goes_on=False)
-    node.connected, node.lost = False, True
+    node.connected, node.lost, node.lost_since = False, True, now
     state.refresh_node(node)
     state.unreachable.add(node.id)
     state.awaited.discard(node.id)
@@ -56,6 +58,7 @@ def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
         if job.live is not None:
             job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
         state.refresh(job, now)
+    silence.note_leases(state, node, event, now)
 
 
 def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
@@ -74,7 +77,7 @@ def readmit(state: ClusterState, job: Job) -> None:
 
 def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
     """Who was refused because a node has not what it needs does not go there again."""
-    if event.cause is RefusalCause.NO_PATH:
+    if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT):
         attempt = state.jobs[event.job].attempts[event.attempt - 1]
         yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
 

@@ -4,9 +4,10 @@ import re
 from enum import Enum
 from typing import Final
 
+from ebbtide_core import limits
 from ebbtide_core.frozen import frozen
 
-MAX_RULES: Final = 16
+MAX_RULES: Final = limits.MAX_NOTICE_RULES
 """Of one job."""
 MAX_TARGET_LENGTH: Final = 1024
 _MAIL: Final = re.compile(r"mailto:[^\s@<>,;:\"]{1,64}@[A-Za-z0-9.-]{1,255}")

@@ -52,7 +52,9 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     if spec.kind.is_session:
         return gone or _read_session(exit, spec, why)
     if exit.lost:
-        return gone or Outcome(Ending.INTERRUPTED, "interrupted: its exit status was not recorded", clean=False)
+        return gone or _read_unknown(exit)
+    if exit.fenced and cause is None:
+        return _read_fenced(exit, spec)
     if failure := exit.swap_failure or exit.mps_failure:
         ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
         return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
@@ -66,11 +68,24 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
     return gone or _read_suspension(exit, spec)
 
 
+def _read_unknown(exit: ExitFacts) -> Outcome:
+    return Outcome(Ending.INTERRUPTED, f"interrupted: {describe_exit(exit)}", clean=False)
+
+
+def _read_fenced(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    """It ended itself, because the master was not heard for as long as its user allows."""
+    outcome = _read_suspension(exit, spec)
+    if outcome.ending is Ending.COMPLETED:
+        return outcome
+    heard = f"the master was not heard for {spec.failover_after_s or 0.0:g} s"
+    return Outcome(Ending.INTERRUPTED, f"interrupted: its lease ended, {heard} ({outcome.reason})", outcome.clean)
+
+
 def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
     """Nobody is at a session that begins anew, so it never does; and what a shell is left with is its user's."""
     what = spec.kind.value
     if exit.lost:
-        return Outcome(Ending.EXPELLED, f"the {what} is lost: its exit status was not recorded", clean=False)
+        return Outcome(Ending.EXPELLED, f"the {what} is lost: {describe_exit(exit)}", clean=False)
     if exit.stop_requested:
         return Outcome(Ending.EXPELLED, f"the {what} was stopped: {why or describe_exit(exit)}", clean=False)
     ended_by_user = spec.kind is JobKind.SHELL and not exit.signal
@@ -97,7 +112,7 @@ def _given_up(cause: StopCause, why: str) -> Outcome | None:
 def describe_exit(exit: ExitFacts) -> str:
     """An exit in words: ``exit code 1`` or ``signal SIGSEGV``."""
     if exit.lost:
-        return "its exit status was not recorded"
+        return exit.lost_because or "its exit status was not recorded"
     if exit.signal:
         try:
             return f"signal {signals.Signals(exit.signal).name}"

@@ -14,8 +14,11 @@ from ebbtide_core import (
     memory,
     moving,
     nodes,
+    poisoned,
     rates,
     requeuing,
+    silence,
+    strays,
     sweeping,
     unused,
 )
@@ -89,6 +92,8 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
         return (*told, change)
     if attempt.matches:
         told = (*told, *logged.hold_if_nowhere(state, job))
+    if state.failing:
+        told = (*told, *poisoned.drained(state, attempt))
     return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
 
 
@@ -143,6 +148,7 @@ def _after_registration(state: ClusterState, event: e.NodeRegistered) -> Iterato
         elif not gang.has_freed(attempt, node.id):
             yield e.AttemptFreed(job.id, attempt.number, node=part)
     yield from losses.stop_missing(state, event)
+    yield from silence.believe_if_heard(state)
 
 
 DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]]]] = {
@@ -161,6 +167,9 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.NodeRegistered: _after_registration,
     e.GpuHealthChanged: losses.stop_on,
     e.LogMatched: logged.decide,
+    e.NodeLost: silence.doubt,
+    e.NodeConfirmedDead: silence.end_there,
+    e.StrayFound: strays.hold,
 }
 """Facts that follow from an event, once it was applied."""
 
@@ -191,7 +200,8 @@ def _launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Laun
     first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
     address = state.nodes[first].facts.address if attempt.members else ""
     source = moving.source(job, first, state.nodes) if job.checkpoint_root_id and first in nodes else None
-    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, address, attempt.port, source)
+    meeting = address, attempt.port
+    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
 
 def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
@@ -229,8 +239,9 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
         elif not gang.has_ended(attempt, event.node):
             yield from _repeated(job, attempt, event.node)
     for ref in event.known:
-        if _is_over(state, ref):
+        if _is_over(state, ref) and ref not in state.nodes[event.node].strays:
             yield Forget((event.node,), ref.job, ref.attempt)
+    yield from strays.reminders(state.nodes[event.node])
 
 
 def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
@@ -267,5 +278,8 @@ COMMANDS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Command
     e.AttemptFreed: _forget,
     e.AttemptRefused: _forget,
     e.NodeRegistered: _reminders,
+    e.StrayFound: strays.end_if_over,
+    e.StrayGone: strays.forget,
+    e.StrayEndRequested: strays.end,
 }
 """What the world is asked to do because of an event, once it was applied."""

@@ -50,6 +50,8 @@ class JobSpec:
     ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
     ``needs`` are of a node's kind, and of its GPUs'.
     ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
+    ``failover_after_s``: it ends itself when the master was not heard for so long, and then goes on elsewhere; None: it
+    never does (see `ebbtide_core.silence`).
     """
 
     command: tuple[str, ...]
@@ -98,6 +100,7 @@ class JobSpec:
     asha: Asha | None = None
     kind: JobKind = JobKind.BATCH
     idle_limit_s: float | None = None
+    failover_after_s: float | None = None
 
     @property
     def elastic(self) -> bool:
@@ -155,6 +158,7 @@ def validate(spec: JobSpec) -> None:
     if spec.needs is not NO_NEEDS:
         check_needs(spec.needs, spec.gpus_max)
     _check_kind(spec)
+    _check_failover(spec)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 
@@ -227,6 +231,20 @@ def _check_kind(spec: JobSpec) -> None:
         raise SpecError("--suspend", f"a {spec.kind.value} cannot step aside: it has to be none")
     if spec.most_nodes > 1 or spec.launch is LaunchMode.DDP:
         raise SpecError("--nodes", f"a {spec.kind.value} is one process on one node")
+
+
+def _check_failover(spec: JobSpec) -> None:
+    if spec.failover_after_s is None:
+        return
+    shortest = spec.grace_s + limits.LEASE_MARGIN_S
+    if not shortest < spec.failover_after_s <= limits.MAX_TIME_LIMIT_S:
+        raise SpecError(
+            "--failover-after",
+            f"{spec.failover_after_s:g}s is not between {shortest:g}s, the grace period and "
+            f"{limits.LEASE_MARGIN_S:g}s more, and {limits.MAX_TIME_LIMIT_S:g}s",
+        )
+    if spec.kind.is_session:
+        raise SpecError("--failover-after", f"a {spec.kind.value} cannot go on elsewhere")
 
 
 def check_standing(priority: int, weight: float) -> None:

@@ -4,6 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from ebbtide_core import limits
 from ebbtide_core.arrays import Task
 from ebbtide_core.asha import Sweep
 from ebbtide_core.books import Node
@@ -12,6 +13,7 @@ from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, 
 from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
 from ebbtide_core.pools import Common, PoolState
 from ebbtide_core.queues import Queue, by_arrival
+from ebbtide_core.quotas import Quotas
 from ebbtide_core.settings import Settings
 from ebbtide_core.work import Script, Speedup
 
@@ -22,6 +24,9 @@ class ClusterState:
     With ``trusting``, every job counts as one that has proved that it can suspend. ``queues`` are those of the pools
     of ``settings``.
     """
+
+    known_since = 0.0
+    """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.forgetting`)."""
 
     def __init__(
         self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
@@ -40,6 +45,7 @@ class ClusterState:
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
         self.operations: dict[str, JobId] = {}
+        self.requests: dict[str, str] = {}
         self.speedup = speedup
         self.history = common.history
         self.rates = common.rates
@@ -57,11 +63,20 @@ class ClusterState:
         self.foreign_gpu_s: dict[str, float] = {}
         """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
         self.unreachable: set[NodeId] = set()
+        self.failing: dict[NodeId, dict[JobId, str]] = {}  # who failed there at once, in a row, and whose it is
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
         """Nodes that are to be empty at a time."""
+        self.unheard: set[NodeId] = set()
+        """Nodes that have not said what they have since the journal was restored: until then nothing is placed."""
+        self.leasing: set[NodeId] = set()
+        """Lost nodes with attempts that end themselves."""
+        self.doubted: frozenset[NodeId] = frozenset()
+        """Nodes whose silence may be the master's fault (see `ebbtide_core.silence`)."""
         self.recovery_ends = 0.0
         self.quiesced = False
+        self.set_aside: dict[JobId, str] = {}
+        """Those of which the journal is damaged, and how (see `ebbtide_core.damage`)."""
         self.epoch = 0
         self.peaks: dict[Script, deque[int]] = {}
         """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""
@@ -101,6 +116,12 @@ class ClusterState:
         self.pool(job.pool)
         self.jobs[job.id] = self.unfinished[job.id] = job
         self.submissions += 1
+
+    def skip_id(self, id: JobId) -> None:
+        """See to it that no new job gets the number of a job that is not in this journal."""
+        number = id.partition(".")[0]
+        if number.isdecimal() and len(number) <= limits.MAX_ID_DIGITS:  # else nobody gave that number
+            self.submissions += max(0, int(number) + 1 - int(self.gates.next_id(self.submissions)))
 
     def refresh(self, job: Job, now: float) -> None:
         """Derive what follows from a job's facts: its state, and in which indexes it is.
@@ -174,6 +195,26 @@ class ClusterState:
     def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
         """Give the array of that id other limits (see `ebbtide_core.gates`)."""
         self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
+
+    def change_quotas(self, quotas: Quotas, now: float) -> None:
+        """Have other quotas, also for jobs that are there already; who has room keeps it (see `ebbtide_core.gates`)."""
+        before, gates = self.gates.quotas, self.gates
+        if before == quotas:
+            return
+        holding = {id: self.jobs[id] for node in self.nodes.values() for id in node.attempts}
+        jobs = list((self.unfinished | holding).values())
+        gates.quotas, gates.limit_users = quotas, bool(quotas)
+        changed = {job.id: job for job in jobs if quotas and job.ticket is None}
+        for job in changed.values():
+            self.enter_gates(job, None)
+        for user in dict.fromkeys([*gates.persons, *(job.user for job in jobs)]):
+            if before.of(user) != quotas.of(user):
+                theirs = [job for job in jobs if job.user == user and job.ticket is not None]
+                gates.regroup(user, theirs)
+                changed |= {job.id: job for job in theirs}
+        # Those with room have their seats before anybody else gets one.
+        order = sorted(changed.values(), key=lambda job: (job.planned is None and job.holding is None, job.sequence))
+        self._refresh_all(order, now)
 
     def enter_gates(self, job: Job, task: Task | None) -> None:
         """Give a new job, for which there is a gate, its ticket."""

@@ -4,10 +4,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ebbtide_core.fencing_events import StrayKind
 from ebbtide_core.model import WHOLE, ForeignProcess, GpuId, GpuSlice, NodeAllocation
 
 CPU_DIGITS: Final = 6
 """CPU counts are floats; their sums are rounded to this many digits, so that what was added goes away again."""
+
+
+@dataclass(slots=True)
+class Stray:
+    """An attempt on a node that is not in the books, and what it holds.
+
+    ``grace_s`` is what somebody gave it to end; None if nobody asked it to.
+    """
+
+    kind: StrayKind
+    gpus: tuple[GpuId, ...]
+    orphan: bool = False
+    grace_s: float | None = None
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether it was asked to end, by somebody or because it counts as over."""
+        return self.kind is StrayKind.OVER or self.grace_s is not None
 
 
 @dataclass(slots=True)

@@ -82,7 +82,11 @@ class History:
     def add(self, job: Job) -> None:
         """Remember how long ``job``, which is completed, took."""
         if key := script_of(job):
-            self.runs.setdefault(key, deque(maxlen=RUNS_REMEMBERED)).append((job.work_s, job.ran_s))
+            self.add_run(key, job.work_s, job.ran_s)
+
+    def add_run(self, script: Script, work_s: float, ran_s: float) -> None:
+        """Remember a run of ``script``."""
+        self.runs.setdefault(script, deque(maxlen=RUNS_REMEMBERED)).append((work_s, ran_s))
 
     def typical(self, job: Job) -> float | None:
         """The median work of earlier runs of the same script; None if there are none."""

@@ -3,11 +3,11 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
-from ebbtide_core import belonging, foreign
+from ebbtide_core import belonging, foreign, limits, strays
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
@@ -17,23 +17,31 @@ from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.moving import source_of_launch
 from ebbtide_core.output_name import expand
 from ebbtide_core.spec import SpecError
+from ebbtide_protos import protocol
 from ebbtide_protos.printed import rule_to_message
-from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, channel_pb2
+from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
+from ebbtide_master import leaving
+from ebbtide_master.bounded import bounded
 from ebbtide_master.channels import Channels
 from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
     foreign_from_messages,
+    heard_of,
     order_to_message,
     registration_from_hello,
 )
+from ebbtide_master.ended import ended_jobs
+from ebbtide_master.environments import Environments
+from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.idleness import Idleness
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
+from ebbtide_master.renewing import Renewing
 from ebbtide_master.snapshot_windows import read_snapshot
 from ebbtide_master.snapshots import Snapshots
 
@@ -64,7 +72,9 @@ class Session:
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
+        self.acknowledged = 0.0  # when the agent was last told that it is heard, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
+        self.surprised = False  # by a message that makes no sense
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
         """Send ``message`` in its turn."""
@@ -82,7 +92,7 @@ class Session:
                 future.set_exception(LogUnavailableError(f"node {self.hello.node} went away"))
 
 
-class Agents(agent_pb2_grpc.AgentServiceServicer):
+class Agents(Renewing):
     """Turns what agents say into facts, and brings them the core's orders."""
 
     def __init__(
@@ -91,11 +101,20 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         epoch: int,
         clock: Clock,
         snapshots: Snapshots,
+        environments: Environments,
         log_rules: Sequence[LogRule] = DEFAULT_RULES,
+        log_bytes: int = limits.LOG_BYTES,
+        accounts: Accounts = lambda user: AGENTS_OWN,
     ) -> None:
+        self._clock = clock
+        self._log_bytes = log_bytes
         self._idleness = Idleness(clock)
         self._snapshots = snapshots
-        self._welcome = agent_pb2.Welcome(cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S)
+        self._environments = environments
+        self._accounts = accounts
+        self._welcome = agent_pb2.Welcome(
+            cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S, protocol=protocol.PROTOCOL
+        )
         self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._requests = itertools.count(1)
@@ -103,6 +122,12 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._log_rules = [rule_to_message(rule) for rule in log_rules]
         self.channels = Channels()
         self.loop: MasterLoop
+        self.silent: Callable[[NodeId], None] = lambda node: None
+        """Is told of a node that counts as lost, once that is on disk."""
+
+    def set_log_rules(self, log_rules: Sequence[LogRule]) -> None:
+        """What is looked for in what jobs print that start from now on."""
+        self._log_rules = [rule_to_message(rule) for rule in log_rules]
 
     def perform(self, order: c.Command) -> None:
         """Send an order to its nodes; one that is not connected is reminded when it registers."""
@@ -115,10 +140,15 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
         message = order_to_message(order, node)
         if isinstance(order, c.Launch):
+            account = self._accounts(order.user)
+            message.launch.account = account.name
+            if account.uid is not None:
+                message.launch.uid = account.uid
+            spec = message.launch.spec
+            spec.env.update({**self._environments.of(order.job), **spec.env})
             message.launch.log_rules.extend(self._log_rules)
-            message.launch.spec.output = expand(
-                order.spec.output, order.job, order.spec.name, node, order.allocation.node_ids[0]
-            )
+            message.launch.log_bytes = self._log_bytes
+            spec.output = expand(order.spec.output, order.job, order.spec.name, node, order.allocation.node_ids[0])
         return message
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
@@ -139,6 +169,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     def connected(self, node: NodeId) -> bool:
         """Whether the node's stream is open."""
         return node in self._sessions
+
+    def end_stream(self, node: NodeId) -> None:
+        """End the node's stream, if it has one: its agent has to prove itself again."""
+        if session := self._sessions.get(node):
+            session.close()
 
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
@@ -213,10 +248,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
         if first.WhichOneof("body") != "hello":
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the first message must be Hello")
+        bounded(first)
         return first.hello
 
     def _refuse(self, hello: agent_pb2.Hello) -> str | None:
         """A second node of the same name is refused; the same agent, or its machine after a reboot, may come again."""
+        if refusal := protocol.refuse(hello.protocol, "agent"):
+            return refusal
         if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
             return f"the node has attempts of another cluster ({hello.cluster_id})"
         old = self._sessions.get(NodeId(hello.node))
@@ -234,6 +272,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         if silence := self._silences.pop(node, None):
             silence.cancel()
         session = self._sessions[node] = Session(hello)
+        session.acknowledged = self._clock.now()  # what was acknowledged before was so earlier
         session.send(agent_pb2.MasterMessage(welcome=self._welcome))
         return session
 
@@ -246,18 +285,19 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         del self._sessions[node]
         log.info("node=%s disconnected", node)
         await self.loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
-        self._start_silence(node, NODE_SILENCE_S)
+        self._start_silence(node, NODE_SILENCE_S, session.acknowledged)
 
-    def _start_silence(self, node: NodeId, seconds: float) -> None:
+    def _start_silence(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
         if node not in self._sessions:
             if older := self._silences.pop(node, None):
                 older.cancel()
-            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds))
+            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds, acknowledged))
 
-    async def _declare_lost(self, node: NodeId, seconds: float) -> None:
+    async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float) -> None:
         await asyncio.sleep(seconds)
         log.warning("node=%s lost: silent for %.0f s", node, seconds)
-        await self.loop.tell(lambda _: [e.NodeLost(node, seconds)], lambda _: None)
+        await self.loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)
+        self.silent(node)
 
     async def _read(
         self, session: Session, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
@@ -272,6 +312,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             session.outbox.put_nowait(None)
 
     async def _take(self, session: Session, message: agent_pb2.AgentMessage) -> None:
+        bounded(message)
         match message.WhichOneof("body"):
             case "status":
                 status = message.status
@@ -279,6 +320,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 await self.loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
+                self._acknowledge(session, message.heartbeat.beat)
             case "log":
                 future = session.reads.get(message.log.request_id)
                 if future is not None and not future.done():
@@ -289,11 +331,21 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 self._relay.answer(session, message.checkpoint_data)
             case "channel":
                 self.channels.take(session, message.channel)
-            case other:
+            case other if not session.surprised:  # once, however many it sends
+                session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
+
+    def _acknowledge(self, session: Session, beat: int) -> None:
+        """Tell the agent that it is heard. Leases are counted from here: the agent does so from an earlier time."""
+        if beat:
+            session.acknowledged = self._clock.now()
+            session.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat)))
 
     async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
         """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
+        if request.ended_of:
+            session.send(agent_pb2.MasterMessage(checkpoint_data=await ended_jobs(self.loop, self._clock, request)))
+            return
         if request.snapshot:
             answer = await read_snapshot(self.loop, self._snapshots, request, NodeId(session.hello.node))
             session.send(agent_pb2.MasterMessage(checkpoint_data=answer))
@@ -338,6 +390,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for gpu, processes in foreign_on.items():
                 yield from _foreign(node, gpu, processes, cluster)
             yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
+            yield from leaving.facts(cluster.state.nodes[node], heartbeat.leaving, self._clock.now())
 
         await self.loop.tell(facts, lambda _: None)
 
@@ -356,15 +409,21 @@ def _registered(registration: e.NodeRegistered, session: Session, cluster: Clust
         if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells
             yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
-        yield from facts_of_status(status, registration.node, cluster)
+        yield from _facts(status, registration.node, cluster)
     yield from belonging.change_of_node(cluster.state, registration)
 
 
 def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: Session, cluster: Cluster) -> Iterator[Event]:
     """What a status implies; once nothing runs there any more, the node gets into the pool that it named."""
-    yield from facts_of_status(status, node, cluster)
+    yield from _facts(status, node, cluster)
     if session.registration is not None:
         yield from belonging.change_of_node(cluster.state, session.registration)
+
+
+def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
+    """What a status implies for the attempt in the books, and for one that is not."""
+    yield from facts_of_status(status, node, cluster)
+    yield from strays.news(cluster.state, heard_of(status, node))
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ebbtide_core import admission, limits, memory
@@ -10,6 +10,7 @@ from ebbtide_core import events as e
 from ebbtide_core.arrays import Array, Task, ranges, selected
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.forgetting import unknown_job
 from ebbtide_core.job import Job
 from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
 from ebbtide_core.spec import JobSpec, SpecError, validate
@@ -55,7 +56,7 @@ def found(cluster: Cluster, id: str) -> Job:
         message = f"job {id} is an array: name one of its tasks, such as {named(cluster, id)[0].id}"
         raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
     if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
     return job
 
 
@@ -93,26 +94,16 @@ def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> cl
         return job_message(job, now)
     array = array_of(cluster, id)
     if array is None or not array.tasks:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
     whole = array.id == id
     jobs = [] if whole and briefly else named(cluster, id)
     states = array.states if whole else Counter(job.state for job in jobs)
     if not whole and not jobs:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist"))
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
     message = _together(array, id, states, now)
     if message.state in FINISHED_STATES or not briefly:
         _add_up(message, jobs or named(cluster, id), now)
     return message
-
-
-def listed(cluster: Cluster, ids: Iterable[str], folded: bool, now: float) -> list[client_pb2.Job]:
-    """The jobs of these ids; ``folded``, an array is one message in the place of its first."""
-    jobs = (job for id in ids for job in named(cluster, id))
-    if not folded:
-        return [job_message(job, now) for job in jobs]
-    return [
-        shown(cluster, id, now) for id in dict.fromkeys(job.id if job.task is None else job.task.array for job in jobs)
-    ]
 
 
 def is_over(cluster: Cluster, id: str) -> bool:
@@ -128,7 +119,7 @@ def _together(array: Array, id: str, states: Counter[JobState], now: float) -> c
     state = next(state for state in MOST_LIVELY if states[state])
     first = next(iter(array.tasks.values()))
     counts = {one: states[one] for one in MOST_LIVELY if states[one]}
-    spec = spec_to_message(replace(first.spec, priority=first.priority, weight=first.weight))
+    spec = spec_to_message(replace(first.spec, priority=first.priority, weight=first.weight, env={}))
     message = client_pb2.Job(job_id=id, spec=spec, user=array.user, state=STATES[state])
     message.reason = ", ".join(f"{count} {one.value.lower()}" for one, count in counts.items())
     message.preemptible, message.submit_time = first.preemptible, first.submitted
@@ -188,16 +179,26 @@ def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
 
 
 def submitted(
-    cluster: Cluster, id: JobId, jobs: list[Member], user: str, hold: bool, operation_id: str, again: Sequence[Job] = ()
+    cluster: Cluster,
+    id: JobId,
+    jobs: list[Member],
+    user: str,
+    hold: bool,
+    operation: tuple[str, str] = ("", ""),
+    again: Sequence[Job] = (),
 ) -> Iterator[Event]:
-    """The facts of a submit: all of its jobs, or none. With ``again``, of which job each is a repetition."""
+    """The facts of a submit: all of its jobs, or none. ``operation`` is its id, and a digest of the request.
+
+    With ``again``, of which job each is a repetition.
+    """
     after = tuple(replace(one, job=_resolved(cluster, one.job, user)) for one in jobs[0][0].after)
     for number, (spec, task) in enumerate(jobs):
         own, wanted = id, replace(spec, after=after) if after else spec
         if task is not None:
             own, task = JobId(f"{id}.{task.index}"), replace(task, array=id)
         old = again[number].id if again else None
-        yield e.JobSubmitted(own, wanted, user, hold, operation_id if not number else "", task, old)
+        operation_id, digest = ("", "") if number else operation
+        yield e.JobSubmitted(own, wanted, user, hold, operation_id, task, old, digest)
         if (needs := memory.learned(cluster.state, cluster.state.jobs[own])) is not None:
             yield needs
         if old is not None:

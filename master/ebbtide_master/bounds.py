@@ -1,22 +1,22 @@
 """What is refused of any request that adds jobs, or names who asks."""
 
-from typing import Final, Protocol
+import hashlib
+from typing import Final
 
 from ebbtide_core import limits
-from ebbtide_core.cluster import Refusal, RefusalKind
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.model import JobId
 from ebbtide_core.spec import SpecError
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
 
-MAX_USER_LENGTH: Final = 64
+MAX_USER_LENGTH: Final = limits.MAX_USER_LENGTH
 
 
-class Submission(Protocol):
-    """A request that adds jobs."""
-
-    operation_id: str
-    user: str
+Submission = client_pb2.SubmitRequest | client_pb2.RequeueRequest
+"""A request that adds jobs."""
 
 
 def check_user(user: str) -> None:
@@ -32,3 +32,26 @@ def check_submission(request: Submission, store: Store) -> None:
     check_user(request.user)
     if not store.has_room():
         raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
+
+
+def digest_of(request: Submission) -> str:
+    """What tells this request from another of the same operation id; empty if it has none.
+
+    An environment does not count: not even a digest of what may be a secret is kept.
+    """
+    if not request.operation_id:
+        return ""
+    bare = type(request).FromString(request.SerializeToString())
+    bare.operation_id = ""
+    if isinstance(bare, client_pb2.SubmitRequest):
+        bare.spec.ClearField("env")
+    return hashlib.blake2b(bare.SerializeToString(deterministic=True), digest_size=8).hexdigest()
+
+
+def known_job(cluster: Cluster, operation_id: str, digest: str) -> JobId | None:
+    """The job, or array, that came of this request already. `RefusedError` if it came of another one of that id."""
+    job = cluster.state.operations.get(operation_id) if operation_id else None
+    if job is not None and cluster.state.requests.get(operation_id, digest) != digest:
+        message = f"operation_id: {operation_id} was used for another request: every request needs its own"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
+    return job

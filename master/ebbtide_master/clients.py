@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
@@ -14,6 +15,7 @@ from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import ITS_TURN, Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId
+from ebbtide_core.spec import validate
 from ebbtide_core.waited import waited
 from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2
@@ -21,10 +23,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.arrays import (
     Member,
-    changed_among,
     found,
-    is_over,
-    listed,
     members,
     named,
     shown,
@@ -32,27 +31,33 @@ from ebbtide_master.arrays import (
     wishes,
 )
 from ebbtide_master.bookings import BookingsOfClients
-from ebbtide_master.bounds import check_submission, check_user
+from ebbtide_master.bounds import check_submission, check_user, digest_of, known_job
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.connecting import Connecting
+from ebbtide_master.environments import Environments, without
 from ebbtide_master.explaining import Explaining
+from ebbtide_master.fencing_methods import FencingMethods
+from ebbtide_master.identity.caller import caller
+from ebbtide_master.identity.methods import IdentityMethods
+from ebbtide_master.joining import Joining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.maintenance import Maintenance
 from ebbtide_master.notice_methods import NoticeMethods
 from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.pages import check_ids, names_of, pages, shown_of, to_be_shown, watched
+from ebbtide_master.queued import Queued
+from ebbtide_master.rates import Meter, Rates
+from ebbtide_master.reloading import ReloadMethod
 from ebbtide_master.requeue import Requeues
 from ebbtide_master.sessions import with_idle_limit
 from ebbtide_master.snapshot_methods import SnapshotMethods
 from ebbtide_master.snapshots import Snapshots
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
+from ebbtide_master.telling import Telling
 from ebbtide_master.usage import UsageOfClients
-from ebbtide_master.views import event_message, job_message, node_message, pool_messages, submit_reply
-
-LOG_WINDOW_BYTES: Final = 256 * limits.KIB
-EVENTS_AT_ONCE: Final = 500
+from ebbtide_master.views import event_message, node_message, pool_messages, submit_reply
 
 
 class Clients(
@@ -64,7 +69,10 @@ class Clients(
     Explaining,
     Requeues,
     Limits,
-    Maintenance,
+    Joining,
+    FencingMethods,
+    IdentityMethods,
+    ReloadMethod,
 ):
     """Turns wishes into facts through the loop, and shows what is."""
 
@@ -78,7 +86,10 @@ class Clients(
         about: client_pb2.ClusterInfo,
         snapshots: Snapshots,
         notifier: Notifier,
+        environments: Environments,
     ) -> None:
+        self.queued, self.telling = Queued(limits.MAX_UNFINISHED_JOBS_PER_USER), Telling(Meter(Rates()))
+        self._environments = environments
         self._snapshots = snapshots
         self._notifier = notifier
         self._loop = loop
@@ -97,14 +108,18 @@ class Clients(
         check_submission(request, self._store)
         self._check_snapshot(spec)
         spec, warnings = self._with_notices(spec)
-        jobs, chosen = members(request, spec), list[JobId]()
+        validate(spec)  # all of it: the core does not see its environment
+        jobs, chosen = without(members(request, spec), spec.env), list[JobId]()
+        operation = (request.operation_id, digest_of(request))
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
+            if known := known_job(cluster, *operation):
                 chosen.append(known)
                 return
+            self.queued.add(cluster, request.user, len(jobs))
             chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
-            yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, request.operation_id)
+            self._environments.note(chosen[0], spec.env)
+            yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, operation)
 
         if request.dry_run:
             reply = await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
@@ -192,45 +207,36 @@ class Clients(
     async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
-        def jobs(cluster: Cluster) -> list[client_pb2.Job]:
-            source = cluster.state.jobs if request.all else cluster.state.unfinished
-            ids = request.job_ids or source
-            return listed(cluster, ids, bool(request.folded), self._clock.now())
-
-        return client_pb2.ListJobsReply(jobs=await self._loop.ask(jobs))
+        check_ids(request.job_ids)
+        names = await self._loop.ask(lambda c: names_of(c, request.job_ids, request.all, bool(request.folded)))
+        jobs = list[client_pb2.Job]()
+        for page in pages(names):
+            async with self.telling.page(caller(), limits.LISTED_COST * len(page)):
+                jobs += await self._loop.ask(partial(shown_of, names=page, now=self._clock.now()))
+        return client_pb2.ListJobsReply(jobs=jobs)
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
-        """Everything on one job."""
-        return await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
+        """Everything on one job; of its environment, which may hold secrets, the names."""
+        message = await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
+        message.spec.env.update(dict.fromkeys(self._environments.of(JobId(request.job_id)), ""))
+        return message
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
+        check_ids(request.job_ids)
         wanted = list(dict.fromkeys(request.job_ids))
         with self._changes.watch() as watcher:
-            shown, over = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, None))
+            due, over = await self._loop.ask(lambda cluster: to_be_shown(cluster, wanted, None))
             while True:
-                for message in shown:
-                    yield message
+                for page in pages(due):
+                    async with self.telling.page(caller(), len(page)):
+                        ask = partial(watched, names=page, by_name=bool(wanted), now=self._clock.now())
+                        for message in await self._loop.ask(ask):
+                            yield message
                 if over:
                     return
                 changed = await watcher.wait_changed()
-                shown, over = await self._loop.ask(lambda cluster: self._watched(cluster, wanted, changed))  # noqa: B023
-
-    def _watched(
-        self, cluster: Cluster, wanted: list[str], changed: set[JobId] | None
-    ) -> tuple[list[client_pb2.Job], bool]:
-        """The jobs to show: the wanted ones, or all unfinished ones at first, of which something changed.
-
-        And whether nothing can follow, because those that were named are finished.
-        """
-        now = self._clock.now()
-        if wanted:
-            some = wanted if changed is None else [id for id in wanted if changed_among(cluster, id, changed)]
-            return [shown(cluster, id, now, briefly=True) for id in some], all(is_over(cluster, id) for id in wanted)
-        if changed is None:
-            return [job_message(job, now) for job in cluster.state.unfinished.values()], False
-        jobs = [cluster.state.jobs[id] for id in sorted(changed) if id in cluster.state.jobs]
-        return [job_message(job, now) for job in jobs], False
+                due, over = await self._loop.ask(lambda cluster: to_be_shown(cluster, wanted, changed))  # noqa: B023
 
     def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
         return shown(cluster, id, self._clock.now())
@@ -244,7 +250,7 @@ class Clients(
         last = request.after_sequence
         with self._changes.watch() as watcher:
             while True:
-                lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=EVENTS_AT_ONCE)))  # noqa: B023
+                lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=limits.EVENTS_AT_ONCE)))  # noqa: B023
                 for line in lines:
                     yield event_message(line)
                     last = line.sequence
@@ -264,8 +270,8 @@ class Clients(
                 attempt, node, finished = await self._loop.ask(lambda c: _attempt(c, request, number))  # noqa: B023
                 if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
                     if node is not None:
-                        async for data in self._attempt_log(request, attempt, node):
-                            yield client_pb2.LogChunk(attempt=number, data=data)
+                        async for chunk in self._attempt_log(request, attempt, node):
+                            yield chunk
                     if request.attempt:
                         return
                     number += 1
@@ -279,19 +285,20 @@ class Clients(
 
     async def _attempt_log(
         self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[client_pb2.LogChunk]:
         offset, rank = 0, request.rank if request.HasField("rank") else None
         while True:
             window = await self._agents.read_log(
-                node, request.job_id, attempt.number, offset, LOG_WINDOW_BYTES, request.follow, rank
+                node, request.job_id, attempt.number, offset, limits.LOG_WINDOW_BYTES, request.follow, rank
             )
             if window.error:
                 if not has_started(attempt, node):  # it never ran, and so wrote nothing
                     return
                 raise LogUnavailableError(f"log of job {request.job_id}: {window.error}")
+            after = max(window.next, offset + len(window.data))
             if window.data:
-                yield window.data
-            offset += len(window.data)
+                yield client_pb2.LogChunk(attempt=attempt.number, data=window.data, offset=offset, next=after)
+            offset = after
             if window.end or not (window.data or request.follow):
                 return
 
@@ -303,11 +310,14 @@ class Clients(
         def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
             now = self._clock.now()
             known = cluster.state.nodes
-            said = {id: (self._agents.readings(id), self._agents.hello(id)) for id in known}
+            agents = self._agents
+            said = {id: (agents.readings(id), agents.hello(id), agents.certificate_ends(id)) for id in known}
             nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            return client_pb2.ListNodesReply(
-                nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now), pools=pool_messages(cluster.state)
-            )
+            reply = client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            reply.pools.extend(pool_messages(cluster.state))
+            reply.doubted.extend(sorted(cluster.state.doubted))
+            reply.unheard.extend(sorted(cluster.state.unheard))
+            return reply
 
         return await self._loop.ask(reply)
 
@@ -317,10 +327,12 @@ class Clients(
         def info(cluster: Cluster) -> client_pb2.ClusterInfo:
             message = client_pb2.ClusterInfo()
             message.CopyFrom(self._about)
-            message.recovering = bool(cluster.state.awaited)
+            message.recovering = bool(cluster.state.awaited or cluster.state.unheard)
             message.jobs_unfinished = len(cluster.state.unfinished)
             message.now = self._clock.now()
             message.pools.extend(pool_messages(cluster.state))
+            if self.front is not None and (ends := self.front.certificate_ends()) is not None:
+                message.certificate_ends = ends
             return message
 
         return await self._loop.ask(info)
@@ -384,7 +396,7 @@ def _waited(job: Job | None) -> str:
 
 def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:
     """What a submit would be answered, and why it would be refused."""
-    first = next(submitted(cluster, JobId(""), jobs, user, False, ""))
+    first = next(submitted(cluster, JobId(""), jobs, user, False))
     refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)

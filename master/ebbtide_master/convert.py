@@ -31,6 +31,7 @@ from ebbtide_core.model import (
 from ebbtide_core.needs import check_marks
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import SpecError
+from ebbtide_core.strays import Heard
 from ebbtide_core.use import ForeignUse
 from ebbtide_protos.printed import match_from_message
 from ebbtide_protos.spec import parts_to_share, spec_to_message
@@ -47,6 +48,7 @@ _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
     agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
     agent_pb2.REFUSAL_CAUSE_NO_PATH: RefusalCause.NO_PATH,
+    agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT: RefusalCause.NO_ACCOUNT,
 }
 _LINKS = {
     agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
@@ -56,8 +58,8 @@ _LINKS = {
     agent_pb2.GPU_LINK_SYSTEM: LinkKind.SYSTEM,
 }
 MAX_SIGNAL: Final = 64
-MAX_FACT_LENGTH: Final = 256
-MAX_NOTE_LENGTH: Final = 1024
+MAX_FACT_LENGTH: Final = limits.MAX_FACT_LENGTH
+MAX_NOTE_LENGTH: Final = limits.MAX_NOTE_LENGTH
 CHECKPOINTED_MESSAGES = {value: key for key, value in _CHECKPOINTED.items()}
 
 
@@ -191,7 +193,7 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     part, leads = node if len(nodes) > 1 else e.EVERY_NODE, node == nodes[0]
     if status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
         cause = _REFUSALS.get(status.refusal_cause, RefusalCause.NODE)
-        yield e.AttemptRefused(job, attempt, cause, status.refusal, part)
+        yield e.AttemptRefused(job, attempt, cause, status.refusal[:MAX_NOTE_LENGTH], part)
         return
     yield from _matches(status, node)
     is_swapped = status.phase == agent_pb2.ATTEMPT_PHASE_SWAPPED
@@ -201,7 +203,7 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         sharing = Sharing(status.sharing[:MAX_FACT_LENGTH], status.limited_by[:MAX_FACT_LENGTH])
         pid, port, shared = status.pid, status.master_port, sharing if status.sharing else None
         edited = tuple(name[:MAX_FACT_LENGTH] for name in status.edited[: limits.MAX_SCRIPTS])
-        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared, edited)
+        yield e.AttemptStarted(job, attempt, pid, resumed, swaps, part, port, shared, edited, status.leased)
     if status.start.stepped_at and leads:
         yield e.FirstStepMade(job, attempt, start_from_message(status))
     progress = progress_from_message(status.progress) if status.HasField("progress") and leads else None
@@ -219,6 +221,20 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
     if status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
         reasons = tuple(reason[:MAX_NOTE_LENGTH] for reason in status.dirty_reasons)
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
+
+
+def heard_of(status: agent_pb2.AttemptStatus, node: NodeId) -> Heard:
+    """What a status says of an attempt that may not be in the books."""
+    return Heard(
+        node=node,
+        job=JobId(status.job_id[:MAX_FACT_LENGTH]),
+        attempt=status.attempt,
+        gpus=tuple(GpuId(uuid[:MAX_FACT_LENGTH]) for uuid in status.gpus[: limits.MAX_GPUS_PER_NODE]),
+        over=status.phase in (agent_pb2.ATTEMPT_PHASE_FREED, agent_pb2.ATTEMPT_PHASE_REFUSED),
+        orphan=status.orphan,
+        dirty_gpus=tuple(GpuId(uuid[:MAX_FACT_LENGTH]) for uuid in status.dirty_gpus),
+        dirty_reasons=tuple(reason[:MAX_NOTE_LENGTH] for reason in status.dirty_reasons),
+    )
 
 
 def _matches(status: agent_pb2.AttemptStatus, node: NodeId) -> Iterator[Event]:
@@ -257,6 +273,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         gpu_mem_peak_bytes=_bytes(status.gpu_mem_peak_bytes) if status.HasField("gpu_mem_peak_bytes") else None,
         out_of_memory=record.out_of_memory,
         lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
+        fenced=record.fenced,
     )
 
 

@@ -1,20 +1,28 @@
 """The outermost layer of every method: whatever comes in or goes wrong, the caller gets a status code and one line."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
+from ebbtide_core import limits
 from ebbtide_core.cluster import RefusalKind
 from ebbtide_core.spec import SpecError
+from ebbtide_protos.later import RETRY_KEY
 from google.protobuf.message import DecodeError
 
 from ebbtide_master.agents import LogUnavailableError
+from ebbtide_master.crowd import CrowdedError
+from ebbtide_master.guard import Allow, Guard
+from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
+from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
+from ebbtide_master.rates import TooFastError
 
-MAX_WORDS: Final = 1000
-"""Characters of a status' text: it travels as a header, and gRPC drops the whole answer if headers are too large."""
+SLOW_READER_S: Final = limits.SLOW_READER_S
+MAX_WORDS: Final = limits.MAX_STATUS_WORDS
 
 _STATUS: Final = {
     RefusalKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -30,10 +38,18 @@ class MalformedError(ValueError):
     """What came in is not a message of the method."""
 
 
+class SlowReaderError(Exception):
+    """Nobody reads what a stream has to say."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nothing of this stream was read for {SLOW_READER_S:g} s: it was cut off")
+
+
 class Edge(grpc.aio.ServerInterceptor):
     """Stands before the servicers, which raise what they have to say."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -43,45 +59,79 @@ class Edge(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            self._guarded[name] = _guard(name, handler)
+            self._guarded[name] = _guarded(name, handler, self._guard)
         return self._guarded[name]
 
 
-def _guard(name: str, handler: Any) -> Any:
+def _guarded(name: str, handler: Any, guard: Guard) -> Any:
     parse = _parser(handler.request_deserializer)
     if handler.request_streaming:
-        method = _streamed(name, lambda messages, context: handler.stream_stream(_checked(messages), context))
+        method = _streamed(name, guard, _checked, handler.stream_stream)
         return grpc.stream_stream_rpc_method_handler(method, parse, handler.response_serializer)
     if handler.response_streaming:
-        method = _streamed(name, lambda request, context: handler.unary_stream(_check(request), context))
+        method = _streamed(name, guard, _check, handler.unary_stream)
         return grpc.unary_stream_rpc_method_handler(method, parse, handler.response_serializer)
-    return grpc.unary_unary_rpc_method_handler(_called(name, handler.unary_unary), parse, handler.response_serializer)
+    called = _called(name, guard, handler.unary_unary)
+    return grpc.unary_unary_rpc_method_handler(called, parse, handler.response_serializer)
 
 
-def _called(name: str, method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _called(
+    name: str, guard: Guard, method: Callable[[Any, Any], Awaitable[Any]]
+) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await method(_check(request), context)
+            with guard.admitted(name, context, streams=False) as admitted:
+                wanted = _check(request, admitted.allow)  # what is refused does not wait for its turn
+                async with admitted.turn:
+                    return admitted.show(await method(wanted, context))
         except grpc.aio.AbortError:
             raise
+        except grpc.aio.InternalError:  # the caller is gone: nobody has to be told
+            raise asyncio.CancelledError from None
         except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
-            await context.abort(*_status(name, error))
+            await _abort(name, context, error)
 
     return call
 
 
-def _streamed(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+def _streamed(
+    name: str, guard: Guard, check: Callable[[Any, Allow], Any], method: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Awaitable[None]]:
+    async def stream(request: Any, context: Any) -> None:
         try:
-            async with aclosing(method(request, context)) as replies:
-                async for reply in replies:
-                    yield reply
+            with guard.admitted(name, context, streams=True) as admitted, admitted.standing() as standing:
+                async with aclosing(method(check(request, admitted.allow), context)) as replies:
+                    are_read = await _send(standing, replies, admitted.show, context)
+                if not are_read:  # that is told once they read on; until then only the last reply is kept
+                    await _abort(name, context, SlowReaderError())
         except grpc.aio.AbortError:
             raise
+        except grpc.aio.InternalError:  # the caller is gone: nobody has to be told
+            raise asyncio.CancelledError from None
         except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
-            await context.abort(*_status(name, error))
+            await _abort(name, context, error)
 
     return stream
+
+
+async def _send(standing: Standing, replies: AsyncIterator[Any], show: Callable[[Any], Any], context: Any) -> bool:
+    """Send all of them, as long as their reader may have them; False as soon as nobody reads them."""
+    while (reply := await standing.next_of(replies)) is not None:
+        try:
+            async with asyncio.timeout(SLOW_READER_S):
+                await context.write(show(reply))
+        except TimeoutError:
+            return False
+    return True
+
+
+async def _abort(name: str, context: Any, error: Exception) -> None:
+    code, words = _status(name, error)
+    later = ((RETRY_KEY, f"{error.wait_s:.3f}"),) if isinstance(error, TooFastError) else ()
+    try:
+        await context.abort(code, words, later)
+    except grpc.aio.InternalError:  # the caller is gone
+        raise asyncio.CancelledError from None
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
@@ -89,8 +139,14 @@ def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
     match error:
         case RefusedError():
             return _STATUS[error.refusal.kind], _shortened(str(error))
+        case TooFastError() | CrowdedError() | SlowReaderError():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, _shortened(str(error))
         case SpecError() | MalformedError():
             return grpc.StatusCode.INVALID_ARGUMENT, _shortened(str(error))
+        case NotKnownError():
+            return grpc.StatusCode.UNAUTHENTICATED, _shortened(str(error))
+        case NotAllowedError():
+            return grpc.StatusCode.PERMISSION_DENIED, _shortened(str(error))
         case LogUnavailableError() | StoppedError():
             return grpc.StatusCode.UNAVAILABLE, _shortened(str(error))
         case _:
@@ -114,12 +170,13 @@ def _parser(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return parsed
 
 
-def _check(message: Any) -> Any:
+def _check(message: Any, allow: Allow) -> Any:
     if isinstance(message, MalformedError):
         raise message
+    allow(message)
     return message
 
 
-async def _checked(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _checked(messages: AsyncIterator[Any], allow: Allow) -> AsyncIterator[Any]:
     async for message in messages:
-        yield _check(message)
+        yield _check(message, allow)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def published(home: Path, host: str, port: int, cluster_id: str) -> Iterator[None]:
+def published(home: Path, host: str, port: int, cluster_id: str, agent_port: int, *, tls: bool) -> Iterator[None]:
     """``master.json`` in ``home``, for as long as the block lasts; written in one step, so that nobody reads half."""
     content = {
         "pid": os.getpid(),
@@ -17,6 +17,8 @@ def published(home: Path, host: str, port: int, cluster_id: str) -> Iterator[Non
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "host": host,
         "port": port,
+        "agent_port": agent_port,
+        "tls": tls,
         "started_at": time.time(),
         "cluster_id": cluster_id,
     }

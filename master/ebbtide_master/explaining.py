@@ -17,7 +17,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.arrays import found
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.store import Store, StoredEvent
+from ebbtide_master.store.journal import Store, StoredEvent
 from ebbtide_master.views import event_message, reason_of
 
 TOLD_FROM_S: Final = 1.0

@@ -1,35 +1,60 @@
 """The master process: put together, started, stopped."""
 
 import asyncio
+import gc
 import logging
 import os
+import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Otherwise it writes a line for every handshake that fails: whoever knocks could fill the log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.events import Event
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 
-from ebbtide_master.config.file import Config, read_config
+from ebbtide_master.backing_up import backing_up
+from ebbtide_master.backups import advice
+from ebbtide_master.config.database import UrlError, has_password
+from ebbtide_master.config.file import CONFIG_NAME, Config, read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.endpoint import published
+from ebbtide_master.identity.gate import Gate, TokenGate
+from ebbtide_master.identity.identities import Identities
+from ebbtide_master.identity.local import provide_token
+from ebbtide_master.identity.running_as import accounts_of
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.service import PortError, serving
-from ebbtide_master.store import Store, StoreError, StoreInUseError
+from ebbtide_master.recovery import fold, recovered
+from ebbtide_master.reloading import Reloading
+from ebbtide_master.service import PortError, Service, serving
+from ebbtide_master.store.journal import Store, StoreError, StoreInUseError
+from ebbtide_master.store.opening import open_store
+
+if TYPE_CHECKING:
+    from ebbtide_master.tls.doors import Doors
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-CONFIG_NAME: Final = "ebbtide.toml"
+COLLECTED: Final = (5_000, 20, 500)
+"""When garbage in cycles is looked for, in objects made, and how much more rarely among older ones: jobs are objects
+by the hundred that stay, and going over those of ten thousand jobs takes a tenth of a second with nobody served."""
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70
+LAST_WORDS_S: Final = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +63,23 @@ log = logging.getLogger(__name__)
 class MasterOptions:
     """How a master is started. ``port`` 0 is any free one; it is recorded in ``home``.
 
+    ``port`` None: what `ebb master init` was told, else any. ``agent_port``, with TLS only: None: the one after it.
+
     ``config`` is its configuration file; None: the one in ``home``, if there is one. ``policy`` and its options are
-    those of the pool `DEFAULT_POOL`; None: what the file says of it, else the default.
+    those of the pool `DEFAULT_POOL`; None: what the file says of it, else the default. So for ``metrics_port``: 0 is
+    any free one, and none is the default. ``store`` is the URL of the database that keeps the journal; empty: what the
+    file says, else a file in ``home``.
     """
 
     home: Path
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = None
+    agent_port: int | None = None
     policy: str | None = None
     policy_options: Mapping[str, str] = field(default_factory=dict)
     config: Path | None = None
+    store: str = ""
+    metrics_port: int | None = None
 
 
 class StartError(Exception):
@@ -61,29 +93,70 @@ class StartError(Exception):
 def run(options: MasterOptions) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _leave)
+    _allow_open_files()
+    gc.set_threshold(*COLLECTED)
     try:
-        cluster, store, config = _open(options)
-        return asyncio.run(_serve(options, cluster, store, config))
+        new_cluster, store, config = _open(options)
+        return asyncio.run(_serve(options, new_cluster, store, config))
     except StartError as error:
         sys.stderr.write(f"ebb: {error}\n")
         return error.exit_code
 
 
-def _open(options: MasterOptions) -> tuple[Cluster, Store, Config]:
+def _leave(signum: int, frame: object) -> None:
+    """What a signal does until there is a loop that answers it: a master may wait for long until it leads."""
+    raise SystemExit(0)
+
+
+def _allow_open_files() -> None:
+    """Each connection is one: as many as the system lets this process have, if that is not more than are of use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, limits.OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
     """Everything that can be wrong before anything runs."""
-    if options.host not in LOOPBACK_HOSTS:
-        message = f"--host {options.host}: only loopback is served without TLS and identities"
+    if options.host not in LOOPBACK_HOSTS and not _speaks_tls(options):
+        message = f"--host {options.host}: only loopback is served without TLS and identities: 'ebb master init' first"
+        raise StartError(message, EXIT_USAGE)
+    if options.agent_port is not None and not _speaks_tls(options):
+        message = f"--agent-port {options.agent_port}: agents have a port of their own with TLS only: 'ebb master init'"
         raise StartError(message, EXIT_USAGE)
     config = _read_config(options)
     settings = _settings(options, config)
     default = settings.pools[DEFAULT_POOL]
+
+    def new_cluster() -> Cluster:
+        return Cluster(create_policy(default.policy, default.options), settings=settings)
+
     try:
-        policy = create_policy(default.policy, default.options)
-        return Cluster(policy, settings=settings), Store(options.home / "journal.db"), config
+        new_cluster()
+        return new_cluster, open_store(_url(options, config), options.home), config
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
-    except (StoreInUseError, StoreError) as error:
+    except StoreInUseError as error:
         raise StartError(str(error), EXIT_FAILED) from None
+    except StoreError as error:
+        raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
+
+
+def _url(options: MasterOptions, config: Config) -> str:
+    """That of the database with the journal; empty if there is none."""
+    if not options.store:
+        return config.journal.store
+    try:
+        secret = has_password(options.store)
+    except UrlError as error:
+        raise StartError(f"--store: {error}", EXIT_USAGE) from None
+    if secret:
+        where = f"[journal] store of {options.home / CONFIG_NAME} (mode 0600)"
+        message = f"--store: others can see the password on a command line: put it into PGPASSFILE, or {where}"
+        raise StartError(message, EXIT_USAGE)
+    return options.store
 
 
 def _settings(options: MasterOptions, config: Config) -> Settings:
@@ -108,12 +181,33 @@ def _read_config(options: MasterOptions) -> Config:
         raise StartError(str(error), EXIT_USAGE) from None
 
 
-async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config: Config) -> int:
-    """Recover, serve until told to stop, and leave the journal closed."""
+def _reread(options: MasterOptions) -> Config:
+    """The configuration as it is now. Raises `ConfigError` for what a start would refuse."""
     try:
+        config = _read_config(options)
+        return replace(config, settings=_settings(options, config))
+    except StartError as error:
+        raise ConfigError(str(error)) from None
+
+
+async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], store: Store, config: Config) -> int:
+    """Recover, serve until told to stop, and leave the journal closed."""
+
+    def attempt() -> tuple[Cluster, Notifier]:
+        cluster = new_cluster()
         notifier = Notifier(cluster, store, config.notify)
         _recover(cluster, store, notifier.replayed)
-        return await _run_server(options, cluster, store, config, notifier)
+        return cluster, notifier
+
+    try:
+        try:
+            cluster, notifier = recovered(store, attempt)
+            gc.freeze()  # it stays
+        except StoreError as error:
+            raise StoreError(f"{error}{advice(options.home)}") from error
+        identities = Identities(store.vault)
+        await provide_token(identities, options.home, time.time())
+        return await _run_server(options, cluster, store, config, notifier, identities)
     except StoreError as error:
         log.critical("journal=failed %s", error)
         return EXIT_BROKEN
@@ -121,39 +215,104 @@ async def _serve(options: MasterOptions, cluster: Cluster, store: Store, config:
         log.critical("books=wrong", exc_info=error)
         return EXIT_BROKEN
     finally:
+        await _last_words()
         store.close()
 
 
-def _recover(cluster: Cluster, store: Store, seen: Callable[[int, float, Event], None] | None = None) -> None:
-    """Fold the journal into the cluster. No policy runs, and nothing is asked of the world.
+async def _last_words() -> None:
+    """Let answers that were given go out; gRPC tells of each that is cut off in a traceback."""
+    if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(calls, timeout=LAST_WORDS_S)
 
-    ``seen`` is told of each line once it was applied: its number, its time, and the event.
-    """
-    count = 0
-    for line in store.events():
-        try:
-            cluster.replay(line.event, line.time)
-        except (InvalidTransitionError, LookupError) as error:
-            what = f"line {line.sequence} of the journal, {type(line.event).__name__}"
-            raise StoreError(f"{what}, does not follow from those before it: {error}") from error
-        if seen is not None:
-            seen(line.sequence, line.time, line.event)
-        count += 1
+
+def _recover(cluster: Cluster, store: Store, seen: Callable[[int, float, Event], None]) -> None:
+    """Fold the journal into the cluster; ``seen`` is told of each line that was applied: number, time and event."""
+    count = fold(cluster, store, lambda line: seen(line.sequence, line.time, line.event))
     log.info("journal=%s events=%d jobs=%d", store.cluster_id, count, len(cluster.state.jobs))
 
 
 async def _run_server(
-    options: MasterOptions, cluster: Cluster, store: Store, config: Config, notifier: Notifier
+    options: MasterOptions,
+    cluster: Cluster,
+    store: Store,
+    config: Config,
+    notifier: Notifier,
+    identities: Identities,
 ) -> int:
+    gate: Gate = TokenGate(identities, cluster, time.time)
+    doors = _doors(options, store)
+    if doors is not None:
+        from ebbtide_master.identity.certificates import CertificateGate
+
+        gate = CertificateGate(gate, doors.enrolment)
+    port = options.port if options.port is not None else doors.folder.port if doors is not None else 0
     policy = cluster.state.settings.pools[DEFAULT_POOL].policy
     try:
-        async with serving(cluster, store, options.host, options.port, policy, config, notifier) as service:
+        reread = partial(_reread, options)
+        async with serving(
+            cluster,
+            store,
+            options.host,
+            port,
+            policy,
+            gate,
+            config,
+            notifier,
+            reread,
+            doors,
+            accounts_of(identities, personal=doors is None),
+        ) as service:
             stopped = _stop_signals()
-            with published(options.home, options.host, service.port, store.cluster_id):
+            _reload_signal(service.reloading)
+            ports = (service.port, store.cluster_id, service.agent_port)
+            with published(options.home, _from_here(options.host), *ports, tls=doors is not None):
                 log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, policy, service.epoch)
-                return await _until_stopped(stopped, service.consumer)
+                journal = replace(config.journal, backup_every_s=0.0) if _url(options, config) else config.journal
+                async with backing_up(store.folder, journal), _metrics(options, config, service, store, doors):
+                    return await _until_stopped(stopped, service.consumer, store.lost)
     except PortError as error:
         raise StartError(str(error), EXIT_FAILED) from None
+
+
+@asynccontextmanager
+async def _metrics(
+    options: MasterOptions, config: Config, service: Service, store: Store, doors: "Doors | None"
+) -> AsyncIterator[None]:
+    """Metrics for as long as the block lasts, if somebody wants to read any."""
+    port = config.metrics_port if options.metrics_port is None else options.metrics_port
+    if port is None:
+        yield
+        return
+    from ebbtide_master.metrics.exporter import HOST, MetricsPortError, exported
+
+    try:
+        async with exported(service.loop, store, doors, port) as bound:
+            log.info("metrics=http://%s:%d/metrics", HOST, bound)
+            yield
+    except MetricsPortError as error:
+        raise StartError(str(error), EXIT_FAILED) from None
+
+
+def _from_here(host: str) -> str:
+    """How this machine reaches a master that listens on ``host``."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _speaks_tls(options: MasterOptions) -> bool:
+    return (options.home / "tls" / "ca.pem").exists()
+
+
+def _doors(options: MasterOptions, store: Store) -> "Doors | None":
+    """What is behind TLS; None if there is no authority."""
+    if not _speaks_tls(options):
+        return None
+    from ebbtide_master.tls.authority import CertificateError
+    from ebbtide_master.tls.doors import open_doors
+
+    try:
+        return open_doors(options.home, options.host, options.port, options.agent_port, store.vault, time.time)
+    except (CertificateError, OSError) as error:
+        raise StartError(f"the certificates of this master cannot be used: {error}", EXIT_FAILED) from None
 
 
 def _stop_signals() -> asyncio.Event:
@@ -164,12 +323,29 @@ def _stop_signals() -> asyncio.Event:
     return stopped
 
 
-async def _until_stopped(stopped: asyncio.Event, consumer: asyncio.Task[None]) -> int:
-    """Wait for a signal (exit 0) or for the consumer to fail (its error is raised)."""
-    waiter = asyncio.create_task(stopped.wait())
-    await asyncio.wait([waiter, consumer], return_when=asyncio.FIRST_COMPLETED)
+def _reload_signal(reloading: Reloading) -> None:
+    """From now on SIGHUP has the configuration read again."""
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    def reload() -> None:
+        task = loop.create_task(reloading.on_signal())
+        tasks.add(task)  # the loop alone would not keep it
+        task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def _until_stopped(stopped: asyncio.Event, consumer: asyncio.Task[None], lost: Future[None]) -> int:
+    """Wait for a signal (exit 0), or for consumer or journal to fail (the error is raised)."""
+    waiter, failed = asyncio.create_task(stopped.wait()), asyncio.wrap_future(lost)
+    ends: list[asyncio.Future[Any]] = [waiter, consumer, failed]
+    for end in ends:  # a second one that fails has nothing new to say
+        end.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
-    if consumer.done():
-        consumer.result()
+    for task in (consumer, failed):
+        if task.done():
+            task.result()
+    failed.cancel()
     log.info("stopping")
     return 0

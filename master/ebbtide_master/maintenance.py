@@ -19,7 +19,7 @@ from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.views import node_job_message, node_message
 
 MAX_REASON_LENGTH: Final = 200
-MAX_USER_LENGTH: Final = 64
+MAX_USER_LENGTH: Final = limits.MAX_USER_LENGTH
 
 
 class Maintenance(client_pb2_grpc.ClientServiceServicer):
@@ -32,8 +32,8 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
 
     async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
         """Take a node out of service, and say what becomes of the jobs there."""
-        _check("--reason", request.reason, MAX_REASON_LENGTH)
-        _check("user", request.user, MAX_USER_LENGTH)
+        check_words("--reason", request.reason, MAX_REASON_LENGTH)
+        check_words("user", request.user, MAX_USER_LENGTH)
         deadline = self._deadline(request)
         if request.force and deadline is None:
             raise SpecError("--force", "needs a --deadline, or --now")
@@ -45,7 +45,7 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
 
     async def ResumeNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
         """Put a node into service again. One that is in service already is what was wished for."""
-        _check("user", request.user, MAX_USER_LENGTH)
+        check_words("user", request.user, MAX_USER_LENGTH)
         return await self._tell_node(NodeId(request.node), e.NodeResumed(NodeId(request.node), request.user))
 
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
@@ -77,10 +77,12 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
         now, node = self._clock.now(), cluster.state.nodes.get(id)
         if node is None:
             raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist"))
-        message = node_message(node, cluster, now, self._agents.readings(id), self._agents.hello(id))
+        agents = self._agents
+        message = node_message(node, cluster, now, agents.readings(id), agents.hello(id), agents.certificate_ends(id))
         return client_pb2.NodeReply(node=message, jobs=map(node_job_message, prospects(cluster.state, node, now)))
 
 
-def _check(field: str, text: str, limit: int) -> None:
+def check_words(field: str, text: str, limit: int) -> None:
+    """Raise `SpecError` unless ``text`` is one that a person can be shown in a line."""
     if len(text) > limit or not text.isprintable():
         raise SpecError(field, f"is not a text of at most {limit} printable characters")

@@ -6,9 +6,10 @@ Nothing is stored on the way. A node has only so many questions open at once, so
 import itertools
 from typing import Final, NamedTuple, Protocol
 
+from ebbtide_core import limits
 from ebbtide_protos.v1 import agent_pb2
 
-MOST_OPEN: Final = 16
+MOST_OPEN: Final = limits.MAX_RELAYED
 """Questions of one node that are not answered yet."""
 
 

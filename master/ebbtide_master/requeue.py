@@ -13,10 +13,12 @@ from ebbtide_core.model import JobId, JobState
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.arrays import Member, named, shown, submitted, wishes
-from ebbtide_master.bounds import check_submission
+from ebbtide_master.bounds import check_submission, digest_of, known_job
 from ebbtide_master.clock import Clock
+from ebbtide_master.environments import Environments
 from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.store import Store
+from ebbtide_master.queued import Queued
+from ebbtide_master.store.journal import Store
 
 
 class Requeues:
@@ -25,6 +27,8 @@ class Requeues:
     _loop: MasterLoop
     _clock: Clock
     _store: Store
+    queued: Queued
+    _environments: Environments
 
     async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
         """Have what runs step aside; submit again what is over. Of an array, the latter only if nothing of it is left.
@@ -32,10 +36,10 @@ class Requeues:
         ``failed`` wants the tasks that failed once more, whatever the others do.
         """
         check_submission(request, self._store)
-        chosen: list[JobId] = []
+        chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
 
         def facts(cluster: Cluster) -> Iterator[Event]:
-            if request.operation_id and (known := cluster.state.operations.get(request.operation_id)):
+            if known := known_job(cluster, *operation):
                 chosen.append(known)
                 return
             jobs = named(cluster, request.job_id)
@@ -45,9 +49,12 @@ class Requeues:
                 return
             jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
             if jobs:
+                self.queued.add(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 again = _again(cluster, jobs)
-                yield from submitted(cluster, chosen[0], again, request.user, False, request.operation_id, jobs)
+                self._environments.note_again(chosen[0], jobs[0].id)
+                owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs
+                yield from submitted(cluster, chosen[0], again, owner, False, operation, jobs)
 
         def answer(cluster: Cluster) -> client_pb2.Job:
             if not chosen:

@@ -1,11 +1,12 @@
 """The master as it serves: loop, agents' and clients' side put together behind one port."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from ebbtide_core import events as e
@@ -14,15 +15,29 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 
 from ebbtide_master.agents import Agents
+from ebbtide_master.arrays import named
 from ebbtide_master.changes import Changes
 from ebbtide_master.clients import Clients, about
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
 from ebbtide_master.edge import Edge
+from ebbtide_master.environments import Environments
+from ebbtide_master.fencing import Fencing
+from ebbtide_master.guard import Guard
+from ebbtide_master.identity.gate import Gate
+from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
+from ebbtide_master.joining import Front
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.queued import Queued
+from ebbtide_master.rates import Meter
+from ebbtide_master.reloading import Reloading
 from ebbtide_master.snapshots import Snapshots
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
+from ebbtide_master.telling import Telling
+
+if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+    from ebbtide_master.tls.doors import Doors
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()
@@ -34,12 +49,17 @@ class PortError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A serving master. ``consumer`` ends only by an error, after which the master must stop."""
+    """A serving master. ``consumer`` ends only by an error, after which the master must stop.
+
+    ``agent_port`` is ``port`` unless agents need certificates.
+    """
 
     port: int
+    agent_port: int
     epoch: int
     loop: MasterLoop
     consumer: asyncio.Task[None]
+    reloading: Reloading
 
 
 @asynccontextmanager
@@ -49,46 +69,88 @@ async def serving(
     host: str,
     port: int,
     policy: str,
+    gate: Gate,
     config: Config = _DEFAULTS,
     notifier: Notifier | None = None,
+    reread: Callable[[], Config] | None = None,
+    doors: "Doors | None" = None,
+    accounts: Accounts = lambda user: AGENTS_OWN,
 ) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts. Port 0 is any free one.
+
+    ``reread`` reads the configuration again, or raises `ConfigError`; without it, ``config`` is all that there is.
+    With ``doors``, clients and agents have a port each, and both speak TLS.
 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
     snapshots = Snapshots(store.folder / "snapshots")
-    agents = Agents(store.cluster_id, epoch, clock, snapshots, config.log_rules)
+    environments = Environments(store.vault)
+    await environments.forget_others(lambda id: bool(named(cluster, id)))
+    bounds = config.bounds
+    agents = Agents(
+        store.cluster_id, epoch, clock, snapshots, environments, config.log_rules, bounds.log_bytes, accounts
+    )
     loop = MasterLoop(cluster, store, clock, changes, agents.perform)
     agents.loop = loop
+    fencing = Fencing(config.fencing, loop, clock)
+    agents.silent = fencing.silent
     notifier = notifier or Notifier(cluster, store, config.notify)
     loop.recorded = notifier.recorded
+    loop.before = environments.keep
     info = about(store, epoch, version("ebbtide"), policy)
-    server = grpc.aio.server(interceptors=[Edge()], options=_SERVER_OPTIONS)
+    meter = Meter(config.bounds.rates)
+    server = grpc.aio.server(interceptors=[Edge(Guard(gate, meter))], options=_SERVER_OPTIONS)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    clients = Clients(loop, agents, store, clock, changes, info, snapshots, notifier)
+    clients = Clients(loop, agents, store, clock, changes, info, snapshots, notifier, environments)
+    clients.queued, clients.telling = Queued(config.bounds.queued), Telling(meter)
+    clients.identities = gate.identities
+    clients.reloading = Reloading(reread or (lambda: config), config, loop, agents, notifier, clock)
     client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
-    bound = _listen(server, host, port)
-    consumer = asyncio.create_task(loop.run())
+    bound, agent_bound = _listen(server, host, port, doors)
+    parts = [consumer := asyncio.create_task(loop.run())]
+    if doors is not None:
+        clients.front = Front(doors, doors.public_host(host), bound, agent_bound)
+        agents.enrolment = doors.enrolment
+        parts.append(_upkeep(doors))
     try:
         await _announce(loop, consumer, epoch)
         notifier.run()
         agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
         await server.start()
-        yield Service(bound, epoch, loop, consumer)
+        yield Service(bound, agent_bound, epoch, loop, consumer, clients.reloading)
     finally:
         await agents.close()
+        await fencing.close()
         await server.stop(STOP_GRACE_S)
-        consumer.cancel()
-        await asyncio.wait([consumer])
+        for part in parts:
+            part.cancel()
+        await asyncio.wait(parts)
         await notifier.close()
 
 
-def _listen(server: grpc.aio.Server, host: str, port: int) -> int:
+def _listen(server: grpc.aio.Server, host: str, port: int, doors: "Doors | None") -> tuple[int, int]:
+    """The ports of clients and of agents."""
+    if doors is None:
+        bound = _bind(server, host, port, grpc.local_server_credentials(grpc.LocalConnectionType.LOCAL_TCP), "--port")
+        return bound, bound
+    from ebbtide_master.tls.credentials import for_agents, for_clients
+
+    bound = _bind(server, host, port, for_clients(doors.folder), "--port")
+    return bound, _bind(server, host, doors.agent_port, for_agents(doors.folder), "--agent-port")
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:
     try:
-        return server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return server.add_secure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", credentials)
     except RuntimeError:
-        raise PortError(f"--port {port}: cannot listen there, is it in use?") from None
+        raise PortError(f"{option} {port}: cannot listen there on {host}, is it in use?") from None
+
+
+def _upkeep(doors: "Doors") -> asyncio.Task[None]:
+    from ebbtide_master.tls.upkeep import keep_up
+
+    return asyncio.create_task(keep_up(doors, time.time), name="certificates")
 
 
 async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) -> None:
@@ -106,9 +168,16 @@ async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) 
 
 _SERVER_OPTIONS: Final = [
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 4 * limits.MIB),
+    ("grpc.max_receive_message_length", limits.MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", limits.MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", limits.MAX_METADATA_BYTES),
+    ("grpc.max_allowed_incoming_connections", limits.MAX_CONNECTIONS),
+    ("grpc.max_connection_idle_ms", int(limits.CONNECTION_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
+    ("grpc.max_concurrent_streams", limits.MAX_CALLS_PER_USER + limits.MAX_STREAMS_PER_USER),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what gRPC waits for in fact; its default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
 ]

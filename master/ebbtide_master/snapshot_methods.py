@@ -9,9 +9,10 @@ from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_protos.snapshots import snapshot_from_message
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.snapshots import Snapshots
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
 
 
 class SnapshotMethods:
@@ -22,8 +23,8 @@ class SnapshotMethods:
     _snapshots: Snapshots
 
     async def FindSnapshot(self, request: job_pb2.Snapshot, context: Any) -> client_pb2.SnapshotState:
-        """Whether the master has a snapshot."""
-        return client_pb2.SnapshotState(present=self._snapshots.has(_checked(request)))
+        """Whether the master has a snapshot, and from whoever asks."""
+        return client_pb2.SnapshotState(present=self._snapshots.has(_checked(request), caller().user))
 
     async def UploadSnapshot(
         self, request_iterator: AsyncIterator[client_pb2.SnapshotUpload], context: Any
@@ -34,12 +35,12 @@ class SnapshotMethods:
         if not self._store.has_room():
             raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
         self._snapshots.collect(await self._loop.ask(needed))
-        await self._snapshots.receive(snapshot, _windows(first, request_iterator))
+        await self._snapshots.receive(snapshot, caller().user, _windows(first, request_iterator))
         yield client_pb2.SnapshotState(present=True)
 
     def _check_snapshot(self, spec: JobSpec) -> None:
-        """Refuse a job whose snapshot is not here."""
-        if spec.snapshot is not None and not self._snapshots.has(spec.snapshot):
+        """Refuse a job whose snapshot is not here, or not from whoever submits it."""
+        if spec.snapshot is not None and not self._snapshots.has(spec.snapshot, caller().user):
             message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
             raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from ebbtide_core import limits
 from ebbtide_core.cluster import Refusal, RefusalKind
 from ebbtide_core.snapshots import SnapshotRef, is_digest
 
@@ -21,7 +22,7 @@ from ebbtide_master.loop import RefusedError
 
 KEPT_S: Final = 24 * 3600.0
 """How long one is kept that no unfinished job needs: the next submit may be of the same files."""
-MOST_UPLOADS: Final = 4
+MOST_UPLOADS: Final = limits.MAX_UPLOADS
 """At once."""
 WINDOW_BYTES: Final = 1024 * 1024
 _GZIP: Final = 31
@@ -33,19 +34,25 @@ class Snapshots:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._uploads = 0
+        self._owners: dict[str, set[str]] = {}
         for part in folder.glob("*.part"):
             part.unlink()
 
-    def has(self, snapshot: SnapshotRef) -> bool:
-        """Whether it is here; if so, it stays for a while."""
+    def has(self, snapshot: SnapshotRef, user: str) -> bool:
+        """Whether it is here, and ``user`` has brought it to this master; if so, it stays for a while.
+
+        Who knows a digest need not have the files: who says that they have them sends them once.
+        """
+        if user not in self._owners.get(snapshot.digest, ()):
+            return False
         try:
             os.utime(self._path(snapshot.digest))
         except (OSError, ValueError):
             return False
         return True
 
-    async def receive(self, snapshot: SnapshotRef, windows: AsyncIterator[bytes]) -> None:
-        """Keep what arrives if it is what it is said to be. `RefusedError` if not; half a one is never kept."""
+    async def receive(self, snapshot: SnapshotRef, user: str, windows: AsyncIterator[bytes]) -> None:
+        """Keep what ``user`` sends if it is what it is said to be. `RefusedError` if not; half a one is never kept."""
         if self._uploads >= MOST_UPLOADS:
             raise RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: more than {MOST_UPLOADS} are sent at once"))
         self._uploads += 1
@@ -58,6 +65,7 @@ class Snapshots:
                     await asyncio.to_thread(receiver.take, window)
                 await asyncio.to_thread(receiver.finish)
             part.rename(self._path(snapshot.digest))
+            self._owners.setdefault(snapshot.digest, set()).add(user)
         finally:
             self._uploads -= 1
             with suppress(FileNotFoundError):
@@ -77,6 +85,7 @@ class Snapshots:
             with suppress(FileNotFoundError):
                 if path.name.removesuffix(".tar.gz") not in needed and path.stat().st_mtime < limit:
                     path.unlink()
+                    self._owners.pop(path.name.removesuffix(".tar.gz"), None)
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):

@@ -10,7 +10,7 @@ from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_master.clock import Clock
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
 
 EVENTS_AT_ONCE: Final = 500
 """Read in one go: the loop gets its turn in between."""
@@ -34,7 +34,9 @@ class UsageOfClients:
             rounds += 1
             if rounds % TELL_EVERY == 0:
                 yield usage_pb2.UsageReply(done=min(1.0, last / end))
-        yield _reply(ledger.close(now), min(now, request.edges[-1]))
+        reply = _reply(ledger.close(now), min(now, request.edges[-1]))
+        reply.known_since = ledger.known_since
+        yield reply
 
     def _read(self, ledger: Ledger, after: int, end: int) -> int:
         """Take in what is behind line ``after``; the last line that was read, or ``end``."""

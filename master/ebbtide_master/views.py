@@ -14,17 +14,18 @@ from ebbtide_core.events import JobSubmitted
 from ebbtide_core.foreign import on_gpu
 from ebbtide_core.gates import held_back
 from ebbtide_core.job import Attempt, Job, Suspension
-from ebbtide_core.model import Allocation, Drain, GpuId, JobId, JobState
+from ebbtide_core.model import Allocation, AttemptRef, Drain, GpuId, JobId, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.notice_rules import public
 from ebbtide_core.parts import parts_of
 from ebbtide_core.rates import speed_now
 from ebbtide_core.state import ClusterState
+from ebbtide_core.use import Stray
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
-from ebbtide_master.store import StoredEvent
+from ebbtide_master.store.journal import StoredEvent
 
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
@@ -36,6 +37,7 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
     notify = public(job.spec.notify) if job.spec.notify else ()
     asked = job.gpus_max if job.ticket is None else job.ticket.asked
     spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight, script="")
+    spec = replace(spec, env={}) if spec.env else spec
     spec = spec if not notify else replace(spec, notify=notify)
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
     return client_pb2.Job(
@@ -184,6 +186,8 @@ def event_message(stored: StoredEvent) -> client_pb2.Event:
     event = stored.event
     if isinstance(event, JobSubmitted) and event.spec.notify:
         event = replace(event, spec=replace(event.spec, notify=public(event.spec.notify)))
+    if isinstance(event, JobSubmitted) and event.spec.env:  # of versions that had no vault; or an array's params
+        event = replace(event, spec=replace(event.spec, env={}))
     return client_pb2.Event(
         sequence=stored.sequence,
         time=stored.time,
@@ -201,6 +205,7 @@ def node_message(
     now: float,
     readings: Mapping[GpuId, agent_pb2.GpuReading],
     hello: agent_pb2.Hello | None,
+    certificate_ends: float | None = None,
 ) -> client_pb2.Node:
     """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
     facts = node.facts
@@ -227,11 +232,27 @@ def node_message(
         labels=facts.labels,
         taints=facts.taints,
         drain=_drain_message(node.drain),
+        certificate_ends=certificate_ends,
+        dead=node.dead,
+        strays=[_stray_message(ref, stray) for ref, stray in node.strays.items()],
+    )
+
+
+def _stray_message(ref: AttemptRef, stray: Stray) -> client_pb2.Stray:
+    return client_pb2.Stray(
+        job_id=ref.job,
+        attempt=ref.attempt,
+        kind=stray.kind.value,
+        gpus=stray.gpus,
+        orphan=stray.orphan,
+        ending=stray.is_to_end,
     )
 
 
 def _node_state(node: Node, now: float) -> tuple[str, str]:
     """How it is, and why, in words."""
+    if node.dead:
+        return "down", f"confirmed dead by {node.dead}"
     if not node.connected:
         return "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
     if node.drain is None:

@@ -154,6 +154,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         asha=_asha(message.asha) if message.HasField("asha") else None,
         kind=_known("kind", _KINDS, message.kind),
         idle_limit_s=message.idle_limit_s or None,
+        failover_after_s=message.failover_after_s if message.HasField("failover_after_s") else None,
     )
 
 
@@ -204,6 +205,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         asha=None if spec.asha is None else _asha_message(spec.asha),
         kind=_KIND_MESSAGES[spec.kind],
         idle_limit_s=spec.idle_limit_s,
+        failover_after_s=spec.failover_after_s,
     )
 
 

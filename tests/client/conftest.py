@@ -16,6 +16,7 @@ from tests.json_schema import check_json
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty EBB_HOME, and no master named by the environment."""
     monkeypatch.setenv("EBB_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("EBB_MASTER", raising=False)
     monkeypatch.delenv("EBB_DEBUG", raising=False)
     return tmp_path

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30
@@ -59,6 +60,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.logs: list[tuple[int, bytes]] = []
         self.snapshots: dict[str, bytes] = {}
         self.notice_reply = client_pb2.NoticeTestReply()
+        self.busy_s: list[float] = []  # how long whoever asks has to wait, each time until it is empty
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
@@ -232,6 +234,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         if self.mute:
             self.mute -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the master is stopping")
+        if self.busy_s:
+            context.set_trailing_metadata(((RETRY_KEY, str(self.busy_s[0])),))
+            words = f"ada submits too many jobs at a time: try again in {self.busy_s.pop(0):.1f} s"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
         if method in self.refusals:
             context.abort(*self.refusals[method])
 

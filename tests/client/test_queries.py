@@ -1,5 +1,7 @@
 """`ebb ls`, `show`, `story`, `nodes` and `events` against a master that answers."""
 
+import time
+
 import grpc
 import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
@@ -237,6 +239,17 @@ def test_of_a_node_that_is_away_nobody_knows_whether_jobs_get_control_groups(ebb
     master.nodes.append(make_node())
     assert "control groups" not in ebb("nodes").out
     assert ebb("nodes", "--json").json[0]["cgroup"] is None
+
+
+def test_a_certificate_is_mentioned_when_it_should_have_been_renewed(ebb, master):
+    day_s, now = 86_400.0, time.time()
+    master.nodes = [make_node(name="plain"), make_node(name="ws2", certificate_ends=now + 15 * day_s)]
+    assert "certificate" not in ebb("nodes").out
+    assert [node["certificate_ends"] for node in ebb("nodes", "--json").json] == [None, now + 15 * day_s]
+    master.nodes = [make_node(certificate_ends=now + 13.5 * day_s)]
+    assert "certificate ends in 13d" in ebb("nodes").out
+    master.nodes = [make_node(certificate_ends=now - 1)]
+    assert "certificate has expired: join again" in ebb("nodes").out
 
 
 def test_a_gpu_without_a_reading_is_not_called_unhealthy(ebb, master):

@@ -310,3 +310,17 @@ def test_interrupting_the_wait_detaches_and_cancels_nothing(master, home):
     assert process.returncode == 130
     assert err == "ebb: detached; job 17 not changed ('ebb cancel' would end it)\n"
     assert master.sent("Cancel") == []
+
+
+def test_a_submit_that_is_too_much_at_a_time_waits_and_is_repeated_under_the_same_id(ebb, master):
+    master.busy_s = [0.02, 0.03]
+    result = ebb("submit", "--", "true")
+    assert (result.code, result.out) == (0, "17\n")
+    assert result.complaint == "ada submits too many jobs at a time: try again in 0.0 s; waiting"
+    assert len({request.operation_id for request in master.sent("Submit")}) == 1
+
+
+def test_a_submit_does_not_wait_for_ever_until_it_is_taken(ebb, master):
+    master.busy_s = [3600.0]
+    result = ebb("submit", "--", "true")
+    assert (result.code, result.complaint) == (1, "ada submits too many jobs at a time: try again in 3600.0 s")

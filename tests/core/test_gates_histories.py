@@ -18,6 +18,7 @@ from tests.core.lab import DONE, Lab, registration
 QUOTAS = Quotas(Quota(), {"ann": Quota(4 * WHOLE, None), "bob": Quota(2 * WHOLE, None)})
 USERS = st.sampled_from(["ann", "bob", "eve"])
 LIMIT = st.integers(0, 3)
+GPUS = st.sampled_from([None, 0, 2, 4])
 WISHES = [
     e.HoldRequested,
     e.ReleaseRequested,
@@ -33,6 +34,7 @@ class Model:
 
     def __init__(self, lab):
         self.lab = lab
+        self.quotas = lab.cluster.state.settings.quotas
         self.limits = {}
         self.seated = set()
 
@@ -51,7 +53,7 @@ class Model:
         if job.task is not None:
             jobs, slots = self.limits[job.task.array]
             yield ("array", job.task.array), jobs or 10**9, (slots or 10**9) * WHOLE
-        quota = QUOTAS.of(job.user)
+        quota = self.quotas.of(job.user)
         if quota.gpus is not None and job.gpus_min:
             yield ("user", job.user), 10**9, quota.gpus
 
@@ -97,10 +99,12 @@ class Model:
 
 
 class Gates(RuleBasedStateMachine):
+    quotas = QUOTAS
+
     def __init__(self):
         super().__init__()
         self.lab = Lab("fifo", nodes="")
-        self.lab.cluster = Cluster(create_policy("fifo", {}), settings=Settings(quotas=QUOTAS))
+        self.lab.cluster = Cluster(create_policy("fifo", {}), settings=Settings(quotas=self.quotas))
         self.model = Model(self.lab)
         self.lab.tell(registration("a", 6))
         self.count = 0
@@ -153,6 +157,19 @@ class Gates(RuleBasedStateMachine):
         slots = max(slots, 2) if slots else 0
         self.model.limits[id] = jobs, slots
         self.tell(e.ArrayChanged(id, jobs, slots * WHOLE, old[0], old[1] * WHOLE))
+
+    @rule(ann=GPUS, bob=GPUS)
+    def change_quotas(self, ann, bob):
+        """As ``ebb master reload`` does: whoever has another quota and no room has their seat anew, or not."""
+        named = {name: Quota(gpus * WHOLE) for name, gpus in (("ann", ann), ("bob", bob)) if gpus is not None}
+        before, self.model.quotas = self.model.quotas, Quotas(Quota(), named)
+        for job in self.model.jobs.values():
+            changed = before.of(job.user) != self.model.quotas.of(job.user)
+            if changed and job.id in self.model.seated and not self.model.has_room(job):
+                self.model.seated.discard(job.id)
+        self.lab.cluster.reconfigure(Settings(quotas=self.model.quotas), self.lab.now)
+        self.follow()
+        self.tell(e.SchedulingDue())
 
     @precondition(lambda self: self.unfinished)
     @rule(data=st.data(), wish=st.sampled_from(WISHES))
@@ -212,7 +229,7 @@ class Gates(RuleBasedStateMachine):
             assert sum(job.gpus_max for job in inside) <= max(parts, sum(job.gpus_min for job in inside))
         for job in seated:
             others = [other for other in seated if other is not job and other.gpus_max > other.gpus_min]
-            if not others and job.gpus_max < job.ticket.asked:
+            if not others and job.ticket is not None and job.gpus_max < job.ticket.asked:
                 assert any(self.use(cap, job) >= parts for cap, _, parts in self.model.caps(job))
 
     def use(self, cap, grown):
@@ -232,5 +249,13 @@ class Gates(RuleBasedStateMachine):
             assert person.unfinished == sum(not job.state.finished for job in mine)
 
 
+class GatesWithoutQuotas(Gates):
+    """Until there are some."""
+
+    quotas = Quotas()
+
+
 TestGates = Gates.TestCase
+TestGatesWithoutQuotas = GatesWithoutQuotas.TestCase
 TestGates.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)
+TestGatesWithoutQuotas.settings = settings(TestGates.settings, max_examples=10)

@@ -7,9 +7,9 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Stop
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, ExitFacts, HeldBy, JobState
+from ebbtide_core.model import WHOLE, ExitFacts, HeldBy, JobState, NodeId
 
-from tests.core.lab import DONE, Lab, stepped_aside
+from tests.core.lab import DONE, Lab, launched, registration, stepped_aside
 
 FINISHED = ExitFacts(exit_code=0, stop_requested=True, delivered=False)
 
@@ -125,3 +125,16 @@ class TestWhateverWasWished:
         lab.tell(wish(job))
         lab.end(job, ExitFacts(exit_code=1))
         assert job.state is JobState.FAILED
+
+
+def test_who_is_resized_while_their_node_is_silent_changes_when_it_is_heard_again_and_nowhere_else(lab: Lab) -> None:
+    job = lab.running(2)
+    lab.tell(registration("b", 4))
+    lab.tell(e.NodeLost(NodeId("a"), 20.0))
+    assert job.state is JobState.UNREACHABLE
+    lab.tell(resize(job, 1))
+    assert launched(lab.last) == set()
+    lab.tell(registration("a", 2, known=lab.known(job)))
+    lab.settle()
+    assert [attempt.allocation.share for attempt in job.attempts] == [2 * WHOLE, WHOLE]
+    assert job.attempts[0].freed is not None

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -47,19 +48,32 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environment = dict(os.environ) | {"EBB_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        self.environment.pop("EBB_MASTER", None)
+        self.environment |= {"XDG_CONFIG_HOME": str(home / "config")}
+        for name in ("EBB_MASTER", "EBB_TOKEN"):
+            self.environment.pop(name, None)
         # What a user's shell has: the interpreter with torch comes first.
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{self.environment['PATH']}"
         self.agents: list[subprocess.Popen[bytes]] = []
 
-    def ebb(self, *arguments: str, code: int | None = 0, seconds: float = 60.0) -> Result:
-        """Run `ebb`; ``code`` is the exit code that it must end with (None: any)."""
+    def ebb(self, *arguments: str, code: int | None = 0, seconds: float = 60.0, text: str = "") -> Result:
+        """Run `ebb`, with ``text`` as its input; ``code`` is the exit code that it must end with (None: any)."""
         done = subprocess.run(
-            [*EBB, *arguments], env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds
+            [*EBB, *arguments],
+            env=self.environment,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            input=text,
         )
         assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         check_json(arguments, done.stdout)
         return Result(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Run `ebb` beside the test."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*EBB, *arguments], env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def up(self, gpus: str = "4xA100-40GB", *options: str) -> None:
         """Start master and agent."""
@@ -82,6 +96,13 @@ class Cluster:
     def nodes_up(self) -> set[str]:
         """Names of the connected nodes."""
         return {node["name"] for node in self.facts("nodes") if node["state"] == "up"}
+
+    def add_user(self, name: str, role: str = "user") -> None:
+        """Somebody else, whose jobs the agent can run: as root as an account that is nobody's, else as its own."""
+        own = pwd.getpwuid(os.geteuid()).pw_name
+        if not os.geteuid():
+            self.home.chmod(0o711)  # their checkpoints are below it
+        self.ebb("user", "add", name, "--role", role, "--account", own if os.geteuid() else "nobody")
 
     def facts(self, *arguments: str) -> Any:
         """What `ebb … --json` prints."""

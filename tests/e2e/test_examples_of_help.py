@@ -16,6 +16,7 @@ from tests.e2e.jobs_of_examples import CROWDING, clear, job
 from tests.e2e.stage import Stage, free_port, furnished
 from tests.json_schema import check_json
 from tests.master.notify.servers import a_hook, a_mail_server
+from tests.postgres import Server
 
 LEFT_OUT = {"demo": "test_demo.py runs it, with all that it claims"}
 """Verbs whose examples are not run here, and why."""
@@ -52,6 +53,9 @@ def typed(shows: str, keys: str, *jobs: str) -> Way:
 
 
 A_PAST = "ebb submit --wait --time 1h -- true && ebb submit --wait --time 2h -- true"
+A_USER = Way(first="ebb user add anna || true")
+A_TOKEN = """$(ebb token create --json | grep -o '"id": "[0-9a-f]*"' | cut -d'"' -f4)"""
+
 PROMPT = "$ " if os.getuid() else "# "
 WAYS: dict[str, Way] = {
     "top": until("GPU"),
@@ -101,11 +105,28 @@ WAYS: dict[str, Way] = {
     "ebb set 17 --max-concurrent 4": with_jobs("array"),
     "cancel": with_jobs("running", "running"),
     "hold": with_jobs("waiting", "waiting"),
+    "cat invitation.txt | ebb login": Way(first="ebb token create --invite > invitation.txt"),
+    "ebb login  # and paste the line": Way(code=2),  # nobody does
+    "logout": Way(first="ebb token create | ebb login"),
+    "ebb user import --group ml --dry-run": Way(names=(("ml", "root"),)),
+    "ebb token create --user anna --expires 30d": A_USER,
+    "ebb token create --user anna --invite login.lab.example:4711": A_USER,
+    "ebb token revoke 0123456789abcdef": Way(names=(("0123456789abcdef", A_TOKEN),)),
     "release": with_jobs("held", "held"),
+    "ebb node confirm-dead ws3": Way(code=2),
+    "ebb node confirm-dead ws3 --yes": Way(code=1),
+    "ebb node end-stray ws3 17.2": Way(code=1),
+    "ebb node end-stray ws3 17.2 --grace 0s": Way(code=1),
+    "ebb node believe-silence": Way(code=1),
 }
 """By verb or, for one that differs from the others of its verb, by example; the others need nothing, and end by 0."""
 OF_DAEMONS = ("up", "down", "master", "agent", "fake")
 """Verbs that get homes of their own, because of what they do to a cluster."""
+SUBVERBS_OF_MASTER = tuple(f"ebb master {verb}" for verb in ("check", "backup", "restore", "compact", "reload"))
+ABOUT_JOURNAL = SUBVERBS_OF_MASTER[:4]
+RELOAD = "ebb master reload"
+WITH_TLS = ("ebb master init", "ebb agent join", "ebb node invite", "ebb node revoke")
+"""What test_between_machines.py runs, where there are two."""
 ON_THE_CLUSTER = [name for name, _ in commands() if " " not in name and name not in LEFT_OUT and name not in OF_DAEMONS]
 CONFIG = """
 [pools.a100]
@@ -142,7 +163,7 @@ def of(verb: str) -> list[str]:
         lines += own
         if any("--json" in option.opts for option in command.params) and not any(map(prints_json, own)):
             lines.append(own[0].replace(f"ebb {name}", f"ebb {name} --json", 1))
-    return list(dict.fromkeys(lines))
+    return [line for line in dict.fromkeys(lines) if not any(words in line for words in WITH_TLS)]
 
 
 def prints_json(line: str) -> bool:
@@ -196,6 +217,14 @@ def test_the_examples_of_a_verb_do_what_they_say(stage: Stage, verb: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+def test_the_examples_of_master_reload_have_it_read_its_configuration_again(stage: Stage) -> None:
+    for line in of("master"):
+        if line.startswith(RELOAD):
+            perform(stage, line)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("line", of("up"))
 def test_the_examples_of_up_bring_a_cluster_up(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
     stage = furnished(idle_cluster, tmp_path)
@@ -218,12 +247,44 @@ def test_the_examples_of_down_leave_nothing_running(idle_cluster: Cluster, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("line", of("master"))
+@pytest.mark.parametrize(
+    "line", [line for line in of("master") if not line.startswith(SUBVERBS_OF_MASTER) and "--store" not in line]
+)
 def test_the_examples_of_master_serve(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
+    serve(idle_cluster, tmp_path, line)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("line", [line for line in of("master") if "--store" in line])
+def test_the_examples_of_master_with_a_database_serve(
+    idle_cluster: Cluster, postgres: Server, tmp_path: Path, line: str
+) -> None:
+    serve(idle_cluster, tmp_path, line.replace("postgresql://ebbtide@db1/ebbtide", f"'{postgres.database()}'"))
+
+
+def serve(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
+    """Start a master by this line, ask it, and end it."""
     stage = furnished(idle_cluster, tmp_path)
     adapted = stage.adapted(line, {"4711": str(free_port())})
     record = idle_cluster.home / "master.json"
     stage.interrupt(adapted, lambda _: record.exists() and idle_cluster.facts("nodes") == [], signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_examples_of_master_check_back_up_and_restore(idle_cluster: Cluster, tmp_path: Path) -> None:
+    stage = furnished(idle_cluster, tmp_path)
+    idle_cluster.up("none")
+    names = {"/mnt/safe": str(tmp_path)}
+    lines = [line for line in of("master") if line.startswith(ABOUT_JOURNAL)]
+    offline = ("restore", "compact")
+    for line in sorted(lines, key=lambda line: any(verb in line for verb in offline)):
+        if any(verb in line for verb in offline):
+            idle_cluster.ebb("down")
+        check(line, stage.perform(stage.adapted(line, names)))
+    idle_cluster.up("none")
 
 
 @pytest.mark.slow

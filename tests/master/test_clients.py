@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from ebbtide_core import limits
-from ebbtide_master import store as stores
+from ebbtide_master.store import sqlite as stores
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
@@ -44,7 +44,7 @@ class TestSubmit:
             )  # fmt: skip
             reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
             shown = await master.show(reply.job_id)
-            spec.pool = "default"
+            spec.pool, spec.env["A"] = "default", ""  # of the environment, the names
             assert shown.spec == spec
             assert (shown.user, shown.held_by, shown.reason) == ("ann", "user", "held by user")
             assert shown.state == job_pb2.JOB_STATE_PENDING

@@ -13,10 +13,11 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES
+from ebbtide_core.meter import Setting
 from ebbtide_core.model import WHOLE, JobId, StartFacts
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.settings import PoolSettings, Settings
-from ebbtide_master.store import Store
+from ebbtide_master.store.sqlite import SqliteStore
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,17 +31,17 @@ class TestGoldenJournal:
     """Old journals keep loading. These files are never generated again: a change that needs it breaks a promise."""
 
     @pytest.fixture
-    def old(self, path: Path) -> Iterator[Store]:
+    def old(self, path: Path) -> Iterator[SqliteStore]:
         with golden("journal-1", path) as store:
             yield store
 
-    def test_it_folds_to_what_it_always_meant(self, old: Store) -> None:
+    def test_it_folds_to_what_it_always_meant(self, old: SqliteStore) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
         for line in old.events():
             cluster.replay(line.event, line.time)
         assert summary(cluster) == json.loads((GOLDEN / "journal-1.json").read_text())
 
-    def test_it_keeps_its_identity_and_can_be_written(self, old: Store) -> None:
+    def test_it_keeps_its_identity_and_can_be_written(self, old: SqliteStore) -> None:
         assert old.cluster_id == "0123456789abcdef"
         assert old.next_epoch() == 3
         last = old.last_sequence
@@ -187,6 +188,19 @@ class TestGoldenJournal:
         assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
         assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
 
+    def test_what_was_made_of_silent_nodes_and_set_aside_is_known_again(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fitgpp", {}))
+        with golden("journal-1-fencing", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        jobs, node = cluster.state.jobs, cluster.state.nodes["b"]
+        assert jobs["1"].attempts[0].outcome == "interrupted: its lease ended: node a was silent for 646 s"
+        assert jobs["2"].attempts[0].outcome == "interrupted: node b was confirmed dead by the fence hook"
+        assert jobs["2"].attempts[1].orphaned
+        assert {(ref.job, ref.attempt): stray.grace_s for ref, stray in node.strays.items()} == {("77", 2): 9.0}
+        assert node.quarantine == {"b0": "job 2 ended, but it is full"}
+        assert (cluster.state.doubted, cluster.state.unheard) == (frozenset(), {"a", "b", "c"})
+
     def test_who_was_held_back_is_held_back_again_and_who_was_given_up_is_over(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))
         with golden("journal-1-arrays", tmp_path / "journal.db") as store:
@@ -228,7 +242,28 @@ class TestGoldenJournal:
         reason = "stopped early at 100 steps: loss no number is number 3 of 3"
         assert (cluster.state.jobs[JobId("1.1")].reason, sweep.promotable(), sweep.hopeless()) == (reason, [], [])
 
-    def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: Store, tmp_path: Path) -> None:
+    def test_ids_that_were_skipped_are_not_given_out(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-restored", tmp_path / "journal.db") as store:
+            assert store.restored == 2000.5
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        state = cluster.state
+        assert [*state.jobs] == ["1"]
+        assert state.gates.next_id(state.submissions) == "1002"
+
+    def test_what_was_forgotten_is_known_of_its_script(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-compacted", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        state, script = cluster.state, ("ann", "train")
+        assert (state.jobs, state.submissions, state.known_since) == ({}, 3, 5000.0)
+        assert {key: list(runs) for key, runs in state.history.runs.items()} == {script: [(20.0, 10.0)]}
+        assert {key: list(peaks) for key, peaks in state.peaks.items()} == {script: [1 << 30]}
+        assert state.rates.typical(script, Setting(720720, 1, "A100", True)) == 2.5
+
+    def test_together_they_have_every_event_that_can_be_in_a_journal(self, old: SqliteStore, tmp_path: Path) -> None:
         durable = {name for name, kind in EVENT_TYPES.items() if kind.durable}
         found = {type(line.event).__name__ for line in old.events()}
         for name in (
@@ -244,15 +279,19 @@ class TestGoldenJournal:
             "journal-1-sessions",
             "journal-1-pools",
             "journal-1-drains",
+            "journal-1-fencing",
             "journal-1-arrays",
             "journal-1-sweeps",
+            "journal-1-administration",
+            "journal-1-restored",
+            "journal-1-compacted",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
                 found |= {type(line.event).__name__ for line in newer.events()}
         assert found == durable
 
-    def test_it_is_of_an_older_shape_than_today(self, old: Store, path: Path) -> None:
+    def test_it_is_of_an_older_shape_than_today(self, old: SqliteStore, path: Path) -> None:
         with closing(sqlite3.connect(path)) as db:
             bodies = [(kind, json.loads(body)) for kind, body in db.execute("SELECT kind, body FROM events")]
         missing = [field.name for kind, body in bodies for field in fields(EVENT_TYPES[kind]) if field.name not in body]
@@ -261,11 +300,11 @@ class TestGoldenJournal:
 
 
 @contextlib.contextmanager
-def golden(name: str, path: Path) -> Iterator[Store]:
+def golden(name: str, path: Path) -> Iterator[SqliteStore]:
     """A golden journal, copied to ``path``."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript((GOLDEN / f"{name}.sql").read_text())
-    with closing(Store(path)) as store:
+    with closing(SqliteStore(path)) as store:
         yield store
 
 

@@ -21,7 +21,9 @@ from ebbtide_master import loop as loops
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
-from ebbtide_master.store import Store, StoreError
+from ebbtide_master.store.journal import StoreError
+from ebbtide_master.store.sqlite import SqliteStore
+from ebbtide_master.turns import stand_in
 
 from tests.core.lab import registration
 
@@ -189,7 +191,8 @@ class Counting(Policy):
         return Plan(recheck_at=self._recheck(snapshot.now))
 
 
-async def test_what_comes_together_is_committed_and_scheduled_together() -> None:
+async def test_what_comes_together_is_committed_and_scheduled_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "BATCH_S", 60.0)
     disk, policy = Disk(), Counting()
     async with a_bench(disk, policy) as bench:
         await asyncio.gather(*(bench.tell(submitted(str(number))) for number in range(100)))
@@ -271,11 +274,59 @@ async def test_a_full_queue_makes_those_who_tell_wait_and_loses_nothing(monkeypa
 
 
 async def test_with_a_real_journal_what_was_replied_to_is_there(tmp_path: Path) -> None:
-    store = Store(tmp_path / "journal.db")
+    store = SqliteStore(tmp_path / "journal.db")
     async with a_bench(store) as bench:
         await asyncio.gather(*(bench.tell(submitted(str(number))) for number in range(20)))
         assert [line.event for line in store.events()] == [submitted(str(number)) for number in range(20)]
     store.close()
+
+
+class TestTurns:
+    async def submit(self, bench: Bench, line: str, id: str) -> None:
+        stand_in(line)
+        await bench.tell(submitted(id))
+
+    async def test_one_users_backlog_does_not_delay_anothers_wish(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loops, "MAX_BATCH", 4)
+        disk = Disk()
+        disk.slow = True
+        async with a_bench(disk) as bench:
+            backlog = [asyncio.create_task(self.submit(bench, "ann", f"a{number}")) for number in range(100)]
+            await turns(lambda: disk.commits)
+            late = asyncio.create_task(self.submit(bench, "eve", "e"))
+            await asyncio.sleep(0)
+            for commit in range(2):
+                await turns(lambda: len(disk.commits) > commit)  # noqa: B023
+                disk.commits[commit][1].set_result(None)
+            await asyncio.wait_for(late, DEADLINE_S)
+            assert sum(task.done() for task in backlog) <= 8
+            for task in backlog:
+                task.cancel()
+
+    async def test_a_question_waits_for_the_batch_that_is_being_committed_and_for_no_other(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(loops, "MAX_BATCH", 4)
+        disk = Disk()
+        disk.slow = True
+        async with a_bench(disk) as bench:
+            backlog = [asyncio.create_task(self.submit(bench, "ann", f"a{number}")) for number in range(100)]
+            await turns(lambda: disk.commits)
+            question = asyncio.create_task(bench.loop.ask(lambda cluster: len(cluster.state.jobs)))
+            await asyncio.sleep(0)
+            disk.commits[0][1].set_result(None)
+            assert await asyncio.wait_for(question, DEADLINE_S) == 4
+            for task in backlog:
+                task.cancel()
+
+    async def test_facts_that_cannot_be_told_are_their_tellers_trouble_and_nobody_elses(self) -> None:
+        def broken(cluster: Cluster) -> Iterable[Event]:
+            raise KeyError("no such thing")
+
+        async with a_bench(Disk()) as bench:
+            with pytest.raises(KeyError):
+                await bench.loop.tell(broken, lambda _: None)
+            await bench.tell(submitted("1"))
 
 
 class TestWatchers:

@@ -16,9 +16,12 @@ from typing import Any
 
 import grpc
 import pytest
+from ebbtide_master.tls.initialise import initialise
+from ebbtide_protos.handshake import speaks_tls
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from tests.master.world import make_spec
+from tests.proof import reach
 
 DEADLINE_S = 30.0
 PROGRAM = """
@@ -77,8 +80,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @contextlib.contextmanager
-def client(record: dict[str, Any]) -> Iterator[client_pb2_grpc.ClientServiceStub]:
-    with grpc.insecure_channel(f"127.0.0.1:{record['port']}") as channel:
+def client(record: dict[str, Any], home: Path) -> Iterator[client_pb2_grpc.ClientServiceStub]:
+    with reach(home, f"127.0.0.1:{record['port']}") as channel:
         yield client_pb2_grpc.ClientServiceStub(channel)
 
 
@@ -93,19 +96,29 @@ def test_it_says_where_and_who_it_is_and_takes_that_back_when_it_is_told_to_stop
     stat = Path(f"/proc/{process.popen.pid}/stat").read_text()
     assert record["starttime"] == int(stat[stat.rindex(")") + 2 :].split()[19])
     assert record["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert set(record) == {"pid", "starttime", "boot_id", "host", "port", "started_at", "cluster_id"}
-    with client(record) as stub:
+    assert set(record) == {
+        "pid",
+        "starttime",
+        "boot_id",
+        "host",
+        "port",
+        "started_at",
+        "cluster_id",
+        "agent_port",
+        "tls",
+    }
+    with client(record, tmp_path) as stub:
         info = stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S)
         assert (info.cluster_id, info.epoch) == (record["cluster_id"], 1)
     process.popen.send_signal(signal.SIGTERM)
     code, err = process.end()
     assert (code, "Traceback" in err) == (0, False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "master.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "master.lock", "token", "vault.db"]
 
 
-def test_ctrl_c_is_as_good_as_sigterm_also_while_someone_watches(start: Start) -> None:
+def test_ctrl_c_is_as_good_as_sigterm_also_while_someone_watches(start: Start, tmp_path: Path) -> None:
     process = start()
-    with client(process.ready()) as stub:
+    with client(process.ready(), tmp_path) as stub:
         watching = stub.WatchEvents(client_pb2.WatchEventsRequest(follow=True), timeout=DEADLINE_S)
         assert next(watching).kind == "MasterStarted"
         process.popen.send_signal(signal.SIGINT)
@@ -114,16 +127,16 @@ def test_ctrl_c_is_as_good_as_sigterm_also_while_someone_watches(start: Start) -
         watching.cancel()
 
 
-def test_after_kill_9_the_next_one_takes_over_the_home_and_knows_every_job(start: Start) -> None:
+def test_after_kill_9_the_next_one_takes_over_the_home_and_knows_every_job(start: Start, tmp_path: Path) -> None:
     first = start()
-    with client(first.ready()) as stub:
+    with client(first.ready(), tmp_path) as stub:
         jobs = [submit(stub) for _ in range(3)]
         first.popen.kill()
         first.end()
     second = start()
     record = second.ready()
     assert record["pid"] == second.popen.pid
-    with client(record) as stub:
+    with client(record, tmp_path) as stub:
         listed = stub.ListJobs(client_pb2.ListJobsRequest(), timeout=DEADLINE_S).jobs
         assert [job.job_id for job in listed] == jobs
         assert stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S).epoch == 2
@@ -132,12 +145,38 @@ def test_after_kill_9_the_next_one_takes_over_the_home_and_knows_every_job(start
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "::", "example.org", ""])
 def test_a_host_beyond_loopback_is_refused(start: Start, host: str) -> None:
     code, err = start(f"host={host}").end()
-    assert (code, err) == (2, f"ebb: --host {host}: only loopback is served without TLS and identities\n")
+    assert (code, err) == (
+        2,
+        f"ebb: --host {host}: only loopback is served without TLS and identities: 'ebb master init' first\n",
+    )
 
 
-def test_loopback_may_be_named(start: Start) -> None:
+def test_with_an_authority_every_host_is_served_over_tls_and_nothing_else(start: Start, tmp_path: Path) -> None:
+    initialise(tmp_path, ("localhost",), None)
+    record = start("host=0.0.0.0").ready()
+    assert (record["host"], record["tls"]) == ("127.0.0.1", True)
+    assert record["port"] != record["agent_port"]
+    assert all(speaks_tls("127.0.0.1", record[port]) for port in ("port", "agent_port"))
+    with client(record, tmp_path) as stub, pytest.raises(grpc.RpcError) as caught:
+        stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_agents_have_no_port_of_their_own_without_an_authority(start: Start) -> None:
+    code, err = start("agent_port=7078").end()
+    assert (code, err.startswith("ebb: --agent-port 7078: ")) == (2, True)
+
+
+def test_an_authority_without_its_key_is_no_reason_to_serve_without_tls(start: Start, tmp_path: Path) -> None:
+    initialise(tmp_path, ("localhost",), None)
+    (tmp_path / "tls/ca.key").unlink()
+    code, err = start("host=127.0.0.1").end()
+    assert (code, "ca.key" in err) == (1, True)
+
+
+def test_loopback_may_be_named(start: Start, tmp_path: Path) -> None:
     process = start("host=localhost")
-    with client(process.ready()) as stub:
+    with client(process.ready(), tmp_path) as stub:
         submit(stub)
 
 
@@ -155,7 +194,7 @@ def test_a_port_in_use_is_named(start: Start) -> None:
         port = taken.getsockname()[1]
         code, err = start(f"port={port}").end()
     assert code == 1
-    assert f"ebb: --port {port}: cannot listen there, is it in use?" in err
+    assert f"ebb: --port {port}: cannot listen there on 127.0.0.1, is it in use?" in err
     assert "Traceback" not in err
 
 
@@ -172,7 +211,7 @@ def test_a_second_master_in_the_same_home_is_refused_and_the_first_goes_on(start
     code, err = start().end()
     assert (code, err) == (1, f"ebb: another master uses {tmp_path}\n")
     assert json.loads((tmp_path / "master.json").read_text()) == record
-    with client(record) as stub:
+    with client(record, tmp_path) as stub:
         submit(stub)
 
 
@@ -195,7 +234,7 @@ def test_a_journal_that_cannot_be_folded_stops_it_and_is_left_as_it_is(
     start: Start, tmp_path: Path, kind: str, body: str, words: str
 ) -> None:
     first = start()
-    with client(first.ready()) as stub:
+    with client(first.ready(), tmp_path) as stub:
         submit(stub)
     first.popen.send_signal(signal.SIGTERM)
     first.end()
@@ -214,7 +253,7 @@ def test_a_journal_that_can_no_longer_be_written_ends_it_with_70_and_without_a_p
 ) -> None:
     process = start()
     record = process.ready()
-    with client(record) as stub:
+    with client(record, tmp_path) as stub:
         kept = submit(stub)
         resource.prlimit(process.popen.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         with pytest.raises(grpc.RpcError) as error:
@@ -223,6 +262,6 @@ def test_a_journal_that_can_no_longer_be_written_ends_it_with_70_and_without_a_p
     code, err = process.end()
     assert (code, "journal=failed" in err, "Traceback" in err) == (70, True, False)
     assert not (tmp_path / "master.json").exists()
-    with client(start().ready()) as stub:
+    with client(start().ready(), tmp_path) as stub:
         listed = stub.ListJobs(client_pb2.ListJobsRequest(), timeout=DEADLINE_S).jobs
         assert [job.job_id for job in listed] == [kept]

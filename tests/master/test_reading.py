@@ -64,14 +64,14 @@ class TestWatchJobs:
             for stream in streams:
                 await stream.read()
             asked = 0
-            handle = master.service.loop._handle
+            handle = master.service.loop._handle_some
 
             async def counted(batch: Any) -> None:
                 nonlocal asked
                 asked += 1
                 await handle(batch)
 
-            master.service.loop._handle = counted  # type: ignore[method-assign]
+            master.service.loop._handle_some = counted  # type: ignore[method-assign]
             await master.show(job)
             await asyncio.sleep(0.05)
             assert asked == 1

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 from ebbtide_core import limits
 from ebbtide_master import clock
-from ebbtide_master.store import Store, StoreError
+from ebbtide_master.store.journal import StoreError
+from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, a_master, make_status, refused
@@ -152,7 +153,7 @@ async def test_a_journal_that_fails_while_it_serves_stops_the_master_and_acknowl
 
 
 async def test_a_journal_that_does_not_even_take_the_start_stops_the_master(tmp_path: Path) -> None:
-    class Broken(Store):
+    class Broken(SqliteStore):
         def next_epoch(self) -> int:
             epoch = super().next_epoch()
             self._writer.submit(self._db.execute, "PRAGMA query_only = ON").result()

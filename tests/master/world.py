@@ -1,7 +1,8 @@
 """A master in this process, served on a loopback port, and agents that say and hear what a test wrote down."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,15 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.settings import Settings
 from ebbtide_master.config.file import Config
+from ebbtide_master.identity.caller import Caller, Role
+from ebbtide_master.identity.gate import TokenGate
+from ebbtide_master.identity.identities import Identities
+from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.main import _recover
 from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.recovery import recovered
 from ebbtide_master.service import Service, serving
-from ebbtide_master.store import Store
+from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
 DEADLINE_S = 10.0
@@ -68,11 +74,11 @@ STEPPED_ASIDE = agent_pb2.ExitRecord(
 class Agent:
     """One stream from a node, as its agent sees it."""
 
-    def __init__(self, stub: agent_pb2_grpc.AgentServiceStub, hello: agent_pb2.Hello) -> None:
+    def __init__(self, stub: agent_pb2_grpc.AgentServiceStub, hello: agent_pb2.Hello, token: str = "") -> None:
         self.hello = hello
         self.heard: list[str] = []
         self.logs: dict[tuple[str, int], bytes] = {}
-        self._call: Any = stub.Attach()
+        self._call: Any = stub.Attach(metadata=(("authorization", f"Bearer {token}"),) if token else None)
         self._writing = asyncio.Lock()
 
     async def receive(self, kind: str) -> Any:
@@ -125,7 +131,10 @@ class Agent:
 class Master:
     """A serving master and a client's stub for it."""
 
-    def __init__(self, service: Service, cluster: Cluster, store: Store, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, service: Service, cluster: Cluster, store: SqliteStore, channel: grpc.aio.Channel, gate: TokenGate
+    ) -> None:
+        self.identities = gate.identities
         self.service, self.cluster, self.store, self.channel = service, cluster, store, channel
         self.ask: Any = client_pb2_grpc.ClientServiceStub(channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
@@ -133,6 +142,10 @@ class Master:
     def connect(self, hello: agent_pb2.Hello) -> Agent:
         """Open a stream; nothing is said on it yet."""
         return Agent(self._agents, hello)
+
+    def connect_as(self, token: str, name: str = "n1") -> Agent:
+        """The same with a token, which a guarded master wants."""
+        return Agent(self._agents, make_hello(name), token)
 
     async def agent(self, name: str = "n1", gpus: int | list[agent_pb2.GpuInfo] = 2, **fields: Any) -> Agent:
         """A node that registered, and of which the master knows it."""
@@ -182,27 +195,51 @@ class Master:
         return [event.kind async for event in events]
 
 
+class OpenGate(TokenGate):
+    """Takes everybody for whom they say they are, as an admin: most tests are about something else."""
+
+    def admit(self, method: str, context: Any) -> Caller:
+        return Caller("", Role.ADMIN)
+
+    def allow(self, method: str, message: Any, caller: Caller) -> None:
+        pass
+
+
 @asynccontextmanager
 async def a_master(
     home: Path,
     policy: str = "fitgpp",
-    store: Store | None = None,
+    store: SqliteStore | None = None,
     settings: Settings = ONE_POOL,
     config: Config | None = None,
+    guarded: bool = False,
+    reread: Callable[[], Config] | None = None,
+    accounts: Accounts = lambda user: AGENTS_OWN,
 ) -> AsyncIterator[Master]:
-    """A master on the journal in ``home``, which it recovers first, as the process does."""
+    """A master on the journal in ``home``, which it recovers first, as the process does.
+
+    A ``guarded`` one wants tokens, as real ones do.
+    """
     async with AsyncExitStack() as stack:
-        store = store or Store(home / "journal.db")
+        store = store or SqliteStore(home / "journal.db")
         stack.callback(store.close)
-        cluster = Cluster(create_policy(policy, {}), settings=settings)
-        config = config or Config()
-        notifier = Notifier(cluster, store, config.notify)
-        _recover(cluster, store, notifier.replayed)
-        service = await stack.enter_async_context(serving(cluster, store, "127.0.0.1", 0, policy, config, notifier))
+        config, journal = config or Config(), store
+
+        def attempt() -> tuple[Cluster, Notifier]:
+            cluster = Cluster(create_policy(policy, {}), settings=settings)
+            notifier = Notifier(cluster, journal, config.notify)
+            _recover(cluster, journal, notifier.replayed)
+            return cluster, notifier
+
+        cluster, notifier = recovered(journal, attempt)
+        gate = (TokenGate if guarded else OpenGate)(Identities(store.vault), cluster, time.time)
+        service = await stack.enter_async_context(
+            serving(cluster, store, "127.0.0.1", 0, policy, gate, config, notifier, reread, accounts=accounts)
+        )
         options = [("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options)
         await stack.enter_async_context(channel)
-        yield Master(service, cluster, store, channel)
+        yield Master(service, cluster, store, channel, gate)
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

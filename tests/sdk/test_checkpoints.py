@@ -53,6 +53,15 @@ def test_the_newest_checkpoint_is_of_the_last_attempt_and_there_of_the_highest_s
     assert (before.attempt, before.step) == (2, 1_000)
 
 
+def test_what_a_stale_attempt_publishes_late_replaces_nothing_of_a_newer_one(tmp_path: Path) -> None:
+    newer = publish(tmp_path, 2, 10, "newer")
+    publish(tmp_path, 1, 10, "stale")
+    publish(tmp_path, 1, 9_000, "stale")
+    assert checkpoints.newest_valid(tmp_path) == newer
+    assert checkpoints.verify(newer.path) == newer
+    assert newer.path not in checkpoints.retain(tmp_path)
+
+
 def test_a_job_without_a_directory_has_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoints.newest_valid(tmp_path / "none") is None
     assert not checkpoints.any_published(tmp_path / "none")

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import json
 import os
-import pwd
 import socket
 import struct
 import termios
@@ -33,16 +32,16 @@ class Streams:
 
 
 async def run_inside(
-    line: Line, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened
+    line: Line, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
 ) -> channel_pb2.ChannelClosed:
-    """Start it and stay with it to its end; cancelled, it is hung up on. Raises ChannelError."""
+    """Start it, or the `shell`, and stay with it to its end; cancelled, it is hung up on. Raises ChannelError."""
     with ExitStack() as stack:
         guest = stack.enter_context(await connect(door))
         with ExitStack() as until_started:
             make = _terminal if want.terminal else _pipes
             streams = make(stack, until_started)
             set_size(streams.stdout, want.size)
-            await _start(guest, want, streams)
+            await _start(guest, want, streams, shell)
         line.opened(opened)
         line.on_size = lambda size: set_size(streams.stdout, size)
         return await _follow(line, guest, streams)
@@ -87,14 +86,6 @@ def set_size(terminal: int, size: channel_pb2.WindowSize) -> None:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def login_shell() -> str:
-    """Of this process's user."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
-    except KeyError:
-        return "/bin/sh"
-
-
 def _terminal(stack: ExitStack, until_started: ExitStack) -> Streams:
     ours, theirs = os.openpty()
     stack.callback(os.close, ours)
@@ -131,19 +122,17 @@ async def connect(path: Path) -> socket.socket:
     return connection
 
 
-async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: Streams) -> None:
-    command = list(want.command) or [login_shell()]
-    request = json.dumps({"command": command, "terminal": want.terminal, "env": _environment(want)}).encode()
+async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: Streams, shell: str) -> None:
+    environment = dict(want.env) | ({} if want.command else {"SHELL": shell})
+    request = json.dumps(
+        {"command": list(want.command) or [shell], "terminal": want.terminal, "env": environment}
+    ).encode()
     if len(request) > LARGEST_REQUEST:
         raise ChannelError(f"the command has more than {LARGEST_REQUEST} bytes")
     socket.send_fds(guest, [request], streams.theirs)
     answer = await _answer(guest)
     if "error" in answer:
         raise ChannelError(str(answer["error"]))
-
-
-def _environment(want: channel_pb2.RunInside) -> dict[str, str]:
-    return dict(want.env) | ({} if want.command else {"SHELL": login_shell()})
 
 
 async def _answer(guest: socket.socket) -> dict[str, Any]:

@@ -4,11 +4,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.attribution import AttemptKey
 from ebbtide_agent.channels.inside import run_inside
@@ -28,6 +31,8 @@ class Inside(Protocol):
     def roots(self, job_id: str) -> dict[str, Path]: ...
     def copied_workdir(self, job_id: str) -> Path | None: ...
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
+    def account(self, job_id: str, attempt: int) -> Account | None: ...
+    def shell(self, job_id: str, attempt: int) -> str: ...
 
 
 class Channels:
@@ -106,12 +111,12 @@ class Channels:
         if want.WhichOneof("want") == "tree":
             if (workdir := self._inside.copied_workdir(want.job_id)) is not None:
                 want.tree.workdir = str(workdir)
-            return send(line, want.tree, self._inside.roots(want.job_id), opened)
+            return self._send(line, want, opened)
         if not self._inside.runs(*key):
             raise ChannelError(f"attempt {want.attempt} of job {want.job_id} does not run on this node")
         match want.WhichOneof("want"):
             case "run":
-                return run_inside(line, place.guest_socket, want.run, opened)
+                return run_inside(line, place.guest_socket, want.run, opened, self._inside.shell(*key))
             case "session":
                 return attach(line, place.session_socket, want.session, opened)
             case "port":
@@ -119,3 +124,12 @@ class Channels:
                     raise ChannelError(f"job {want.job_id} serves no port that it was given: name one")
                 return forward(line, port, self._inside.pids_of(*key), opened)
         raise ChannelError("this node's version cannot do that")
+
+    async def _send(
+        self, line: Line, want: channel_pb2.OpenChannel, opened: channel_pb2.ChannelOpened
+    ) -> channel_pb2.ChannelClosed:
+        try:
+            account = await apart(partial(self._inside.account, want.job_id, want.attempt))
+        except FileNotFoundError:
+            raise ChannelError(f"job {want.job_id} has no files on this node") from None
+        return await send(line, want.tree, self._inside.roots(want.job_id), opened, account)

@@ -12,6 +12,7 @@ from pathlib import Path
 from ebbtide_protos.v1 import channel_pb2
 
 import ebbtide_agent
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.apart import apart
 from ebbtide_agent.channels.flow import copy_out, readable
 from ebbtide_agent.channels.line import ChannelError, Line
@@ -22,16 +23,23 @@ _LONGEST_ANSWER = 64 * 1024
 
 
 async def send(
-    line: Line, want: channel_pb2.ReadTree, roots: Mapping[str, Path], opened: channel_pb2.ChannelOpened
+    line: Line,
+    want: channel_pb2.ReadTree,
+    roots: Mapping[str, Path],
+    opened: channel_pb2.ChannelOpened,
+    account: Account | None = None,
 ) -> channel_pb2.ChannelClosed:
-    """Send the files that are asked for, to their end; cancelled, no more is read. Raises ChannelError."""
+    """Send the files that are asked for, read with the rights of the account, to their end. Raises ChannelError.
+
+    Cancelled, no more is read.
+    """
     names = {name: str(path) for name, path in roots.items()}
     asked = {"paths": list(want.paths), "roots": names, "workdir": want.workdir, "one_file": want.one_file}
     request = json.dumps(asked).encode()
     if len(request) > _LARGEST_REQUEST:
         raise ChannelError(f"the paths have more than {_LARGEST_REQUEST} bytes")
     with ExitStack() as stack:
-        reader = _reader()
+        reader = _reader(account)
         stack.callback(_give_up, reader)
         assert reader.stdin is not None
         assert reader.stdout is not None
@@ -62,11 +70,22 @@ async def send(
     return channel_pb2.ChannelClosed(exit_code=0)
 
 
-def _reader() -> "subprocess.Popen[bytes]":
+def _reader(account: Account | None) -> "subprocess.Popen[bytes]":
     assert ebbtide_agent.__file__ is not None
     command = [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(ebbtide_agent.__file__).parents[1])]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+    given = {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
+    reader: subprocess.Popen[bytes] = subprocess.Popen(
+        command,
+        cwd="/",
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        bufsize=0,
+        start_new_session=True,
+        **given,  # type: ignore[call-overload]  # none of them, or all three
+    )
+    return reader
 
 
 def _give_up(reader: "subprocess.Popen[bytes]") -> None:

@@ -23,6 +23,7 @@ from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import FAULT, Daemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, without_mps
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor.cgroup import Group, delegated, group_name
 from ebbtide_agent.supervisor.intent import Gpu as Part
 from ebbtide_agent.supervisor.intent import Intent
@@ -224,9 +225,10 @@ class Sharing:
             environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
         else:
             total_bytes = self._mem_bytes.get(part.uuid, 0)
-            environment = allocator_environment(part, total_bytes, intent) if self._is_real else {}
+            with rights_of(intent.account):  # it looks into the job's Python environment
+                environment = allocator_environment(part, total_bytes, intent) if self._is_real else {}
             limited_by = "pytorch" if environment else ""
-            environment |= without_mps(self._directory) if intent.swaps else {}
+            environment |= without_mps(self._directory) if intent.swaps or intent.account is not None else {}
         if self._is_real and await self._limit(intent, part):
             limited_by = "driver"
         return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
@@ -249,7 +251,7 @@ class Sharing:
     async def _way(self, gpu: _Shared, intent: Intent) -> Way:
         if intent.swaps and gpu.clients():
             raise NotShared("jobs on its GPU compute through an MPS server, and the driver swaps nobody beside one")
-        if intent.swaps or Way.TIME_SLICING in gpu.ways.values():
+        if intent.swaps or intent.account is not None or Way.TIME_SLICING in gpu.ways.values():
             return Way.TIME_SLICING
         if gpu.daemon is None and not await self._start_daemon(gpu):
             return Way.TIME_SLICING

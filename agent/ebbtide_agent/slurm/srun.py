@@ -362,7 +362,7 @@ def free_gpus(gpus: list[str], count: int) -> Iterator[str]:
     folder = os.path.dirname(os.environ["EBB_SOCKET"])
     held: list[int] = []
     for index, gpu in enumerate(gpus):
-        descriptor = os.open(os.path.join(folder, f"gpu-{index}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(os.path.join(folder, f"gpu-{index}.lock"), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

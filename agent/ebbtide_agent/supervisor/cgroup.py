@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Self
 
 _NEEDED = ("cgroup.kill", "cgroup.procs")
+JOBS_VARIABLE = "EBB_JOBS_CGROUP"
+"""Names a group for supervisors and their jobs that is not the agent's own: what is done to its unit spares them."""
 
 
 @cache
@@ -24,6 +26,13 @@ def delegated() -> Path | None:
     # Linux 5.14 brought cgroup.kill. The root of all groups has none, and nobody owns it.
     usable = own is not None and all(os.access(own / name, os.W_OK) for name in _NEEDED) and os.access(own, os.W_OK)
     return own if usable else None
+
+
+def jobs_group() -> Path | None:
+    """The group that `JOBS_VARIABLE` names, if this process may move there; else None."""
+    named = Path(os.environ.get(JOBS_VARIABLE) or "/dev/null")
+    may_move = os.access(named / "cgroup.procs", os.W_OK) and os.access(named.parent / "cgroup.procs", os.W_OK)
+    return named if may_move else None
 
 
 def own_group(proc: Path) -> Path | None:

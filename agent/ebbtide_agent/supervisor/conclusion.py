@@ -8,6 +8,7 @@ from pathlib import Path
 from ebbtide import checkpoints
 
 from ebbtide_agent import slurm
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence, gpu_memory
 from ebbtide_agent.supervisor.ending import LEADER
@@ -27,7 +28,8 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, out
     reports.drain()
     watch.note_checkpoint()
     watch.note_start()
-    sealed = _seal(intent, watch)
+    with rights_of(intent.account):
+        sealed = _seal(intent, watch)
     status.phase = Phase.EXITED
     status.progress, status.checkpoint = reports.progress, reports.checkpoint
     if sealed is not None:
@@ -36,7 +38,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, out
     if reports.requeue:
         status.exit.set_return_code(os.EX_TEMPFAIL)  # what a script says by itself that is to be run again
     if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
-        with suppress(OSError):
+        with suppress(OSError), rights_of(intent.account):
             (steps_dir(intent) / slurm.END).touch()
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
@@ -103,14 +105,15 @@ def _judge_checkpoint(
 ) -> None:
     requested_at = watch.ending.stop_requested_at
     assert requested_at is not None
-    outcome.checkpointed = evidence.judge(
-        intent.checkpoint_dir,
-        watch.contents_at_stop,
-        sealed,
-        cut_short=watch.cut_short,
-        handled=outcome.caught,
-        uses_sdk=reports.any,
-    )
+    with rights_of(intent.account):
+        outcome.checkpointed = evidence.judge(
+            intent.checkpoint_dir,
+            watch.contents_at_stop,
+            sealed,
+            cut_short=watch.cut_short,
+            handled=outcome.caught,
+            uses_sdk=reports.any,
+        )
     if outcome.checkpointed is Checkpointed.YES:
         published_at = ended_at if watch.checkpoint_at is None else watch.checkpoint_at
         outcome.checkpoint_s = published_at - requested_at

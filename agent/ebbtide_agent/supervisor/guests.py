@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.supervisor import processes
 from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.supervisor.launch import entrance
 
 HANGUP_S: Final = 5.0
 """What a process may take to end after SIGHUP."""
@@ -38,6 +40,7 @@ class Door:
     workdir: str
     lock: int  # held by whatever lives of the job
     group: Group | None
+    account: Account | None = None  # as which they run; None: as this process does
 
 
 @dataclass(slots=True)
@@ -107,7 +110,7 @@ class Guests:
             if request and len(streams) == _STREAMS:
                 self._start(connection, json.loads(request), streams)
                 return
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as error:
             _answer(connection, {"error": _words(error)})
         finally:
             for stream in streams:
@@ -116,17 +119,20 @@ class Guests:
 
     def _start(self, connection: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         stdin, stdout, stderr = streams
-        process = subprocess.Popen(
-            [str(argument) for argument in request["command"]],
-            cwd=self._door.workdir,
-            env={**self._door.environment, **request["env"]},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=(self._door.lock,),
-            start_new_session=True,
-            preexec_fn=partial(_settle, self._door.group, bool(request["terminal"])),  # safe: we have one thread
-        )
+        terminal, account = bool(request["terminal"]), self._door.account
+        if terminal and account is not None:
+            os.fchown(stdin, account.uid, -1)
+        with entrance(self._door.workdir, partial(_settle, self._door.group, terminal), account) as way_in:
+            process = subprocess.Popen(
+                [str(argument) for argument in request["command"]],
+                env={**self._door.environment, **request["env"]},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(self._door.lock,),
+                start_new_session=True,
+                **way_in,
+            )
         self._guests[process.pid] = _Guest(connection, process)
         _answer(connection, {"pid": process.pid})
 

@@ -1,12 +1,13 @@
 """What a supervisor is asked to run, as it travels to it and lies in intent.json."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from ebbtide_agent import network
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.network import Network
 
 
@@ -75,11 +76,16 @@ class Intent:
     output: str = ""  # file that what it prints is appended to; empty: none
     prefix_ranks: bool = False  # each line of it begins with the rank that printed it
     idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
+    failover_after_s: float | None = None  # it ends itself when the master was not heard for so long
+    leased_at: float = 0.0  # when was sent what the master acknowledged last before the launch (CLOCK_BOOTTIME)
     script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
     python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
     slurm: bool = False  # it finds what a script for Slurm expects
     scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
     node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
+    log_bytes: int = 0  # of this node's disk that what it prints may take; 0: no limit
+    account: Account | None = None  # as which its processes run; None: the agent's own
+    session: bool = False  # its first process owns a terminal that others attach to
 
     @property
     def processes(self) -> int:
@@ -97,6 +103,11 @@ class Intent:
         return self.ranks_before if self.ddp and self.ranks_before else self.node_rank * self.processes
 
     @property
+    def job_dir(self) -> Path:
+        """What is the job's from attempt to attempt; the user's own."""
+        return Path(self.job_checkpoint_dir)
+
+    @property
     def checkpoint_dir(self) -> Path:
         """The attempt's own checkpoint directory."""
         return Path(self.job_checkpoint_dir, f"attempt-{self.attempt}")
@@ -111,7 +122,11 @@ class Intent:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError if the content is not an intent."""
+        """Raises KeyError, TypeError or ValueError if the content is not an intent.
+
+        What a newer version noted beside is passed over: the node may have gone back to this one.
+        """
+        content = {name: content[name] for name in (field.name for field in fields(cls)) if name in content}
         reached = Network(**content.get("network", {}))
         gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
@@ -121,4 +136,5 @@ class Intent:
         names = tuple(content.get("node_names", ()))
         read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "node_names": names}
         read["log_rules"] = rules
+        read["account"] = Account.from_json(account) if (account := content.get("account")) else None
         return cls(**{**content, **read, "resume_args": resume_args})

@@ -6,12 +6,17 @@ import signal
 import socket
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ebbtide_agent import procfs
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.identity import Identity, boot_id
+from ebbtide_agent.rights import become, rights_of
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.standby import Standby
@@ -57,10 +62,13 @@ def start(
     lock: int,
     cgroup: Group | None = None,
     standby: Standby | None = None,
+    account: Account | None = None,
+    inherited: tuple[int, ...] = (),
 ) -> Rank:
     """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused.
 
-    `standby` is one that is held ready for it, and takes its place if it can.
+    `standby` is one that is held ready for it, and takes its place if it can. It runs as `account` (None: as this
+    process does), and has besides the lock the descriptors that are to be `inherited`.
     """
     if not command:
         raise Refused("the command is empty", RefusalCause.BAD_JOB)
@@ -68,20 +76,46 @@ def start(
         return _rank(local_rank, standby.process, standby)
     try:
         # When this returns the program runs, or the reason why it does not is known.
-        process = subprocess.Popen(
-            command,
-            cwd=workdir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(lock,),
-            process_group=0,
-            preexec_fn=None if cgroup is None else cgroup.enter,  # safe: we have one thread
-        )
-    except (OSError, ValueError) as error:
-        raise _refusal(command, workdir, error) from error
+        with entrance(workdir, None if cgroup is None else cgroup.enter, account) as way_in:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(lock, *inherited),
+                process_group=0,
+                **way_in,
+            )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        with rights_of(account):
+            raise _refusal(command, workdir, error) from error
     return _rank(local_rank, process)
+
+
+@contextmanager
+def entrance(workdir: str, settle: Callable[[], None] | None, account: Account | None) -> Iterator[dict[str, Any]]:
+    """What Popen has to be told so that a process begins in this directory, as this account; `settle` comes first.
+
+    The directory is opened with the account's rights. Raises OSError.
+    """
+    if account is None:
+        yield {"cwd": workdir, "preexec_fn": settle}  # safe: we have one thread
+        return
+    with rights_of(account):
+        directory = os.open(workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield {"preexec_fn": partial(_enter, directory, settle, account)}
+    finally:
+        os.close(directory)
+
+
+def _enter(directory: int, settle: Callable[[], None] | None, account: Account) -> None:
+    """In the new process."""
+    if settle is not None:
+        settle()
+    become(account)
+    os.fchdir(directory)
 
 
 def _rank(local_rank: int, process: "subprocess.Popen[bytes]", standby: Standby | None = None) -> Rank:
@@ -128,12 +162,14 @@ def _is_free(port: int, host: str) -> bool:
     return True
 
 
-def _refusal(command: Sequence[str], workdir: str, error: OSError | ValueError) -> Refused:
+def _refusal(command: Sequence[str], workdir: str, error: Exception) -> Refused:
+    if isinstance(error, subprocess.SubprocessError):
+        return Refused(f"its account cannot be taken on, or may not enter {workdir}")
     if not isinstance(error, OSError):
         return Refused(f"command or environment cannot be passed on: {error}", RefusalCause.BAD_JOB)
     if not Path(workdir).is_dir():
         return Refused(f"working directory {workdir} does not exist", RefusalCause.BAD_JOB)
-    if not os.access(workdir, os.X_OK):
+    if not os.access(workdir, os.X_OK, effective_ids=True):
         return Refused(f"working directory {workdir} may not be entered", RefusalCause.BAD_JOB)
     if error.errno in _BAD_COMMAND:
         return Refused(f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", RefusalCause.BAD_JOB)

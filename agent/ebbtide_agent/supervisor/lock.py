@@ -25,10 +25,11 @@ def hold(path: Path, attempt: int) -> Iterator[int]:
     ever held it, or if the file cannot be used.
     """
     with refusing("cannot open the job's lock"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Whoever inherits it can hold the lock, and not write.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with refusing("cannot lock the job"):
-            _acquire(descriptor, attempt)
+            _acquire(descriptor, path, attempt)
         yield descriptor
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
@@ -45,7 +46,7 @@ def make_durable(descriptor: int, path: Path) -> None:
         os.close(directory)
 
 
-def _acquire(descriptor: int, attempt: int) -> None:
+def _acquire(descriptor: int, path: Path, attempt: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -54,7 +55,11 @@ def _acquire(descriptor: int, attempt: int) -> None:
     if attempt <= highest:
         raise Refused(f"attempt {highest} of the job was already started here")
     # Of fixed width and in place: no moment exists in which the file is empty.
-    os.pwrite(descriptor, b"%0*d\n" % (_WIDTH, attempt), 0)
+    writable = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(writable, b"%0*d\n" % (_WIDTH, attempt), 0)
+    finally:
+        os.close(writable)
 
 
 def _read(descriptor: int) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.log_cap import LogCap
 from ebbtide_agent.supervisor.log_rules import LogRules
 from ebbtide_agent.supervisor.output_file import OutputFile
 from ebbtide_agent.supervisor.ranks_output import RanksOutput
@@ -33,6 +35,7 @@ class _Pace:
 _FOR_RULES = _Pace(0.25, 2.0)
 _FOR_READERS = _Pace(0.05, 0.5)  # people look at what is copied
 _NEVER = _Pace(math.inf, math.inf)
+_FOR_CAP = _Pace(0.25, 5.0)  # a disk is not full in a moment
 
 
 class Output:
@@ -42,9 +45,12 @@ class Output:
         """Raises OSError, and Refused if the file that it is to be copied to cannot be written."""
         self._rules = LogRules(intent.log_rules, _printers(intent, place))
         self._ranks = _ranks_output(intent, place)
-        self._file = OutputFile(place.output, Path(intent.output), _header(intent)) if intent.output else None
+        self._file = None
+        if intent.output:
+            self._file = OutputFile(place.output, Path(intent.output), _header(intent), intent.account)
         copies = self._ranks is not None or self._file is not None
-        self._pace = _FOR_READERS if copies else _FOR_RULES if intent.log_rules else _NEVER
+        self._cap = LogCap(_files(intent, place), intent.log_bytes) if intent.log_bytes else None
+        self._pace = _FOR_READERS if copies else _FOR_RULES if intent.log_rules else _FOR_CAP if self._cap else _NEVER
         self._pause_s = self.next_at = self._pace.first_s
 
     @property
@@ -74,14 +80,15 @@ class Output:
 
     def _look(self, *, final: bool) -> bool:
         # The ranks' lines first: the file is copied from where they are put together.
-        parts = (self._ranks, self._file, self._rules)
+        # Last, what nobody has to look at any more is given up.
+        parts = (self._ranks, self._file, self._rules, self._cap)
         grown = [part.look(final=final) for part in parts if part is not None]
         return any(grown)
 
 
 def open_files(intent: Intent, place: AttemptDir) -> list[int]:
     """The files that the attempt's processes write to, one for each. Raises OSError."""
-    return [_open(path) for path, _ in _printers(intent, place)]
+    return [_open(path, intent.account) for path, _ in _printers(intent, place)]
 
 
 def complete(intent: Intent, place: AttemptDir) -> None:
@@ -100,6 +107,11 @@ def _printers(intent: Intent, place: AttemptDir) -> list[tuple[Path, tuple[str, 
     return [(place.rank_output(intent.first_rank + local_rank), own) for local_rank, own in enumerate(gpus)]
 
 
+def _files(intent: Intent, place: AttemptDir) -> list[Path]:
+    """All that the node keeps of what is printed."""
+    return list(dict.fromkeys([place.output, *(path for path, _ in _printers(intent, place))]))
+
+
 def _ranks_output(intent: Intent, place: AttemptDir) -> RanksOutput | None:
     if not intent.rank_files:
         return None
@@ -113,6 +125,10 @@ def _header(intent: Intent) -> str:
     return f"--- job {intent.job_id}, attempt {intent.attempt} ---\n" if intent.attempt > 1 else ""
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, account: Account | None) -> int:
+    """In a directory that is ours alone; the file is the account's, whose programs may open their own output anew."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags, 0o600)
+    descriptor = os.open(path, flags, 0o600)
+    if account is not None:
+        os.fchown(descriptor, account.uid, account.gid)
+    return descriptor

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.log_file import read_window
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 
 _WINDOW_BYTES = 1024 * 1024
@@ -13,15 +16,17 @@ _WINDOWS = 8
 class OutputFile:
     """Appends what is printed to one file, from the beginning of an attempt to its end."""
 
-    def __init__(self, log: Path, path: Path, header: str = "") -> None:
-        """Open it, and its directories if they are not there. Raises Refused."""
+    def __init__(self, log: Path, path: Path, header: str = "", account: Account | None = None) -> None:
+        """Open it with the rights of the account, and its directories if they are not there. Raises Refused."""
         self._log = log
+        self._account = account
         self._offset = 0
         # Not to wait for whoever is to read from a pipe.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, flags, 0o666)
+            with rights_of(account):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(path, flags, 0o666)
         except OSError as error:
             raise Refused(f"--output: cannot write {path}: {error.strerror}", RefusalCause.BAD_JOB) from error
         self._rest = memoryview(header.encode())
@@ -41,8 +46,9 @@ class OutputFile:
 
     def _write(self) -> bool:
         try:
-            while self._rest:
-                self._rest = self._rest[os.write(self._file, self._rest) :]
+            with rights_of(self._account):  # so that a quota holds
+                while self._rest:
+                    self._rest = self._rest[os.write(self._file, self._rest) :]
         except OSError:
             return False
         return True
@@ -53,9 +59,9 @@ class OutputFile:
         except OSError:
             return False
         try:
-            data = os.pread(descriptor, _WINDOW_BYTES, self._offset)
+            window = read_window(descriptor, self._offset, _WINDOW_BYTES)
         finally:
             os.close(descriptor)
-        self._rest = memoryview(data)
-        self._offset += len(data)
-        return bool(data)
+        self._rest = memoryview(window.data)
+        self._offset = window.next
+        return bool(window.data)

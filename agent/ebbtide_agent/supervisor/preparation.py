@@ -1,5 +1,6 @@
 """What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
 
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -7,8 +8,10 @@ from pathlib import Path
 
 from ebbtide import checkpoints
 
-from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.attempt_dir import JOB_SOCKET, AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.job_dir import provide_job_dir
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor.edits import edited
 from ebbtide_agent.supervisor.intent import Intent
@@ -16,6 +19,7 @@ from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.script import command_of, has_python
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
+_CANNOT_SAVE = "cannot use the checkpoint directory"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
 
 
@@ -34,13 +38,14 @@ class Prepared:
 def prepare(intent: Intent, place: AttemptDir) -> Prepared:
     """To be called with the job's lock held. Raises Refused."""
     signum = stop_signal(intent.signal)
-    with refusing("cannot use the checkpoint directory"):
-        checkpoint = _checkpoint_to_resume(intent)
-        intent.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        intent.output_dir.mkdir(exist_ok=True)
-        if intent.slurm and intent.num_nodes > 1:
-            steps_dir(intent).mkdir(exist_ok=True)
-    if not has_python(intent.python_env):
+    with refusing(_CANNOT_SAVE if intent.account is None else f"{_CANNOT_SAVE} as {intent.account.name}"):
+        if intent.account is not None:
+            provide_job_dir(intent.job_dir, intent.account)
+        with rights_of(intent.account):
+            checkpoint = _prepare_directories(intent)
+    with rights_of(intent.account):
+        can_start, changed = has_python(intent.python_env), edited(intent)
+    if not can_start:
         reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
         raise Refused(reason, RefusalCause.NO_PATH)
     with refusing("cannot write the job's script"):
@@ -53,8 +58,19 @@ def prepare(intent: Intent, place: AttemptDir) -> Prepared:
         resumed_step=None if checkpoint is None else checkpoint.step,
         environments=_environments(intent, place, resume_dir, port),
         port=port,
-        edited=edited(intent),
+        edited=changed,
     )
+
+
+def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
+    checkpoint = _checkpoint_to_resume(intent)
+    # Root's own is nobody else's business, where others may enter what is above it.
+    intent.job_dir.mkdir(mode=0o777 if os.geteuid() else 0o700, parents=True, exist_ok=True)
+    intent.checkpoint_dir.mkdir(exist_ok=True)
+    intent.output_dir.mkdir(exist_ok=True)
+    if intent.slurm and intent.num_nodes > 1:
+        steps_dir(intent).mkdir(exist_ok=True)
+    return checkpoint
 
 
 def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
@@ -84,7 +100,7 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
         intent,
         checkpoint_dir=str(intent.checkpoint_dir),
         resume_dir=resume_dir,
-        socket=str(place.job_socket),
+        socket=str(place.front(intent.account) / JOB_SOCKET),
     )
     if intent.meets:
         common |= gang_environment(intent, port)

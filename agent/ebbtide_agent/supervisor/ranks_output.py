@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide_agent.log_file import Window, read_window
+
 _WINDOW_BYTES = 256 * 1024
 # Without an end for so long it is no line.
 _LONGEST_LINE_BYTES = 64 * 1024
@@ -52,7 +54,10 @@ class RanksOutput:
         return grown
 
     def _take(self, rank: _Rank, final: bool) -> bool:
-        text = _read(rank)
+        window = _read(rank)
+        if window.dropped:  # it was printed faster than it could be put together
+            return self._skip(rank, window)
+        text = window.data
         whole = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         end = rank.offset + len(text)
         # A line that nobody goes on with, such as a question, is not kept back for ever.
@@ -62,6 +67,13 @@ class RanksOutput:
         if not whole or not self._append(_prefixed(text[:whole], rank.prefix)):
             return False
         rank.offset += whole
+        self._note()
+        return True
+
+    def _skip(self, rank: _Rank, window: Window) -> bool:
+        if not self._append(_prefixed(window.data, rank.prefix)):
+            return False
+        rank.offset = rank.seen = window.next
         self._note()
         return True
 
@@ -95,13 +107,13 @@ class RanksOutput:
             rank.offset = offset
 
 
-def _read(rank: _Rank) -> bytes:
+def _read(rank: _Rank) -> Window:
     try:
         descriptor = os.open(rank.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return b""
+        return Window(b"", rank.offset)
     try:
-        return os.pread(descriptor, _WINDOW_BYTES, rank.offset)
+        return read_window(descriptor, rank.offset, _WINDOW_BYTES)
     finally:
         os.close(descriptor)
 

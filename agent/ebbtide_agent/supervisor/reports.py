@@ -39,6 +39,7 @@ class Reports:
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
     start: Start | None = None
+    port: int | None = None  # that its server was told to listen on, until somebody has noted it
     told: dict[str, Any] | None = None  # what the process with this `pid` had imported, see the SDK's start.py
 
     def read(self) -> bool:
@@ -76,6 +77,8 @@ class Reports:
                 self._take_time(report)
             case "start":
                 self.told = _told(report) or self.told
+            case "port" if type(port := report.get("port")) is int and 0 < port < 1 << 16:
+                self.port = port
             case "asked":
                 self.asked = True
             case "requeue":

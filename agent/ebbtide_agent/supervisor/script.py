@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ebbtide_agent import slurm
 from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 
 # What a script without a first line that says so is run by, as under Slurm.
@@ -23,7 +24,16 @@ def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
         return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
     if not intent.script:
         return intent.command
-    return (*interpreter(intent.script), str(place.record_script(intent.script)), *intent.command[1:])
+    return (*interpreter(intent.script), str(_written(intent, place)), *intent.command[1:])
+
+
+def _written(intent: Intent, place: AttemptDir) -> Path:
+    """Where the script lies for this attempt: another account finds it among its own files."""
+    folder, name = (place.path, "script") if intent.account is None else (intent.job_dir, f"script-{intent.attempt}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with rights_of(intent.account), open(os.open(folder / name, flags, 0o700), "w") as file:
+        file.write(intent.script)
+    return folder / name
 
 
 def interpreter(script: str) -> tuple[str, ...]:
@@ -34,4 +44,4 @@ def interpreter(script: str) -> tuple[str, ...]:
 
 def has_python(directory: str) -> bool:
     """Whether there is a Python environment on this node; any is good enough if none was asked for."""
-    return not directory or os.access(Path(directory, "bin", "python"), os.X_OK)
+    return not directory or os.access(Path(directory, "bin", "python"), os.X_OK, effective_ids=True)

@@ -26,6 +26,7 @@ class RefusalCause(StrEnum):
     BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
     NO_CHECKPOINT = "REFUSAL_CAUSE_NO_CHECKPOINT"
     NO_PATH = "REFUSAL_CAUSE_NO_PATH"
+    NO_ACCOUNT = "REFUSAL_CAUSE_NO_ACCOUNT"
 
 
 class Checkpointed(StrEnum):
@@ -72,6 +73,7 @@ class Exit:
     stop_requested_at: float = 0.0
     swap_failure: str = ""
     out_of_memory: bool = False
+    fenced: bool = False
 
     def set_return_code(self, returncode: int) -> None:
         """Negative: the number of the signal that ended the process."""
@@ -146,6 +148,7 @@ class Status:
     edited: tuple[str, ...] = ()
     told: bool = False  # what its script had imported by its first step
     log_matches: list[LogMatch] = field(default_factory=list)
+    leased: bool = False
 
     def refuse(self, refusal: Refused) -> None:
         self.phase = Phase.REFUSED

@@ -26,6 +26,7 @@ from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
 from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.sockets import claim
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
 from ebbtide_agent.supervisor.watch import Watch
@@ -57,6 +58,8 @@ def supervise(channel: socket.socket) -> None:
     place = AttemptDir.of(Path(intent.node_dir), intent.job_id, intent.attempt)
     linux.set_process_name(f"ebb:{intent.job_id}.{intent.attempt}")
     linux.adopt_orphans()
+    if intent.account is not None:
+        os.umask(0o077)
     try:
         _supervise(channel, received, content, intent, place, standbys)
     except Exception:
@@ -76,21 +79,22 @@ def _supervise(
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
     try:
         with refusing("cannot set up the attempt's directory"):
-            sockets = _claim(place, content, status.supervisor)
+            sockets = claim(place, content, intent, status.supervisor)
         if sockets is None:
             return  # it has, or had, a supervisor already; the agent finds what it left
-        listener, job_socket, guest_listener = sockets
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             prepared = prepare(intent, place)
             started_at = time.time()
             with refusing("cannot start the attempt"):
                 output = Output(intent, place)
-            ranks = _start(intent, place, prepared, held, fence, group, standbys)
+            ranks = _start(intent, place, prepared, held, fence, group, standbys, sockets.session)
             _note_start(status, prepared, ranks, started_at)
-            reports = Reports(job_socket, intent.first_rank, partial(fake_gpus.allocate, intent))
-            door = Door(guest_listener, prepared.environments[0], intent.workdir, held, group)
-            watch = Watch(intent, prepared.signal, ranks, reports, status, listener, door, output)
+            reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
+            environment = prepared.environments[0]
+            door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
+            status.leased = intent.failover_after_s is not None
+            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets.control, door, output)
             watch.run(channel, received)
             output.finish()
             status.log_matches = list(output.matches)
@@ -122,29 +126,6 @@ def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, by
     return line, rest
 
 
-def _claim(
-    place: AttemptDir, content: dict[str, Any], supervisor: Identity
-) -> tuple[socket.socket, socket.socket, socket.socket] | None:
-    """Create the attempt's directory with all that a supervisor has in it: sockets for the agent, the job, guests."""
-    try:
-        place.path.mkdir(mode=0o700)
-    except FileExistsError:
-        return None
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    job_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    guests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    directory = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # Through the descriptor, because a socket's path must not have more than 107 bytes.
-    listener.bind(f"/proc/self/fd/{directory}/{place.control_socket.name}")
-    job_socket.bind(f"/proc/self/fd/{directory}/{place.job_socket.name}")
-    guests.bind(f"/proc/self/fd/{directory}/{place.guest_socket.name}")
-    os.close(directory)
-    listener.listen()
-    guests.listen()
-    place.record_intent(content)
-    return (listener, job_socket, guests) if place.claim(supervisor.to_json()) else None
-
-
 @contextmanager
 def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
     """A control group for the attempt if there can be one; removed in the end."""
@@ -169,6 +150,7 @@ def _start(
     fence: Path,
     group: Group | None,
     standbys: list[Standby],
+    session: socket.socket | None,
 ) -> list[Rank]:
     """Start all processes, or none; those that are held ready first. Raises Refused."""
     ranks: list[Rank] = []
@@ -180,11 +162,25 @@ def _start(
             for local_rank, environment in enumerate(prepared.environments):
                 ready = standbys.pop() if standbys else None
                 output = outputs[min(local_rank, len(outputs) - 1)]
-                rank = start(local_rank, prepared.command, intent.workdir, environment, output, held, group, ready)
+                inherited = () if session is None else (session.fileno(),)
+                rank = start(
+                    local_rank,
+                    prepared.command,
+                    intent.workdir,
+                    environment if session is None else {**environment, "EBB_SESSION": str(session.fileno())},
+                    output,
+                    held,
+                    group,
+                    ready,
+                    intent.account,
+                    inherited,
+                )
                 ranks.append(rank)
                 fake_gpus.register(intent, local_rank, rank.identity)
             for output in outputs:
                 os.close(output)
+            if session is not None:
+                session.close()
             _dismiss(standbys)  # before anything counts or signals what is below this process
             lock.make_durable(held, fence)
     except Refused:

@@ -15,6 +15,7 @@ from typing import Any
 from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
@@ -22,6 +23,7 @@ from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.processes import Reaction, Targets, descendants
 from ebbtide_agent.supervisor.reports import Reports
@@ -31,6 +33,8 @@ from ebbtide_agent.swap.sequence import Ending as Outcome
 
 # Progress goes to the agent at most this often.
 PROGRESS_S = 0.3
+# How often a lease is looked at: what waits for time to go by does not see that the machine slept.
+_LEASE_LOOK_S = 1.0
 # How often SIGKILL is repeated until no process is left.
 _SWEEP_S = 0.02
 # These must not end a supervisor: its job would be without one. Handlers, unlike SIG_IGN, are not inherited by it.
@@ -78,6 +82,8 @@ class Watch:
         self._swapping = Swapping(intent, self._me, self._selector)
         self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
         self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
+        term_s = intent.failover_after_s
+        self._lease = None if term_s is None else Lease(term_s, intent.grace_s, intent.leased_at)
 
     def run(self, channel: socket.socket, received: bytes) -> None:
         """Watch until no process of the attempt is left."""
@@ -149,6 +155,7 @@ class Watch:
         if (moved := self._swapping.end_if_late()) is not None:
             self._note_move(moved)
         self._guests.kill_late()
+        self._end_with_lease()
         handlers_live = self._handlers_live()
         now = time.monotonic()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -161,6 +168,14 @@ class Watch:
             if self._group is not None:
                 self._group.kill()
             processes.kill_below(self._me)
+
+    def _end_with_lease(self) -> None:
+        """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
+        now = boottime()
+        if self._lease is None or not self._lease.is_ending(now):
+            return
+        self.exit.fenced |= not self.exit.stop_requested
+        self._stop_within(self._lease.left_s(now))
 
     def _handlers_live(self) -> bool:
         return not self.ending.running and any(process.is_alive() for process in self._handlers)
@@ -225,13 +240,18 @@ class Watch:
         grace_s, swaps = order.get("grace_s"), order.get("swaps")
         match order.get("do"):
             case "stop" if isinstance(grace_s, int | float) and grace_s >= 0:
-                # Whoever is out, or on the way, computes nothing and hears no signal.
-                elsewhere = self._swapping.is_out or self._swapping.busy
-                self._request_stop(0.0 if elsewhere else float(grace_s))
+                self._stop_within(float(grace_s))
+            case "lease" if self._lease is not None and isinstance(order.get("at"), int | float):
+                self._lease.renew(float(order["at"]), boottime())
             case "swap" if swaps == self._swapping.count and isinstance(grace_s, int | float) and grace_s >= 0:
                 self._begin_swap(float(grace_s))
             case "resume" if swaps == self._swapping.count and self._swapping.is_out and not self._swapping.busy:
                 self._begin_resume()
+
+    def _stop_within(self, grace_s: float) -> None:
+        # Whoever is out, or on the way, computes nothing and hears no signal.
+        elsewhere = self._swapping.is_out or self._swapping.busy
+        self._request_stop(0.0 if elsewhere else grace_s)
 
     def _begin_swap(self, grace_s: float) -> None:
         if self._swapping.busy and self._swapping.is_out:
@@ -255,7 +275,8 @@ class Watch:
     def _request_stop(self, grace_s: float) -> None:
         if not self.exit.stop_requested:
             self._hear()  # what was published before now does not answer this request
-            self.contents_at_stop = Contents.of(self._intent.checkpoint_dir)
+            with rights_of(self._intent.account):
+                self.contents_at_stop = Contents.of(self._intent.checkpoint_dir)
             self._checkpoints_at_stop = self._reports.checkpoints
             self.exit.stop_requested = True
             self.exit.stop_requested_at = time.time()
@@ -265,7 +286,18 @@ class Watch:
         if self._reports.read():
             self.note_checkpoint()
             self._note_told()
+            self._note_port()
             self._untold = True
+
+    def _note_port(self) -> None:
+        """Keep the port that its server was told to listen on, for tunnels."""
+        if self._reports.port is not None:
+            with suppress(OSError):
+                self._place().record_port(self._reports.port)
+            self._reports.port = None
+
+    def _place(self) -> AttemptDir:
+        return AttemptDir.of(Path(self._intent.node_dir), self._status.job_id, self._status.attempt)
 
     def _note_told(self) -> None:
         """Keep for the next attempt what a launched process, and no other of the job's, has said of its start."""
@@ -273,9 +305,8 @@ class Watch:
         rank = None if told is None else self._ranks.get(told["pid"])
         if told is None or rank is None or status.told:
             return
-        place = AttemptDir.of(Path(self._intent.node_dir), status.job_id, status.attempt)
         with suppress(OSError):  # e.g. the disk is full: the next attempt will start cold
-            place.record_told(told)
+            self._place().record_told(told)
             status.told = True
 
     def note_start(self) -> None:
@@ -310,6 +341,8 @@ class Watch:
         moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
+        if self._lease is not None:
+            moments.append(time.monotonic() + _LEASE_LOOK_S)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())
 
 

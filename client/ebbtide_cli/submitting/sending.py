@@ -1,28 +1,53 @@
 """Hands a job to the master, once, whatever happens to the master meanwhile."""
 
 import time
+from pathlib import Path
 from typing import Final
 
+from ebbtide_protos.snapshots import snapshot_from_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import RETRY_S, ask, connected
-from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.errors import TooFast, Unreachable
+from ebbtide_cli.output import complain
 
 RESUBMIT_S: Final = 10.0
 """How long the same submit is repeated when the master goes away before it answered."""
 
+WAIT_S: Final = 60.0
+"""How long a submit waits because its user submits too much at a time."""
+
 
 def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
-    """Send it, and send it again if the master goes away before it answers: one operation id is one job."""
-    give_up, sent = time.monotonic() + RESUBMIT_S, False
+    """Send it, and send it again if the master goes away before it answers: one operation id is one job.
+
+    The snapshot that it may have is sent before, each time: a master that was restarted knows nobody's.
+    """
+    began, sent, told = time.monotonic(), False, False
     while True:
         try:
+            _bring_snapshot(master, request)
             with connected(master) as stub:
                 sent = True
                 return ask(stub.Submit, request)
         except Unreachable as error:
             if not sent:
                 raise
-            if time.monotonic() > give_up:
+            if time.monotonic() > began + RESUBMIT_S:
                 raise Unreachable(f"{error.message}; see 'ebb ls' whether the job was queued") from None
-        time.sleep(RETRY_S)
+            time.sleep(RETRY_S)
+        except TooFast as error:
+            if time.monotonic() + error.wait_s > began + WAIT_S:
+                raise
+            if not told:
+                complain(f"{error.message}; waiting")
+                told = True
+            time.sleep(error.wait_s)
+
+
+def _bring_snapshot(master: str | None, request: client_pb2.SubmitRequest) -> None:
+    """See to it that the master has it from this user, if the job is to begin with one."""
+    if request.spec.HasField("snapshot") and not request.dry_run:
+        from ebbtide_cli.snapshot.sending import send_snapshot
+
+        send_snapshot(master, Path(request.spec.workdir), snapshot_from_message(request.spec.snapshot))

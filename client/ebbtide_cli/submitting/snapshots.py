@@ -6,6 +6,8 @@ from typing import Any, Final
 import click
 from ebbtide_core.snapshots import MAX_SNAPSHOT_BYTES
 
+from ebbtide_cli.address import find_master
+from ebbtide_cli.credentials import is_this_machine
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import working_directory
 from ebbtide_cli.submitting.topic import Given, Option
@@ -16,10 +18,10 @@ DEFAULT_LIMIT: Final = 200 * 2**20
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
-        "--snapshot",
-        is_flag=True,
+        "--snapshot/--no-snapshot",
+        default=None,
         help="Run in a copy of the working directory as it is now, on whatever node; without what .gitignore and "
-        ".ebbignore name.",
+        ".ebbignore name (default if the master is on another machine).",
     ),
     click.option("--snapshot-limit", metavar="SIZE", type=SIZE, help="Refuse a larger one (default: 200MiB)."),
 )
@@ -30,9 +32,18 @@ def fields(given: Given) -> dict[str, Any]:
     limit = given["snapshot_limit"]
     if limit is not None and limit > MAX_SNAPSHOT_BYTES:
         raise Failure(f"submit: --snapshot-limit: at most {format_size(MAX_SNAPSHOT_BYTES)}", USAGE)
-    if not given["snapshot"]:
+    if not (given["snapshot"] if given["snapshot"] is not None else _is_elsewhere()):
         return {}
     from ebbtide_cli.snapshot.sending import take_snapshot
 
     root = Path(working_directory(given["workdir"]))
     return {"snapshot": take_snapshot(root, DEFAULT_LIMIT if limit is None else limit)}
+
+
+def _is_elsewhere() -> bool:
+    """Whether the master that is asked is on another machine, where a path from here means nothing."""
+    try:
+        address = find_master(click.get_current_context().params.get("master"))
+    except Failure:
+        return False  # whoever asks it will say so
+    return not is_this_machine(address)

@@ -55,6 +55,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Where it cannot read its checkpoint, copy it there first (default: wait for a node that can).",
     ),
     click.option(
+        "--failover-after",
+        metavar="TIME",
+        type=DURATION,
+        help="Where its node is silent for so long, end it there and go on elsewhere (default: wait for the node).",
+    ),
+    click.option(
         "--warm/--no-warm",
         default=True,
         help="Have its next process's imports done before it resumes, where that changes nothing else (default: yes).",
@@ -76,4 +82,5 @@ def fields(given: Given) -> dict[str, Any]:
         "resume_args": resume_arguments(given["resume_args"]),
         "move_checkpoints": given["move_checkpoints"],
         "warm": given["warm"],
+        "failover_after_s": given["failover_after"],
     }

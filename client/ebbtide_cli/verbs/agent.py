@@ -5,29 +5,39 @@ from pathlib import Path
 
 import click
 
-from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.verb import CPUS, SETTING, SIZE, examples
+from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, examples
+from ebbtide_cli.verbs.agent_join import join
 
 
-@click.command(
+@click.group(
+    invoke_without_command=True,
     epilog=examples(
         "ebb agent",
         "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
+        "ebb agent --master 127.0.0.1:4711,127.0.0.1:4712",
         "ebb agent --warm 4",
         "ebb agent --mps off",
         "ebb agent --pool a100",
+        "ebb agent --keep 90d --checkpoint-quota 500GiB",
         "ebb agent --share-with-foreign",
         "ebb agent --label zone=basement --label disk=nvme --taint gold",
+        "ebb agent --min-uid 500",
         "ebb agent --on-foreign /etc/ebbtide/foreign.sh",
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
-    )
+    ),
 )
 @click.option("--name", default="", help="Name of the node (default: the host's).")
 @click.option(
     "--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), none, or e.g. 4xRTX4090."
 )
-@click.option("--master", metavar="HOST:PORT", help="Master to join (default: EBB_MASTER, else the one in EBB_HOME).")
+@click.option(
+    "--master",
+    metavar="HOST:PORT,...",
+    help="Master to attach to, and those that stand by for it "
+    "(default: EBB_MASTER, else the joined one, else that in EBB_HOME).",
+)
 @click.option("--checkpoint-root", metavar="DIR", type=click.Path(path_type=Path), help="(default: in EBB_HOME)")
 @click.option("--cpus", metavar="N", type=CPUS, help="CPUs to offer (default: all).")
 @click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory to offer (default: all).")
@@ -72,12 +82,31 @@ from ebbtide_cli.verb import CPUS, SETTING, SIZE, examples
     help="Keep all jobs away that were not submitted with --tolerate NAME (several).",
 )
 @click.option(
+    "--keep", metavar="TIME", type=DURATION, help="Remove what finished jobs left after this (default: never)."
+)
+@click.option(
+    "--checkpoint-quota",
+    metavar="SIZE",
+    type=SIZE,
+    help="Remove checkpoints of finished jobs, the oldest first, until all fit into this (default: never).",
+)
+@click.option(
+    "--min-uid",
+    metavar="UID",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="As root, run no jobs of accounts below it (0: of all, root among them).",
+)
+@click.option(
     "--on-foreign",
     metavar="COMMAND",
     default="",
     help="Run this, without a shell, for each process that appears on a GPU and is of no job (EBB_FOREIGN_PID, …).",
 )
+@click.pass_context
 def command(
+    context: click.Context,
     name: str,
     gpus: str,
     master: str | None,
@@ -92,10 +121,19 @@ def command(
     share_with_foreign: bool,
     labels: tuple[tuple[str, str], ...],
     taints: tuple[str, ...],
+    keep: float | None,
+    checkpoint_quota: int | None,
+    min_uid: int,
     on_foreign: str,
 ) -> int:
-    """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it."""
+    """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it.
+
+    As root it runs jobs as the accounts of those who submitted them, else only those of its own account.
+    """
+    if context.invoked_subcommand is not None:
+        return OK
     from ebbtide_agent.main import AgentOptions, run
+    from ebbtide_agent.tidying import Keep
 
     _check_marks(labels, taints)
     return run(
@@ -115,9 +153,14 @@ def command(
             share_with_foreign=share_with_foreign,
             labels=labels,
             taints=taints,
+            keep=Keep(keep, checkpoint_quota),
+            min_uid=min_uid,
             on_foreign=on_foreign,
         )
     )
+
+
+command.add_command(join)
 
 
 def _check_marks(labels: tuple[tuple[str, str], ...], taints: tuple[str, ...]) -> None:

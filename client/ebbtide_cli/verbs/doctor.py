@@ -34,6 +34,7 @@ class Word:
     clock_ahead_s: float | None = None
     clock_doubt_s: float = 0.0
     roots: dict[str, str] = field(default_factory=dict)
+    certificate_ends: float | None = None
 
 
 @click.command(
@@ -59,6 +60,7 @@ def command(
 
     It changes nothing, needs no master, and exits with 1 if there is a problem.
     """
+    from ebbtide_agent.doctor import certificates
     from ebbtide_agent.doctor.examine import examine
     from ebbtide_agent.doctor.finding import Level
 
@@ -66,6 +68,10 @@ def command(
         line.show("asking the master")
         subject, word = _subject(Home.current(), node, gpus, checkpoint_root, ports, master)
         findings = [*examine(subject, lambda name: line.show(f"checking: {name}")), *_judge_master(word)]
+        findings += [
+            *certificates.node(subject.home / "nodes" / subject.node, time.time()),
+            *certificates.master(word.certificate_ends, time.time()),
+        ]
     if as_json:
         print_json([finding.to_json() for finding in findings])
     else:
@@ -113,7 +119,7 @@ def _ask_master(master: str | None) -> Word:
     try:
         with connected(master) as stub:
             began = time.time()
-            now = stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=MASTER_S).now
+            cluster = stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=MASTER_S)
             ended = time.time()
             nodes = stub.ListNodes(client_pb2.ListNodesRequest(), timeout=MASTER_S).nodes
     except Failure as failure:
@@ -126,9 +132,10 @@ def _ask_master(master: str | None) -> Word:
     return Word(
         True,
         f"answers in {1000 * (ended - began):.0f} ms, knows {plural(len(nodes), 'node')}",
-        middle - now,
+        middle - cluster.now,
         doubt,
         roots,
+        cluster.certificate_ends if cluster.HasField("certificate_ends") else None,
     )
 
 

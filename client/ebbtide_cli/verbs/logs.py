@@ -54,17 +54,22 @@ def _print(data: bytes) -> None:
 
 def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
-    printed: Counter[int] = Counter()
+    printed: Counter[int] = Counter()  # of each attempt, up to which offset
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
-        again = printed.copy()
+        again: Counter[int] = Counter()
         for chunk in stub.ReadLogs(request):
-            known = min(again[chunk.attempt], len(chunk.data))
-            again[chunk.attempt] -= known
-            chunk.data = chunk.data[known:]
+            if not chunk.next:  # an older master does not say where it stands
+                chunk.offset, chunk.next = again[chunk.attempt], again[chunk.attempt] + len(chunk.data)
+            again[chunk.attempt] = chunk.next
+            known = printed[chunk.attempt]
+            if chunk.next <= known:
+                chunk.data = b""
+            elif chunk.offset + len(chunk.data) == chunk.next:  # else it stands for what is not kept
+                chunk.data = chunk.data[max(0, known - chunk.offset) :]
             yield chunk
 
     for chunk in follow_stream(master, read):
-        printed[chunk.attempt] += len(chunk.data)
+        printed[chunk.attempt] = max(printed[chunk.attempt], chunk.next)
         if chunk.data:
             yield chunk.attempt, chunk.data

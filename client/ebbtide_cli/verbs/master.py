@@ -4,25 +4,63 @@ from pathlib import Path
 
 import click
 
+from ebbtide_cli.errors import OK
 from ebbtide_cli.home import Home
 from ebbtide_cli.verb import SETTING, examples
+from ebbtide_cli.verbs import master_backup
+from ebbtide_cli.verbs.master_init import init
+from ebbtide_cli.verbs.master_reload import reload
 
 
-@click.command(epilog=examples("ebb master", "ebb master --port 4711 --policy fitgpp --policy-option s=8"))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on (default: a free one).")
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "ebb master",
+        "ebb master --port 4711 --policy fitgpp --policy-option s=8",
+        "ebb master --store postgresql://ebbtide@db1/ebbtide",
+        "ebb master --metrics-port 9317",
+        "ebb master init --host login.lab.example && ebb master --host 0.0.0.0",
+    ),
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need 'init'.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Of clients (default: init's, without TLS a free one).")
+@click.option("--agent-port", type=click.IntRange(0, 65535), help="Of agents, with TLS (default: the next one).")
 @click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+@click.option(
+    "--metrics-port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Of metrics for Prometheus, on loopback (default: what the configuration says, else none).",
+)
 @click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Pools and more, as docs/operations.md says (default: ebbtide.toml in EBB_HOME, if it is there).",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    default="",
+    help="PostgreSQL database for the journal, without a password (default: a file in EBB_HOME). "
+    "Of several masters on one database the first leads, and the others stand by.",
+)
+@click.pass_context
 def command(
-    host: str, port: int, policy: str | None, policy_options: tuple[tuple[str, str], ...], config: Path | None
+    context: click.Context,
+    host: str,
+    port: int | None,
+    agent_port: int | None,
+    policy: str | None,
+    policy_options: tuple[tuple[str, str], ...],
+    metrics_port: int | None,
+    config: Path | None,
+    store: str,
 ) -> int:
     """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM."""
+    if context.invoked_subcommand is not None:
+        return OK
     from ebbtide_master.main import MasterOptions, run
 
     return run(
@@ -30,8 +68,19 @@ def command(
             home=Home.current().root,
             host=host,
             port=port,
+            agent_port=agent_port,
             policy=policy,
             policy_options=dict(policy_options),
             config=config,
+            store=store,
+            metrics_port=metrics_port,
         )
     )
+
+
+command.add_command(master_backup.check)
+command.add_command(master_backup.backup)
+command.add_command(master_backup.restore)
+command.add_command(master_backup.compact)
+command.add_command(init)
+command.add_command(reload)

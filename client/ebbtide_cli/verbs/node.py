@@ -1,4 +1,4 @@
-"""``ebb node``: take nodes out of service, and put them back."""
+"""``ebb node``: let nodes join, take them out of service, and put them back."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,14 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected, follow
-from ebbtide_cli.draining import drain_words, prospect_words
+from ebbtide_cli.draining import drain_words, print_node_json, prospect_words
 from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure, Unreachable
-from ebbtide_cli.facts import node_facts
-from ebbtide_cli.kinds import prospect_facts
-from ebbtide_cli.output import StatusLine, print_json
+from ebbtide_cli.output import StatusLine
+from ebbtide_cli.silence import believe_silence, confirm_dead, end_stray
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option
-
-name_argument = click.argument("name", metavar="NODE")
+from ebbtide_cli.verb import DURATION, examples, json_option, master_option, node_argument
+from ebbtide_cli.verbs.node_leave import command as leave
+from ebbtide_cli.verbs.node_membership import invite, revoke
 
 
 @click.group(
@@ -24,14 +23,24 @@ name_argument = click.argument("name", metavar="NODE")
         "ebb node drain ws3 --deadline 2h --wait",
         "ebb node drain ws3 --now --force",
         "ebb node resume ws3",
+        "ebb node invite ws4",
+        "ebb node leave",
+        "ebb node confirm-dead ws3 --yes",
     )
 )
 def command() -> None:
-    """Take nodes out of service, for repairs or for good, and put them back ('ebb nodes' lists them)."""
+    """Let machines join, take nodes out of service and put them back, and say what is known of silent ones.
+
+    'ebb nodes' lists them.
+    """
+
+
+command.add_command(invite)
+command.add_command(revoke)
 
 
 @command.command(epilog=examples("ebb node drain ws3", "ebb node drain ws3 --deadline 2h --reason 'new driver' --wait"))
-@name_argument
+@node_argument
 @click.option("--deadline", metavar="TIME", type=DURATION, help="By when jobs are to have left, e.g. 2h from now.")
 @click.option("--now", is_flag=True, help="Jobs are to leave at once, with their grace periods.")
 @click.option("--force", is_flag=True, help="End jobs by then that cannot go on elsewhere.")
@@ -66,13 +75,13 @@ def drain(
     if wait:
         reply = _wait(master, name, drawn=not as_json)
     if as_json:
-        _print_json(reply)
+        print_node_json(reply)
     elif wait:
         print(f"Nothing runs on node {name} any more.")
 
 
 @command.command(epilog=examples("ebb node resume ws3"))
-@name_argument
+@node_argument
 @json_option
 @master_option
 def resume(name: str, as_json: bool, master: str | None) -> None:
@@ -80,9 +89,15 @@ def resume(name: str, as_json: bool, master: str | None) -> None:
     with connected(master) as stub:
         reply = ask(stub.ResumeNode, client_pb2.NodeRequest(node=name, user=user_name()))
     if as_json:
-        _print_json(reply)
+        print_node_json(reply)
     else:
         print(f"Node {name} is in service ({reply.node.state}).")
+
+
+command.add_command(leave)
+command.add_command(confirm_dead)
+command.add_command(end_stray)
+command.add_command(believe_silence)
 
 
 def _wait(master: str | None, name: str, *, drawn: bool) -> client_pb2.NodeReply:
@@ -111,7 +126,3 @@ def _print_drained(reply: client_pb2.NodeReply) -> None:
         print(f"  {prospect_words(job)}")
     if not reply.jobs:
         print("  nothing runs there")
-
-
-def _print_json(reply: client_pb2.NodeReply) -> None:
-    print_json({"node": node_facts(reply.node), "jobs": [prospect_facts(job) for job in reply.jobs]})

@@ -1,5 +1,6 @@
 """``ebb nodes``: the machines of the cluster and their GPUs."""
 
+import time
 from collections.abc import Sequence
 
 import click
@@ -9,10 +10,12 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.draining import drain_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
+from ebbtide_cli.silence import silence_words, stray_words
 from ebbtide_cli.text import format_count, plural
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 
+CERTIFICATE_WARNED_S = 14 * 86_400.0
 TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
 
 
@@ -29,6 +32,8 @@ def command(as_json: bool, master: str | None) -> None:
         return
     if not nodes:
         print("No nodes: start one with 'ebb agent' or 'ebb up'.")
+    for line in silence_words(reply):
+        print(line)
     if len(reply.pools) > 1:
         _print_pools(reply.pools, nodes)
     else:
@@ -68,18 +73,36 @@ def _print_node(node: client_pb2.Node) -> None:
     print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
     if marks := _marks(node):
         print_words(marks)
+    for stray in node.strays:
+        print(stray_words(node, stray))
     if node.gpus:
-        print_table(TITLES, map(_gpu_row, node.gpus))
+        print_table(TITLES, [_gpu_row(node, gpu) for gpu in node.gpus])
 
 
 def _marks(node: client_pb2.Node) -> tuple[str, ...]:
     """Labels, taints, and since when and for whom it is out of service."""
     labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
     taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
-    return (*labels, *taints, *([drain_words(node)] if node.HasField("drain") else ()))
+    drained = [drain_words(node)] if node.HasField("drain") else []
+    return (*labels, *taints, *drained, *_certificate(node))
 
 
-def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
+def _certificate(node: client_pb2.Node) -> tuple[str, ...]:
+    """That its certificate ends soon, which its agent should have renewed long before."""
+    left_s = node.certificate_ends - time.time()
+    if not node.HasField("certificate_ends") or left_s > CERTIFICATE_WARNED_S:
+        return ()
+    words = f"certificate ends in {format_duration(left_s)}" if left_s > 0 else "certificate has expired"
+    return (f"{words}: join again",)
+
+
+def _held_by(node: client_pb2.Node, gpu: client_pb2.NodeGpu) -> str:
+    """The attempt that is set aside and has the GPU, if one has."""
+    held = (f"held by {stray.job_id}.{stray.attempt}" for stray in node.strays if gpu.info.uuid in stray.gpus)
+    return next(held, "")
+
+
+def _gpu_row(node: client_pb2.Node, gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
     reading = gpu.reading
     used = format_size(reading.mem_used_bytes) if reading.HasField("mem_used_bytes") else "?"
     return (
@@ -90,7 +113,7 @@ def _gpu_row(gpu: client_pb2.NodeGpu) -> tuple[str, ...]:
         format_count(share_of(gpu.share_allocated)),
         ",".join(gpu.job_ids) or "-",
         "; ".join(_process(process) for process in reading.processes if not process.job_id) or "-",
-        why_unusable(gpu) or gpu.reserved,
+        why_unusable(gpu) or _held_by(node, gpu) or gpu.reserved,
     )
 
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -42,6 +41,7 @@ from ebbtide_cli.watching import wait_for
         "ebb submit --gpu-type a100 --gpu-type h100 --select zone=east -- python train.py",
         "ebb submit --require-path /data/imagenet --exclude ws3 -- python train.py",
         "ebb submit --move-checkpoints -- python train.py",
+        "ebb submit --failover-after 30m -- python train.py",
         "ebb submit --te --gpus 1/4 --time 2h --env WANDB_API_KEY -- python probe.py",
         "ebb submit --no-warm -- python train.py",
         "ebb submit --array 0-9%2 -- python train.py",
@@ -69,10 +69,6 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
     A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
     """
     spec = job_spec(given)
-    if spec.snapshot is not None and not dry_run:
-        from ebbtide_cli.snapshot.sending import send_snapshot
-
-        send_snapshot(master, Path(spec.workdir), spec.snapshot)
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
     )

@@ -1,8 +1,9 @@
 """``ebb tunnel``: a port of this machine that leads to a port of a job."""
 
 import click
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli.channels.asking import output_of
 from ebbtide_cli.channels.tunnel import run
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.verb import examples, id_argument, master_option
@@ -29,5 +30,8 @@ def _url(master: str | None, job_id: str) -> str:
     """Of what the job serves, with what opens it; ``{port}`` stands for the local port."""
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
-    token = job.spec.env.get("JUPYTER_TOKEN", "")
+    if job.spec.kind != job_pb2.JOB_KIND_NOTEBOOK or job.state != job_pb2.JOB_STATE_RUNNING:
+        return "http://127.0.0.1:{port}/"
+    # The master tells nobody what is in a job's environment; who may run a process inside may look there.
+    token = output_of(master, job_id, "printenv", "JUPYTER_TOKEN").strip()
     return "http://127.0.0.1:{port}/" + (f"?token={token}" if token else "")

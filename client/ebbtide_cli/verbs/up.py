@@ -87,6 +87,8 @@ def _start(home: Home, wanted: Wish, as_json: bool) -> Settings:
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         before = Settings.remembered(home)
         settings = _settings(before, wanted)
+        if elsewhere := home.joined(settings.node):
+            raise Failure(f"up: node {settings.node} has joined the cluster at {elsewhere}: 'ebb agent' runs it")
         _refuse_change(home, before, settings)
         started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
         settings.remember(home)

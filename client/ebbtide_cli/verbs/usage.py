@@ -102,6 +102,7 @@ def _facts(reply: usage_pb2.UsageReply, dimensions: tuple[str, ...], edges: list
     return {
         "since": edges[0],
         "until": reply.until,
+        "known_since": reply.known_since or None,
         "by": list(dimensions),
         "accounts": accounts,
         "total": _account_facts(reply.total),
@@ -133,6 +134,8 @@ def _print(reply: usage_pb2.UsageReply, dimensions: tuple[str, ...], edges: list
     used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
     if used:
         print(f"GPU time past the cluster: {', '.join(used)}")
+    if edges[0] < reply.known_since:
+        print(f"Jobs that had ended before {format_time(reply.known_since)} are forgotten, and not counted.")
 
 
 def _cells(account: usage_pb2.UsageAccount) -> tuple[str, ...]:

@@ -4,30 +4,44 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 
+from ebbtide_master.config.database import check_kept_secret
+from ebbtide_master.config.fencing import FencingSettings, read_fencing
 from ebbtide_master.config.idle import read_idle
+from ebbtide_master.config.journal import JournalSettings, read_journal
+from ebbtide_master.config.limits import Bounds, read_limits
 from ebbtide_master.config.log_rules import read_log_rules
+from ebbtide_master.config.metrics import read_metrics_port
 from ebbtide_master.config.notify import NotifySettings, read_notify
 from ebbtide_master.config.pools import read_pools
 from ebbtide_master.config.quotas import read_quotas
 from ebbtide_master.config.sessions import read_idle_limit
 from ebbtide_master.config.table import ConfigError, Table
 
+CONFIG_NAME: Final = "ebbtide.toml"
+"""Of the file in a master's home."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What the file says. ``settings`` is for the core; the rest is for the master itself.
 
-    ``names_default_pool``: whether it says how the pool `DEFAULT_POOL` is scheduled.
+    ``names_default_pool``: whether it says how the pool `DEFAULT_POOL` is scheduled. ``store``: the URL of the database
+    that keeps the journal; empty: a file.
     """
 
     settings: Settings = field(default_factory=Settings)
     log_rules: tuple[LogRule, ...] = DEFAULT_RULES
     notify: NotifySettings = field(default_factory=NotifySettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    fencing: FencingSettings = field(default_factory=FencingSettings)
     names_default_pool: bool = False
+    metrics_port: int | None = None
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 def read_config(path: Path) -> Config:
@@ -37,9 +51,11 @@ def read_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return _read(values)
+        config = _read(values)
+        check_kept_secret(config.journal.store, path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return config
 
 
 def _read(values: Mapping[str, object]) -> Config:
@@ -52,6 +68,16 @@ def _read(values: Mapping[str, object]) -> Config:
             raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
     limit = read_idle_limit(file)
     settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), idle_s=limit, **defaults)
-    log_rules, notify = read_log_rules(file), read_notify(file)
+    log_rules, notify, metrics_port = read_log_rules(file), read_notify(file), read_metrics_port(file)
+    journal, bounds, fencing = read_journal(file), read_limits(file), read_fencing(file)
     file.finish()
-    return Config(settings=settings, log_rules=log_rules, notify=notify, names_default_pool=DEFAULT_POOL in read)
+    return Config(
+        settings=settings,
+        log_rules=log_rules,
+        notify=notify,
+        journal=journal,
+        fencing=fencing,
+        names_default_pool=DEFAULT_POOL in read,
+        metrics_port=metrics_port,
+        bounds=bounds,
+    )

@@ -23,7 +23,7 @@ from ebbtide_core.notices import moment_of
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.notify.delivery import UndeliveredError, deliver
 from ebbtide_master.notify.notice import Notice, notice_of
-from ebbtide_master.store import Store
+from ebbtide_master.store.journal import Store
 
 MOST_WAITING: Final = 1000
 """Words to one target; the oldest ones are given up for new ones."""

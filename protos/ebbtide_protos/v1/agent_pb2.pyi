@@ -107,6 +107,8 @@ class _RefusalCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalC
     """its checkpoint could not be copied to this node"""
     REFUSAL_CAUSE_NO_PATH: _RefusalCause.ValueType  # 220
     """a path that it requires does not exist here"""
+    REFUSAL_CAUSE_NO_ACCOUNT: _RefusalCause.ValueType  # 580
+    """this node cannot run jobs as the account of who submitted it"""
 
 class RefusalCause(_RefusalCause, metaclass=_RefusalCauseEnumTypeWrapper): ...
 
@@ -120,7 +122,49 @@ REFUSAL_CAUSE_NOT_MOVED: RefusalCause.ValueType  # 70
 """its checkpoint could not be copied to this node"""
 REFUSAL_CAUSE_NO_PATH: RefusalCause.ValueType  # 220
 """a path that it requires does not exist here"""
+REFUSAL_CAUSE_NO_ACCOUNT: RefusalCause.ValueType  # 580
+"""this node cannot run jobs as the account of who submitted it"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
+
+@_typing.final
+class CertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CSR_FIELD_NUMBER: _builtins.int
+    csr: _builtins.str
+    """PEM, signed with the key that never leaves the node; only that key is taken from it"""
+    def __init__(
+        self,
+        *,
+        csr: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateRequest: _TypeAlias = CertificateRequest  # noqa: Y015
+
+@_typing.final
+class CertificateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.str
+    """PEM"""
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateReply: _TypeAlias = CertificateReply  # noqa: Y015
 
 @_typing.final
 class AgentMessage(_message.Message):
@@ -188,6 +232,7 @@ class MasterMessage(_message.Message):
     READ_CHECKPOINT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -216,6 +261,8 @@ class MasterMessage(_message.Message):
 
     @_builtins.property
     def channel(self) -> _channel_pb2.ChannelInput: ...
+    @_builtins.property
+    def heard(self) -> Global___Heard: ...
     def __init__(
         self,
         *,
@@ -229,16 +276,40 @@ class MasterMessage(_message.Message):
         read_checkpoint: Global___ReadCheckpoint | None = ...,
         checkpoint_data: Global___CheckpointData | None = ...,
         channel: _channel_pb2.ChannelInput | None = ...,
+        heard: Global___Heard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel", "heard"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___MasterMessage: _TypeAlias = MasterMessage  # noqa: Y015
+
+@_typing.final
+class Heard(_message.Message):
+    """The master has heard the heartbeat of that number: until some time after it was sent, attempts with a lease may run.
+    Welcome says the same of Hello.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEAT_FIELD_NUMBER: _builtins.int
+    beat: _builtins.int
+    def __init__(
+        self,
+        *,
+        beat: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Heard: _TypeAlias = Heard  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -282,6 +353,7 @@ class Hello(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -307,6 +379,8 @@ class Hello(_message.Message):
     """below which each attempt gets a control group; empty: none gets one"""
     pool: _builtins.str
     """that it belongs to; empty: "default" """
+    protocol: _builtins.int
+    """version that the agent speaks; 0: from before versions had numbers"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -342,10 +416,11 @@ class Hello(_message.Message):
         pool: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
+        protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,20 +521,24 @@ class Welcome(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     epoch: _builtins.int
     """of the master; the agent refuses a lower one than it has seen"""
     heartbeat_s: _builtins.float
+    protocol: _builtins.int
+    """version that the master speaks; 0: from before versions had numbers"""
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         heartbeat_s: _builtins.float = ...,
+        protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "protocol", b"protocol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -489,16 +568,24 @@ class Heartbeat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GPUS_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    BEAT_FIELD_NUMBER: _builtins.int
+    leaving: _builtins.bool
+    """the machine is about to go down: whoever is there has to leave now"""
+    beat: _builtins.int
+    """counts up on each stream; answered by Heard; 0: wants no answer"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuReading]: ...
     def __init__(
         self,
         *,
         gpus: _abc.Iterable[Global___GpuReading] | None = ...,
+        leaving: _builtins.bool = ...,
+        beat: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "gpus", b"gpus", "leaving", b"leaving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,7 +740,10 @@ class Launch(_message.Message):
     MOVE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
     LOG_RULES_FIELD_NUMBER: _builtins.int
+    LOG_BYTES_FIELD_NUMBER: _builtins.int
     NODE_NAMES_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     needs_checkpoint: _builtins.bool
@@ -670,6 +760,12 @@ class Launch(_message.Message):
     """copy the newest one from the node that has it first, by ReadCheckpoint"""
     first_rank: _builtins.int
     """of this node's first process, for DDP; 0 on a later node: all have equally many"""
+    log_bytes: _builtins.int
+    """of the node's disk that its output may take; 0: as much as there is"""
+    account: _builtins.str
+    """UNIX account that the job runs as; empty: the agent's own"""
+    uid: _builtins.int
+    """of that account, as far as the master knows"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -698,13 +794,18 @@ class Launch(_message.Message):
         move_checkpoint: _builtins.bool = ...,
         first_rank: _builtins.int = ...,
         log_rules: _abc.Iterable[_job_pb2.LogRule] | None = ...,
+        log_bytes: _builtins.int = ...,
         node_names: _abc.Iterable[_builtins.str] | None = ...,
+        account: _builtins.str = ...,
+        uid: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_uid", b"_uid", "spec", b"spec", "uid", b"uid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "log_rules", b"log_rules", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_uid", b"_uid", "account", b"account", "attempt", b"attempt", "first_rank", b"first_rank", "gpus", b"gpus", "job_id", b"job_id", "log_bytes", b"log_bytes", "log_rules", b"log_rules", "master_addr", b"master_addr", "master_port", b"master_port", "move_checkpoint", b"move_checkpoint", "needs_checkpoint", b"needs_checkpoint", "node_names", b"node_names", "node_rank", b"node_rank", "num_nodes", b"num_nodes", "spec", b"spec", "uid", b"uid", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__uid: _TypeAlias = _typing.Literal["uid"]  # noqa: Y015
+    _WhichOneofArgType__uid: _TypeAlias = _typing.Literal["_uid", b"_uid"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uid) -> _WhichOneofReturnType__uid | None: ...
 
 Global___Launch: _TypeAlias = Launch  # noqa: Y015
 
@@ -833,6 +934,9 @@ class AttemptStatus(_message.Message):
     UNUSED_SINCE_FIELD_NUMBER: _builtins.int
     UNUSED_LEFT_S_FIELD_NUMBER: _builtins.int
     EDITED_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    ORPHAN_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     phase: Global___AttemptPhase.ValueType
@@ -872,6 +976,10 @@ class AttemptStatus(_message.Message):
     """Unix seconds; nobody uses the session, and it is told because its end is near; 0: used"""
     unused_left_s: _builtins.float
     """of the time that it may be unused, when that was told"""
+    orphan: _builtins.bool
+    """its processes were found, and nothing else is known of it here"""
+    leased: _builtins.bool
+    """it ends itself when the master was not heard for as long as its job allows"""
     @_builtins.property
     def progress(self) -> _job_pb2.Progress: ...
     @_builtins.property
@@ -899,6 +1007,10 @@ class AttemptStatus(_message.Message):
     @_builtins.property
     def edited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """scripts of the job that had changed since submit when it started"""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of those that it was launched on, in Hello"""
 
     def __init__(
         self,
@@ -933,10 +1045,13 @@ class AttemptStatus(_message.Message):
         unused_since: _builtins.float = ...,
         unused_left_s: _builtins.float = ...,
         edited: _abc.Iterable[_builtins.str] | None = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        orphan: _builtins.bool = ...,
+        leased: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "checkpoint", b"checkpoint", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "progress", b"progress", "resumed_step", b"resumed_step", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "job_id", b"job_id", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "allowed_bytes", b"allowed_bytes", "attempt", b"attempt", "checkpoint", b"checkpoint", "dirty_gpus", b"dirty_gpus", "dirty_reasons", b"dirty_reasons", "edited", b"edited", "exit", b"exit", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "gpus", b"gpus", "job_id", b"job_id", "leased", b"leased", "limited_by", b"limited_by", "log_matches", b"log_matches", "lost", b"lost", "master_port", b"master_port", "orphan", b"orphan", "overran_bytes", b"overran_bytes", "overran_gpu", b"overran_gpu", "phase", b"phase", "pid", b"pid", "progress", b"progress", "refusal", b"refusal", "refusal_cause", b"refusal_cause", "resumed_step", b"resumed_step", "sharing", b"sharing", "start", b"start", "started_at", b"started_at", "swap_note", b"swap_note", "swap_s", b"swap_s", "swapped_bytes", b"swapped_bytes", "swaps", b"swaps", "unused_left_s", b"unused_left_s", "unused_since", b"unused_since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes"]  # noqa: Y015
@@ -1010,6 +1125,7 @@ class ExitRecord(_message.Message):
     MPS_FAILURE_FIELD_NUMBER: _builtins.int
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     LOST_GPU_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -1041,6 +1157,8 @@ class ExitRecord(_message.Message):
     """it failed, and the end of its log says that a GPU's memory was used up"""
     lost_gpu: _builtins.str
     """UUID of a GPU of it that was gone when it ended; empty: of none it is known"""
+    fenced: _builtins.bool
+    """it was stopped because its lease was over"""
     def __init__(
         self,
         *,
@@ -1061,10 +1179,11 @@ class ExitRecord(_message.Message):
         mps_failure: _builtins.str = ...,
         out_of_memory: _builtins.bool = ...,
         lost_gpu: _builtins.str = ...,
+        fenced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "killed", b"killed", "lost_gpu", b"lost_gpu", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1122,12 +1241,15 @@ class LogData(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     data: _builtins.bytes
     end: _builtins.bool
     """the attempt is over and this reaches its end"""
     error: _builtins.str
     """e.g. the log is gone"""
+    next: _builtins.int
+    """offset of what follows; `data` stands for more than its length where some is not kept. 0: not said"""
     def __init__(
         self,
         *,
@@ -1135,10 +1257,11 @@ class LogData(_message.Message):
         data: _builtins.bytes = ...,
         end: _builtins.bool = ...,
         error: _builtins.str = ...,
+        next: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "error", b"error", "next", b"next", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1158,6 +1281,7 @@ class ReadCheckpoint(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    ENDED_OF_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
@@ -1172,6 +1296,10 @@ class ReadCheckpoint(_message.Message):
     """digest of the job's, which the master has itself; instead of checkpoint and file"""
     offset: _builtins.int
     max_bytes: _builtins.int
+    @_builtins.property
+    def ended_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """instead of all that: which of these jobs have finished, which the master knows"""
+
     def __init__(
         self,
         *,
@@ -1181,12 +1309,13 @@ class ReadCheckpoint(_message.Message):
         checkpoint: _builtins.str = ...,
         file: _builtins.str = ...,
         snapshot: _builtins.str = ...,
+        ended_of: _abc.Iterable[_builtins.str] | None = ...,
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "ended_of", b"ended_of", "file", b"file", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "request_id", b"request_id", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1196,12 +1325,33 @@ Global___ReadCheckpoint: _TypeAlias = ReadCheckpoint  # noqa: Y015
 class CheckpointData(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EndedAgoSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     AWAY_FIELD_NUMBER: _builtins.int
+    ENDED_AGO_S_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     checkpoint: _builtins.str
     """the newest that verifies; empty: there is none"""
@@ -1212,6 +1362,10 @@ class CheckpointData(_message.Message):
     """it cannot be read"""
     away: _builtins.bool
     """with an error: nobody could be asked, which may change"""
+    @_builtins.property
+    def ended_ago_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of those that were asked for, each that has finished; seconds"""
+
     def __init__(
         self,
         *,
@@ -1221,10 +1375,11 @@ class CheckpointData(_message.Message):
         end: _builtins.bool = ...,
         error: _builtins.str = ...,
         away: _builtins.bool = ...,
+        ended_ago_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "checkpoint", b"checkpoint", "data", b"data", "end", b"end", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "checkpoint", b"checkpoint", "data", b"data", "end", b"end", "ended_ago_s", b"ended_ago_s", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

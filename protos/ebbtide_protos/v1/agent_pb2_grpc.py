@@ -39,6 +39,11 @@ class AgentServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_agent__pb2.AgentMessage.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_agent__pb2.MasterMessage.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/ebbtide.v1.AgentService/Renew',
+                request_serializer=ebbtide__protos_dot_v1_dot_agent__pb2.CertificateRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_agent__pb2.CertificateReply.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer:
@@ -50,6 +55,13 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """Another certificate for the node whose certificate opened the connection; the old one stays good until it ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +69,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=ebbtide__protos_dot_v1_dot_agent__pb2.AgentMessage.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_agent__pb2.MasterMessage.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_agent__pb2.CertificateRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_agent__pb2.CertificateReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +103,33 @@ class AgentService:
             '/ebbtide.v1.AgentService/Attach',
             ebbtide__protos_dot_v1_dot_agent__pb2.AgentMessage.SerializeToString,
             ebbtide__protos_dot_v1_dot_agent__pb2.MasterMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.AgentService/Renew',
+            ebbtide__protos_dot_v1_dot_agent__pb2.CertificateRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_agent__pb2.CertificateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,11 +37,15 @@ class AgentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
     Attach: _grpc.StreamStreamMultiCallable[_agent_pb2.AgentMessage, _agent_pb2.MasterMessage]
+    Renew: _grpc.UnaryUnaryMultiCallable[_agent_pb2.CertificateRequest, _agent_pb2.CertificateReply]
+    """Another certificate for the node whose certificate opened the connection; the old one stays good until it ends."""
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.StreamStreamMultiCallable[_agent_pb2.AgentMessage, _agent_pb2.MasterMessage]  # type: ignore[assignment]
+    Renew: _aio.UnaryUnaryMultiCallable[_agent_pb2.CertificateRequest, _agent_pb2.CertificateReply]  # type: ignore[assignment]
+    """Another certificate for the node whose certificate opened the connection; the old one stays good until it ends."""
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -50,5 +54,13 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_agent_pb2.AgentMessage],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.MasterMessage], _abc.AsyncIterator[_agent_pb2.MasterMessage]]: ...
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _agent_pb2.CertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.CertificateReply, _abc.Awaitable[_agent_pb2.CertificateReply]]:
+        """Another certificate for the node whose certificate opened the connection; the old one stays good until it ends."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -28,6 +28,148 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class InviteNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    EXPIRES_S_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """the only name that it may join as; empty: any that has no certificate"""
+    expires_s: _builtins.float
+    """from now"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        expires_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_s", b"expires_s", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InviteNodeRequest: _TypeAlias = InviteNodeRequest  # noqa: Y015
+
+@_typing.final
+class InviteNodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    CA_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port, where clients reach the master"""
+    secret: _builtins.str
+    ca: _builtins.str
+    """PEM"""
+    expires: _builtins.float
+    """Unix seconds"""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        secret: _builtins.str = ...,
+        ca: _builtins.str = ...,
+        expires: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "ca", b"ca", "expires", b"expires", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InviteNodeReply: _TypeAlias = InviteNodeReply  # noqa: Y015
+
+@_typing.final
+class JoinRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    CSR_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    node: _builtins.str
+    csr: _builtins.str
+    """PEM, signed with the key that never leaves the node; only that key is taken from it"""
+    def __init__(
+        self,
+        *,
+        secret: _builtins.str = ...,
+        node: _builtins.str = ...,
+        csr: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "node", b"node", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class JoinReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    AGENT_PORT_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.str
+    """PEM"""
+    agent_port: _builtins.int
+    """of the master, for agents with certificates"""
+    cluster_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.str = ...,
+        agent_port: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_port", b"agent_port", "certificate", b"certificate", "cluster_id", b"cluster_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
+
+@_typing.final
+class RevokeNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeNodeRequest: _TypeAlias = RevokeNodeRequest  # noqa: Y015
+
+@_typing.final
+class RevokeNodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeNodeReply: _TypeAlias = RevokeNodeReply  # noqa: Y015
+
+@_typing.final
 class SubmitRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1330,17 +1472,25 @@ class LogChunk(_message.Message):
 
     ATTEMPT_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     data: _builtins.bytes
+    offset: _builtins.int
+    """in all that the attempt printed"""
+    next: _builtins.int
+    """offset of what follows; further away than `data` is long where some is not kept"""
     def __init__(
         self,
         *,
         attempt: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        next: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "data", b"data", "next", b"next", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1388,6 +1538,8 @@ class ListNodesReply(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     FOREIGN_GPU_S_FIELD_NUMBER: _builtins.int
     POOLS_FIELD_NUMBER: _builtins.int
+    DOUBTED_FIELD_NUMBER: _builtins.int
+    UNHEARD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
@@ -1396,16 +1548,26 @@ class ListNodesReply(_message.Message):
 
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]: ...
+    @_builtins.property
+    def doubted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that fell silent together, so that the master may be the one that is cut off"""
+
+    @_builtins.property
+    def unheard(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that have to say what they have before anything starts: the journal was restored"""
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         foreign_gpu_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         pools: _abc.Iterable[Global___Pool] | None = ...,
+        doubted: _abc.Iterable[_builtins.str] | None = ...,
+        unheard: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign_gpu_s", b"foreign_gpu_s", "nodes", b"nodes", "pools", b"pools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doubted", b"doubted", "foreign_gpu_s", b"foreign_gpu_s", "nodes", b"nodes", "pools", b"pools", "unheard", b"unheard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1496,6 +1658,9 @@ class Node(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_ENDS_FIELD_NUMBER: _builtins.int
+    DEAD_FIELD_NUMBER: _builtins.int
+    STRAYS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
@@ -1514,6 +1679,10 @@ class Node(_message.Message):
     pool: _builtins.str
     moves_to: _builtins.str
     """the pool where it goes once nothing runs there; empty: none"""
+    certificate_ends: _builtins.float
+    """Unix seconds; unset: it needs none"""
+    dead: _builtins.str
+    """who confirmed that it is dead; empty: nobody"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeGpu]: ...
     @_builtins.property
@@ -1524,6 +1693,8 @@ class Node(_message.Message):
     def drain(self) -> Global___NodeDrain:
         """unset: it is in service"""
 
+    @_builtins.property
+    def strays(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stray]: ...
     def __init__(
         self,
         *,
@@ -1546,16 +1717,140 @@ class Node(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
         drain: Global___NodeDrain | None = ...,
+        certificate_ends: _builtins.float | None = ...,
+        dead: _builtins.str = ...,
+        strays: _abc.Iterable[Global___Stray] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "dead", b"dead", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "strays", b"strays", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__certificate_ends: _TypeAlias = _typing.Literal["certificate_ends"]  # noqa: Y015
+    _WhichOneofArgType__certificate_ends: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends"]  # noqa: Y015
     _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
     _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__certificate_ends) -> _WhichOneofReturnType__certificate_ends | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cgroup) -> _WhichOneofReturnType__cgroup | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class Stray(_message.Message):
+    """An attempt that a node has and the journal does not: it is set aside, and its GPUs are not given away."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    ORPHAN_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    kind: _builtins.str
+    """"unknown": the journal never knew it; "over": it counts as over, and is being ended"""
+    orphan: _builtins.bool
+    """the node has its processes, and nothing else of it"""
+    ending: _builtins.bool
+    """it was asked to end"""
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        orphan: _builtins.bool = ...,
+        ending: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "ending", b"ending", "gpus", b"gpus", "job_id", b"job_id", "kind", b"kind", "orphan", b"orphan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stray: _TypeAlias = Stray  # noqa: Y015
+
+@_typing.final
+class EndStrayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    GRACE_S_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    job_id: _builtins.str
+    attempt: _builtins.int
+    grace_s: _builtins.float
+    user: _builtins.str
+    """who asks; trusted on loopback only"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        grace_s: _builtins.float = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "grace_s", b"grace_s", "job_id", b"job_id", "node", b"node", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndStrayRequest: _TypeAlias = EndStrayRequest  # noqa: Y015
+
+@_typing.final
+class BelieveSilenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """who asks; trusted on loopback only"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BelieveSilenceRequest: _TypeAlias = BelieveSilenceRequest  # noqa: Y015
+
+@_typing.final
+class BelieveSilenceReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """whose silence was doubted"""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BelieveSilenceReply: _TypeAlias = BelieveSilenceReply  # noqa: Y015
 
 @_typing.final
 class Pool(_message.Message):
@@ -1647,6 +1942,7 @@ class ClusterInfo(_message.Message):
     JOBS_UNFINISHED_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
     POOLS_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_ENDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     epoch: _builtins.int
     version: _builtins.str
@@ -1654,6 +1950,8 @@ class ClusterInfo(_message.Message):
     recovering: _builtins.bool
     jobs_unfinished: _builtins.int
     now: _builtins.float
+    certificate_ends: _builtins.float
+    """Unix seconds, of the master's own; unset: it speaks without TLS"""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]: ...
     def __init__(
@@ -1667,12 +1965,15 @@ class ClusterInfo(_message.Message):
         jobs_unfinished: _builtins.int = ...,
         now: _builtins.float = ...,
         pools: _abc.Iterable[Global___Pool] | None = ...,
+        certificate_ends: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "certificate_ends", b"certificate_ends"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "jobs_unfinished", b"jobs_unfinished", "now", b"now", "policy", b"policy", "pools", b"pools", "recovering", b"recovering", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "certificate_ends", b"certificate_ends", "cluster_id", b"cluster_id", "epoch", b"epoch", "jobs_unfinished", b"jobs_unfinished", "now", b"now", "policy", b"policy", "pools", b"pools", "recovering", b"recovering", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__certificate_ends: _TypeAlias = _typing.Literal["certificate_ends"]  # noqa: Y015
+    _WhichOneofArgType__certificate_ends: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__certificate_ends) -> _WhichOneofReturnType__certificate_ends | None: ...
 
 Global___ClusterInfo: _TypeAlias = ClusterInfo  # noqa: Y015
 

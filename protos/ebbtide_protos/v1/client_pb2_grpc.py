@@ -8,6 +8,7 @@ from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel_
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
 from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
 from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
+from ebbtide_protos.v1 import user_pb2 as ebbtide__protos_dot_v1_dot_user__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -163,6 +164,21 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
                 _registered_method=True)
+        self.ConfirmDead = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ConfirmDead',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.EndStray = channel.unary_unary(
+                '/ebbtide.v1.ClientService/EndStray',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.EndStrayRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.BelieveSilence = channel.unary_unary(
+                '/ebbtide.v1.ClientService/BelieveSilence',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.FromString,
+                _registered_method=True)
         self.WatchNode = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
@@ -192,6 +208,71 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/CancelReservation',
                 request_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
+                _registered_method=True)
+        self.InviteNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/InviteNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeReply.FromString,
+                _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Join',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JoinRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JoinReply.FromString,
+                _registered_method=True)
+        self.RevokeNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/RevokeNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeReply.FromString,
+                _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/ebbtide.v1.ClientService/WhoAmI',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.Identity.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ListUsers',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ListUsersReply.FromString,
+                _registered_method=True)
+        self.AddUser = channel.unary_unary(
+                '/ebbtide.v1.ClientService/AddUser',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.AddUserRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.User.FromString,
+                _registered_method=True)
+        self.SetUser = channel.unary_unary(
+                '/ebbtide.v1.ClientService/SetUser',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.SetUserRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.User.FromString,
+                _registered_method=True)
+        self.RemoveUser = channel.unary_unary(
+                '/ebbtide.v1.ClientService/RemoveUser',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserReply.FromString,
+                _registered_method=True)
+        self.ImportUsers = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ImportUsers',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersReply.FromString,
+                _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/ebbtide.v1.ClientService/CreateToken',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenReply.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ListTokens',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ListTokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/ebbtide.v1.ClientService/RevokeToken',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.Token.FromString,
+                _registered_method=True)
+        self.Reload = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Reload',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.FromString,
                 _registered_method=True)
 
 
@@ -363,6 +444,27 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConfirmDead(self, request, context):
+        """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndStray(self, request, context):
+        """End an attempt on a node that the journal does not have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BelieveSilence(self, request, context):
+        """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchNode(self, request, context):
         """A node now, and whenever who is there changes; ends when nobody is.
         """
@@ -398,6 +500,91 @@ class ClientServiceServicer:
 
     def CancelReservation(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InviteNode(self, request, context):
+        """A secret with which one node may join, once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Join(self, request, context):
+        """The one method that takes that secret in place of a token: a certificate for the node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeNode(self, request, context):
+        """Its certificate is refused from now on, and its stream ends. Jobs that run there go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhoAmI(self, request, context):
+        """Who asks, as the master knows them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveUser(self, request, context):
+        """At once; with all tokens of theirs. Who has none is NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportUsers(self, request, context):
+        """Adds who is not there, and changes account and uid of who is; nobody is removed, and no role is changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reload(self, request, context):
+        """Reads the configuration file again. A mistake in it changes nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -530,6 +717,21 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
             ),
+            'ConfirmDead': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmDead,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'EndStray': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndStray,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.EndStrayRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'BelieveSilence': grpc.unary_unary_rpc_method_handler(
+                    servicer.BelieveSilence,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.SerializeToString,
+            ),
             'WatchNode': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchNode,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
@@ -559,6 +761,71 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.CancelReservation,
                     request_deserializer=ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.SerializeToString,
+            ),
+            'InviteNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.InviteNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeReply.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JoinRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JoinReply.SerializeToString,
+            ),
+            'RevokeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeReply.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.WhoAmIRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.Identity.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ListUsersRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ListUsersReply.SerializeToString,
+            ),
+            'AddUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddUser,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.AddUserRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.User.SerializeToString,
+            ),
+            'SetUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetUser,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.SetUserRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.User.SerializeToString,
+            ),
+            'RemoveUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveUser,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserReply.SerializeToString,
+            ),
+            'ImportUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportUsers,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersReply.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ListTokensRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.Token.SerializeToString,
+            ),
+            'Reload': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reload,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1247,6 +1514,87 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def ConfirmDead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ConfirmDead',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndStray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/EndStray',
+            ebbtide__protos_dot_v1_dot_client__pb2.EndStrayRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BelieveSilence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/BelieveSilence',
+            ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def WatchNode(request,
             target,
             options=(),
@@ -1398,6 +1746,357 @@ class ClientService:
             '/ebbtide.v1.ClientService/CancelReservation',
             ebbtide__protos_dot_v1_dot_booking__pb2.CancelReservationRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_booking__pb2.Reservation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InviteNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/InviteNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.InviteNodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Join',
+            ebbtide__protos_dot_v1_dot_client__pb2.JoinRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/RevokeNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.RevokeNodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/WhoAmI',
+            ebbtide__protos_dot_v1_dot_user__pb2.WhoAmIRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.Identity.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ListUsers',
+            ebbtide__protos_dot_v1_dot_user__pb2.ListUsersRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.ListUsersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/AddUser',
+            ebbtide__protos_dot_v1_dot_user__pb2.AddUserRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.User.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/SetUser',
+            ebbtide__protos_dot_v1_dot_user__pb2.SetUserRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.User.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/RemoveUser',
+            ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.RemoveUserReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ImportUsers',
+            ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.ImportUsersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/CreateToken',
+            ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.CreateTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ListTokens',
+            ebbtide__protos_dot_v1_dot_user__pb2.ListTokensRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.ListTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/RevokeToken',
+            ebbtide__protos_dot_v1_dot_user__pb2.RevokeTokenRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.Token.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Reload',
+            ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,6 +16,7 @@ from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
+from ebbtide_protos.v1 import user_pb2 as _user_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -83,6 +84,12 @@ class ClientServiceStub:
     """Take a node out of service; nothing new starts there."""
     ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """Put it into service again."""
+    ConfirmDead: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
+    """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+    EndStray: _grpc.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]
+    """End an attempt on a node that the journal does not have."""
+    BelieveSilence: _grpc.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]
+    """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
     WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
@@ -92,6 +99,26 @@ class ClientServiceStub:
     """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
     ListReservations: _grpc.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]
     CancelReservation: _grpc.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]
+    InviteNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.InviteNodeRequest, _client_pb2.InviteNodeReply]
+    """A secret with which one node may join, once."""
+    Join: _grpc.UnaryUnaryMultiCallable[_client_pb2.JoinRequest, _client_pb2.JoinReply]
+    """The one method that takes that secret in place of a token: a certificate for the node."""
+    RevokeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.RevokeNodeRequest, _client_pb2.RevokeNodeReply]
+    """Its certificate is refused from now on, and its stream ends. Jobs that run there go on."""
+    WhoAmI: _grpc.UnaryUnaryMultiCallable[_user_pb2.WhoAmIRequest, _user_pb2.Identity]
+    """Who asks, as the master knows them."""
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_user_pb2.ListUsersRequest, _user_pb2.ListUsersReply]
+    AddUser: _grpc.UnaryUnaryMultiCallable[_user_pb2.AddUserRequest, _user_pb2.User]
+    SetUser: _grpc.UnaryUnaryMultiCallable[_user_pb2.SetUserRequest, _user_pb2.User]
+    RemoveUser: _grpc.UnaryUnaryMultiCallable[_user_pb2.RemoveUserRequest, _user_pb2.RemoveUserReply]
+    """At once; with all tokens of theirs. Who has none is NOT_FOUND."""
+    ImportUsers: _grpc.UnaryUnaryMultiCallable[_user_pb2.ImportUsersRequest, _user_pb2.ImportUsersReply]
+    """Adds who is not there, and changes account and uid of who is; nobody is removed, and no role is changed."""
+    CreateToken: _grpc.UnaryUnaryMultiCallable[_user_pb2.CreateTokenRequest, _user_pb2.CreateTokenReply]
+    ListTokens: _grpc.UnaryUnaryMultiCallable[_user_pb2.ListTokensRequest, _user_pb2.ListTokensReply]
+    RevokeToken: _grpc.UnaryUnaryMultiCallable[_user_pb2.RevokeTokenRequest, _user_pb2.Token]
+    Reload: _grpc.UnaryUnaryMultiCallable[_user_pb2.ReloadRequest, _user_pb2.ReloadReply]
+    """Reads the configuration file again. A mistake in it changes nothing."""
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -137,6 +164,12 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Take a node out of service; nothing new starts there."""
     ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Put it into service again."""
+    ConfirmDead: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+    EndStray: _aio.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """End an attempt on a node that the journal does not have."""
+    BelieveSilence: _aio.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]  # type: ignore[assignment]
+    """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
     WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
@@ -146,6 +179,26 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Keeps GPUs for a user from one time to another; which ones is chosen at once."""
     ListReservations: _aio.UnaryUnaryMultiCallable[_booking_pb2.ListReservationsRequest, _booking_pb2.ListReservationsReply]  # type: ignore[assignment]
     CancelReservation: _aio.UnaryUnaryMultiCallable[_booking_pb2.CancelReservationRequest, _booking_pb2.Reservation]  # type: ignore[assignment]
+    InviteNode: _aio.UnaryUnaryMultiCallable[_client_pb2.InviteNodeRequest, _client_pb2.InviteNodeReply]  # type: ignore[assignment]
+    """A secret with which one node may join, once."""
+    Join: _aio.UnaryUnaryMultiCallable[_client_pb2.JoinRequest, _client_pb2.JoinReply]  # type: ignore[assignment]
+    """The one method that takes that secret in place of a token: a certificate for the node."""
+    RevokeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.RevokeNodeRequest, _client_pb2.RevokeNodeReply]  # type: ignore[assignment]
+    """Its certificate is refused from now on, and its stream ends. Jobs that run there go on."""
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_user_pb2.WhoAmIRequest, _user_pb2.Identity]  # type: ignore[assignment]
+    """Who asks, as the master knows them."""
+    ListUsers: _aio.UnaryUnaryMultiCallable[_user_pb2.ListUsersRequest, _user_pb2.ListUsersReply]  # type: ignore[assignment]
+    AddUser: _aio.UnaryUnaryMultiCallable[_user_pb2.AddUserRequest, _user_pb2.User]  # type: ignore[assignment]
+    SetUser: _aio.UnaryUnaryMultiCallable[_user_pb2.SetUserRequest, _user_pb2.User]  # type: ignore[assignment]
+    RemoveUser: _aio.UnaryUnaryMultiCallable[_user_pb2.RemoveUserRequest, _user_pb2.RemoveUserReply]  # type: ignore[assignment]
+    """At once; with all tokens of theirs. Who has none is NOT_FOUND."""
+    ImportUsers: _aio.UnaryUnaryMultiCallable[_user_pb2.ImportUsersRequest, _user_pb2.ImportUsersReply]  # type: ignore[assignment]
+    """Adds who is not there, and changes account and uid of who is; nobody is removed, and no role is changed."""
+    CreateToken: _aio.UnaryUnaryMultiCallable[_user_pb2.CreateTokenRequest, _user_pb2.CreateTokenReply]  # type: ignore[assignment]
+    ListTokens: _aio.UnaryUnaryMultiCallable[_user_pb2.ListTokensRequest, _user_pb2.ListTokensReply]  # type: ignore[assignment]
+    RevokeToken: _aio.UnaryUnaryMultiCallable[_user_pb2.RevokeTokenRequest, _user_pb2.Token]  # type: ignore[assignment]
+    Reload: _aio.UnaryUnaryMultiCallable[_user_pb2.ReloadRequest, _user_pb2.ReloadReply]  # type: ignore[assignment]
+    """Reads the configuration file again. A mistake in it changes nothing."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -340,6 +393,30 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Put it into service again."""
 
     @_abc_1.abstractmethod
+    def ConfirmDead(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+
+    @_abc_1.abstractmethod
+    def EndStray(
+        self,
+        request: _client_pb2.EndStrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """End an attempt on a node that the journal does not have."""
+
+    @_abc_1.abstractmethod
+    def BelieveSilence(
+        self,
+        request: _client_pb2.BelieveSilenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.BelieveSilenceReply, _abc.Awaitable[_client_pb2.BelieveSilenceReply]]:
+        """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
+
+    @_abc_1.abstractmethod
     def WatchNode(
         self,
         request: _client_pb2.NodeRequest,
@@ -383,5 +460,103 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _booking_pb2.CancelReservationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_booking_pb2.Reservation, _abc.Awaitable[_booking_pb2.Reservation]]: ...
+
+    @_abc_1.abstractmethod
+    def InviteNode(
+        self,
+        request: _client_pb2.InviteNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.InviteNodeReply, _abc.Awaitable[_client_pb2.InviteNodeReply]]:
+        """A secret with which one node may join, once."""
+
+    @_abc_1.abstractmethod
+    def Join(
+        self,
+        request: _client_pb2.JoinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.JoinReply, _abc.Awaitable[_client_pb2.JoinReply]]:
+        """The one method that takes that secret in place of a token: a certificate for the node."""
+
+    @_abc_1.abstractmethod
+    def RevokeNode(
+        self,
+        request: _client_pb2.RevokeNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.RevokeNodeReply, _abc.Awaitable[_client_pb2.RevokeNodeReply]]:
+        """Its certificate is refused from now on, and its stream ends. Jobs that run there go on."""
+
+    @_abc_1.abstractmethod
+    def WhoAmI(
+        self,
+        request: _user_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.Identity, _abc.Awaitable[_user_pb2.Identity]]:
+        """Who asks, as the master knows them."""
+
+    @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _user_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.ListUsersReply, _abc.Awaitable[_user_pb2.ListUsersReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AddUser(
+        self,
+        request: _user_pb2.AddUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.User, _abc.Awaitable[_user_pb2.User]]: ...
+
+    @_abc_1.abstractmethod
+    def SetUser(
+        self,
+        request: _user_pb2.SetUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.User, _abc.Awaitable[_user_pb2.User]]: ...
+
+    @_abc_1.abstractmethod
+    def RemoveUser(
+        self,
+        request: _user_pb2.RemoveUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.RemoveUserReply, _abc.Awaitable[_user_pb2.RemoveUserReply]]:
+        """At once; with all tokens of theirs. Who has none is NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ImportUsers(
+        self,
+        request: _user_pb2.ImportUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.ImportUsersReply, _abc.Awaitable[_user_pb2.ImportUsersReply]]:
+        """Adds who is not there, and changes account and uid of who is; nobody is removed, and no role is changed."""
+
+    @_abc_1.abstractmethod
+    def CreateToken(
+        self,
+        request: _user_pb2.CreateTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.CreateTokenReply, _abc.Awaitable[_user_pb2.CreateTokenReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListTokens(
+        self,
+        request: _user_pb2.ListTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.ListTokensReply, _abc.Awaitable[_user_pb2.ListTokensReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeToken(
+        self,
+        request: _user_pb2.RevokeTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.Token, _abc.Awaitable[_user_pb2.Token]]: ...
+
+    @_abc_1.abstractmethod
+    def Reload(
+        self,
+        request: _user_pb2.ReloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.ReloadReply, _abc.Awaitable[_user_pb2.ReloadReply]]:
+        """Reads the configuration file again. A mistake in it changes nothing."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

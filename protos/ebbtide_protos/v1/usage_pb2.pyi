@@ -83,10 +83,13 @@ class UsageReply(_message.Message):
     FOREIGN_GPU_S_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    KNOWN_SINCE_FIELD_NUMBER: _builtins.int
     done: _builtins.float
     """0 to 1"""
     until: _builtins.float
     """Unix seconds: how far the journal goes, or the window"""
+    known_since: _builtins.float
+    """Unix seconds: jobs that had ended before are forgotten, and not counted"""
     @_builtins.property
     def accounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageAccount]: ...
     @_builtins.property
@@ -113,10 +116,11 @@ class UsageReply(_message.Message):
         foreign_gpu_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
         until: _builtins.float = ...,
+        known_since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "done", b"done", "foreign_gpu_s", b"foreign_gpu_s", "gpus", b"gpus", "problems", b"problems", "total", b"total", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "done", b"done", "foreign_gpu_s", b"foreign_gpu_s", "gpus", b"gpus", "known_since", b"known_since", "problems", b"problems", "total", b"total", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

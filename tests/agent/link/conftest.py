@@ -25,6 +25,7 @@ class Attempts:
         self.cluster_id = ""
         self.present: dict[tuple[str, int], agent_pb2.AttemptStatus] = {}
         self.orders: list[tuple[object, ...]] = []
+        self.renewals: list[float] = []
         self.log = b""
         self.hold = asyncio.Event()
         self.hold.set()
@@ -40,6 +41,9 @@ class Attempts:
 
     def pids(self):
         return {}
+
+    def renew(self, at):
+        self.renewals.append(at)
 
     async def launch(self, order):
         await self.hold.wait()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ebbtide_agent.attempts import Attempts
+from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import agent_pb2
 
 
@@ -18,6 +19,7 @@ def report(status: agent_pb2.AttemptStatus) -> None:
 async def main(disk: Path, orders: list[str]) -> None:
     attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report, warm=1)
     await attempts.start()
+    attempts.renew(boottime())
     for order in orders:
         await attempts.launch(agent_pb2.Launch.FromString(bytes.fromhex(order)))
     await asyncio.Event().wait()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,11 +22,27 @@ def mounted() -> Path | None:
     return own if lines and own is not None and os.access(own, os.W_OK) else None
 
 
+def may_mount() -> bool:
+    """Whether this process may mount an image of a file system."""
+    with tempfile.TemporaryDirectory() as folder:
+        image, mount = Path(folder, "image"), Path(folder, "mount")
+        image.write_bytes(bytes(1 << 20))
+        mount.mkdir()
+        commands = [["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, mount], ["umount", mount]]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        try:
+            return not os.geteuid() and all(subprocess.run(command, **quiet).returncode == 0 for command in commands)
+        except FileNotFoundError:
+            return False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect, and so count, what needs control groups where there can be none."""
-    if mounted() is None and (without := [item for item in items if item.get_closest_marker("cgroup")]):
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in without]
+    """Deselect, and so count, what needs control groups where there can be none, or may not mount what it needs."""
+    for marker, holds in (("cgroup", lambda: mounted() is not None), ("mounts", may_mount)):
+        without = [item for item in items if item.get_closest_marker(marker)]
+        if without and not holds():
+            config.hook.pytest_deselected(items=without)
+            items[:] = [item for item in items if item not in without]
 
 
 MakeNode = Callable[..., AbstractAsyncContextManager[Node]]

@@ -80,6 +80,23 @@ async def test_killing_the_agent_changes_nothing_for_the_job(agent, disk, kill):
             assert lines == [str(n) for n in range(len(lines))]
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+async def test_however_often_the_agent_is_killed_the_job_is_the_same_process_and_its_log_has_no_gap(agent, disk, kills):
+    with other_agent(disk, order(COUNT)) as first:
+        pid = reported(first, RUNNING).pid
+    process = Identity.of(pid)
+    for _ in range(kills):
+        with other_agent(disk) as another:
+            assert reported(another, RUNNING).pid == pid
+        another.wait()
+        assert process.is_alive()
+    async with agent() as node:
+        assert node.status().pid == pid
+        await node.stop()
+        lines = node.log().splitlines()
+    assert lines == [str(n) for n in range(len(lines))]
+
+
 async def test_the_agents_output_ends_with_the_agent_though_its_attempts_go_on(agent, disk):
     with other_agent(disk, order(SLEEP)) as first:
         reported(first, RUNNING)
@@ -320,9 +337,14 @@ async def test_losing_the_agents_state_never_starts_a_second_copy(agent, attempt
     for name in lost:
         shutil.rmtree(node.dir / name)
     async with agent() as node:
-        assert node.attempts.statuses() == []
-        status = await node.run(SLEEP, attempt=attempt)
-        assert (status.phase, status.refusal) == (REFUSED, "node still runs attempt 1")
+        [found] = node.attempts.statuses()
+        assert (found.phase, found.orphan) == (RUNNING, True)
+        await node.launch(SLEEP, attempt=attempt)
+        status = node.status(attempt=attempt)
+        if attempt == 1:
+            assert status == found
+        else:
+            assert (status.phase, status.refusal) == (REFUSED, "node still runs attempt 1")
         assert node.jobs() == [job]
         job.signal(signal.SIGKILL)
         await death_of(supervisor)

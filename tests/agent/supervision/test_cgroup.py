@@ -97,6 +97,24 @@ class TestWithGroups:
             assert Path(group).name.endswith("-1.1")
             assert not (delegation / Path(group).name).exists()
 
+    async def test_jobs_may_be_in_another_group_than_the_agent_with_their_supervisors(
+        self, agent, delegation, monkeypatch
+    ):
+        jobs = delegation.parent / f"ebb-test-jobs-{os.getpid()}"
+        jobs.mkdir()
+        monkeypatch.setenv("EBB_JOBS_CGROUP", str(jobs))
+        try:
+            async with agent() as node:
+                await node.launch(["sh", "-c", "grep ^0:: /proc/$PPID/cgroup /proc/self/cgroup; sleep 600"])
+                await node.running(line="self")
+                supervisor, job = re.findall(r"0::(.*)", node.log())
+                assert Path(supervisor).name == Path(job).parent.name == jobs.name
+                await node.stop(grace_s=0.0)
+        finally:
+            delegated.cache_clear()
+            Group(jobs).is_empty_within(10.0)
+            Group(jobs).remove()
+
     async def test_what_escapes_from_its_parents_is_killed_with_the_rest(self, agent, delegation):
         async with agent() as node:
             await node.launch(python(ESCAPING + "time.sleep(600)"))

@@ -10,6 +10,8 @@ from ebbtide_cli.connection import CHANNEL_OPTIONS
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
+from tests.proof import proven
+
 PATIENCE_S = 60.0
 NO = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -56,5 +58,6 @@ class Line:
     def _stub(self) -> ClientServiceStub:
         if self.channel is None:
             record = json.loads((self.home / "master.json").read_text())
-            self.channel = grpc.insecure_channel(f"{record['host']}:{record['port']}", options=CHANNEL_OPTIONS)
-        return ClientServiceStub(self.channel)
+            address = f"{record['host']}:{record['port']}"
+            self.channel = grpc.secure_channel(address, grpc.local_channel_credentials(), options=CHANNEL_OPTIONS)
+        return ClientServiceStub(proven(self.channel, self.home))

@@ -94,7 +94,7 @@ async def test_what_was_not_delivered_is_said_by_the_next_master_and_nothing_els
         hook.answers = []
         async with a_master(tmp_path):
             await until(lambda: hook.bodies)
-        assert hook.keys == other.keys
+        assert set(hook.keys) == set(other.keys)  # what was told a moment before it ended may be told again
 
 
 async def test_a_master_that_was_killed_before_it_had_noted_anything_says_it_again_with_the_same_key(tmp_path, hook):

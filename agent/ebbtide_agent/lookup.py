@@ -1,0 +1,42 @@
+"""Looking up accounts for the agent: a directory service may take its time, or not answer at all."""
+
+import asyncio
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent import accounts, joined
+from ebbtide_agent.accounts import Account, NoAccount
+from ebbtide_agent.apart import apart
+
+ANSWER_S: Final = 10.0
+"""Who is not found within it is nobody, for now."""
+
+
+async def account_of(order: agent_pb2.Launch, min_uid: int, node_dir: Path) -> Account | None:
+    """As which account the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
+
+    Raises NoAccount.
+    """
+    if not order.account:
+        if os.geteuid() == 0 and min_uid > 0 and joined.load(node_dir) is not None:
+            raise NoAccount("the master, an older one, does not say as whom the job runs, and the agent here is root")
+        return None
+    uid = order.uid if order.HasField("uid") else None
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await apart(partial(accounts.find, order.account, uid, min_uid))
+    except TimeoutError:
+        raise NoAccount(f"account {order.account!r} cannot be looked up here: nothing answers") from None
+
+
+def owner_of(path: Path) -> Account | None:
+    """Whose the directory is, with whose rights its files may be shown to who asks for them; None: the agent's own.
+
+    Raises FileNotFoundError if there is none.
+    """
+    facts = path.lstat()
+    return accounts.owner(facts.st_uid, facts.st_gid)

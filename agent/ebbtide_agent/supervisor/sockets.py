@@ -1,0 +1,74 @@
+"""The sockets at which an attempt's supervisor is met: by agents, the job, its guests, and who attaches to a session.
+
+Agents and guests' makers come to the attempt's own directory. What the job's processes reach lies there, too, or, if
+they run as another account than the agent's, behind the attempt's door.
+"""
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.attempt_dir import JOB_SOCKET, AttemptDir
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.intent import Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """All of them, bound; those that take connections listen."""
+
+    control: socket.socket
+    job: socket.socket
+    guests: socket.socket
+    session: socket.socket | None  # for the first process, if that is one that others attach to
+
+
+def claim(place: AttemptDir, content: dict[str, Any], intent: Intent, supervisor: Identity) -> Sockets | None:
+    """Create the attempt's directory with all that a supervisor has in it; None if another one was first."""
+    try:
+        place.path.mkdir(mode=0o700)
+    except FileExistsError:
+        return None
+    if intent.account is not None:
+        place.make_door()
+    sockets = _bound(place, intent)
+    place.record_intent(content)
+    return sockets if place.claim(supervisor.to_json()) else None
+
+
+def _bound(place: AttemptDir, intent: Intent) -> Sockets:
+    front = place.front(intent.account)
+    session = None
+    if intent.session:
+        session = _bind(front / "session.sock", socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK, listening=True)
+    job = _bind(front / JOB_SOCKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    if intent.account is not None:
+        _give(front, intent, intent.account)
+    return Sockets(
+        control=_bind(place.control_socket, socket.SOCK_STREAM, listening=True),
+        job=job,
+        guests=_bind(place.guest_socket, socket.SOCK_SEQPACKET, listening=True),
+        session=session,
+    )
+
+
+def _give(door: Path, intent: Intent, account: Account) -> None:
+    """Have the account write to the job's socket. It cannot write behind the door: what `srun` locks is there."""
+    os.chmod(door / JOB_SOCKET, 0o600)
+    os.chown(door / JOB_SOCKET, account.uid, account.gid)
+    for index in range(len(intent.gpus) if intent.slurm else 0):
+        os.close(os.open(door / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
+
+
+def _bind(path: Path, kind: int, *, listening: bool = False) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, kind)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Through the descriptor, because a socket's path must not have more than 107 bytes.
+    bound.bind(f"/proc/self/fd/{directory}/{path.name}")
+    os.close(directory)
+    if listening:
+        bound.listen()
+    return bound

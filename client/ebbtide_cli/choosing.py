@@ -1,0 +1,40 @@
+"""Several addresses, of a master and of those that stand by for it: which of them serves now."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from ebbtide_cli.address import CONNECT_S, Address, check_listening
+from ebbtide_cli.credentials import channel_credentials
+from ebbtide_cli.errors import Unreachable
+
+
+def first_that_serves(addresses: Sequence[Address]) -> Address:
+    """The first where a master answers; who stands by does not listen, and who is stuck listens without answering.
+
+    If none does, the first that listens at least, so that what is wrong with it is told. `Unreachable` if none listens.
+    """
+    listening = [address for address in addresses if _listens(address)]
+    if not listening:
+        named = ", ".join(map(str, addresses))
+        raise Unreachable(f"no master at any of {named} ({addresses[0].source}): start one with 'ebb master'")
+    return next((address for address in listening if _answers(address)), listening[0])
+
+
+def _listens(address: Address) -> bool:
+    try:
+        check_listening(address)
+    except Unreachable:
+        return False
+    return True
+
+
+def _answers(address: Address) -> bool:
+    channel = grpc.secure_channel(str(address), channel_credentials(address), [("grpc.enable_http_proxy", 0)])
+    try:
+        grpc.channel_ready_future(channel).result(CONNECT_S)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+    return True

@@ -1,0 +1,51 @@
+"""Users and tokens, as verbs print them."""
+
+from typing import Any, Final
+
+from ebbtide_protos.v1 import user_pb2
+
+from ebbtide_cli.text import format_time
+
+ROLES: Final = ("user", "operator", "admin")
+DAY_S: Final = 86_400.0
+WARNED_S: Final = 14 * DAY_S
+"""So long before a token expires it is said."""
+
+
+def user_facts(user: user_pb2.User) -> dict[str, Any]:
+    """Everything on one user; ``account`` is the one of the same name if nothing else was said."""
+    return {
+        "name": user.name,
+        "role": user.role,
+        "account": user.account or user.name,
+        "uid": user.uid if user.HasField("uid") else None,
+        "tokens": user.tokens,
+    }
+
+
+def token_facts(token: user_pb2.Token) -> dict[str, Any]:
+    """Everything on one token; its text is known to nobody."""
+    return {
+        "id": token.id,
+        "user": token.user,
+        "label": token.label or None,
+        "created": token.created,
+        "expires": token.expires if token.HasField("expires") else None,
+    }
+
+
+def expiry_words(token: user_pb2.Token, now: float) -> str:
+    """When it ends: ``never``, ``expired``, or a date and how many days are left."""
+    if not token.HasField("expires"):
+        return "never"
+    left_s = token.expires - now
+    if left_s <= 0:
+        return f"expired {format_time(token.expires)}"
+    return f"{format_time(token.expires)}, in {left_s / DAY_S:.0f} days"
+
+
+def expiry_warning(token: user_pb2.Token, now: float) -> str:
+    """What to do about a token that soon expires; empty for one that does not."""
+    if not token.HasField("expires") or token.expires - now > WARNED_S:
+        return ""
+    return f"the token expires {expiry_words(token, now)}: 'ebb token create' makes another, for 'ebb login'"

@@ -1,0 +1,40 @@
+"""Whose certificates a master must show: the authority of its cluster, as this user knows it."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ebbtide_cli.address import Address
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.home import Home, read_record
+from ebbtide_cli.logins import login_for
+
+AUTHORITY_VARIABLE: Final = "EBB_CA"
+
+
+def authority(address: Address) -> str:
+    """The authority's certificate as PEM; empty for a master that is known to speak without TLS, or not known at all.
+
+    ``EBB_CA`` names its file; else it is that of the local master, if that is there, else what a login there said.
+    """
+    if named := os.environ.get(AUTHORITY_VARIABLE):
+        return _read(Path(named))
+    if is_own(address):
+        return _read(Home.current().authority)
+    login = login_for(str(address), *address.beside)
+    return login.ca if login is not None else ""
+
+
+def is_own(address: Address) -> bool:
+    """Whether the master of ``EBB_HOME`` listens there, with TLS."""
+    record = read_record(Home.current().master_record) or {}
+    here = address.is_loopback or record.get("host") == address.host
+    return bool(record.get("tls")) and record.get("port") == address.port and here
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise Failure(f"{AUTHORITY_VARIABLE}: {path}: {why}", USAGE) from None

@@ -1,0 +1,47 @@
+"""``ebb agent join``: make this machine a node of a cluster elsewhere."""
+
+import sys
+
+import click
+
+from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.output import print_json
+from ebbtide_cli.verb import examples, json_option
+
+
+@click.command(
+    epilog=examples("ebb node invite ws2 | ebb agent join --name ws2", "ebb agent join ebbi_eyJhZGRyZXNzIjoi --json")
+)
+@click.argument("invitation", metavar="[INVITATION]", required=False)
+@click.option("--name", default="", help="Name of the node (default: the host's).")
+@json_option
+def join(invitation: str | None, name: str, as_json: bool) -> None:
+    """Join the cluster that an invitation is to, once; from then on 'ebb agent' attaches to it.
+
+    The invitation is read from standard input unless it is given; what is given there other users of this machine may
+    see. The node's key is made here and stays here, in EBB_HOME/nodes/NAME/tls.
+    """
+    import asyncio
+
+    from ebbtide_agent.joining import JoinError
+    from ebbtide_agent.joining import join as join_cluster
+    from ebbtide_agent.node import node_name
+    from ebbtide_protos.invitation import decode
+
+    try:
+        node = node_name(name)
+        wanted = decode(invitation if invitation is not None else sys.stdin.readline())
+    except ValueError as error:
+        raise Failure(f"agent join: {error}", USAGE) from None
+    node_dir = Home.current().root / "nodes" / node
+    node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        endpoint = asyncio.run(join_cluster(wanted, node, node_dir))
+    except JoinError as error:
+        raise Failure(f"agent join: {error}", FAILED) from None
+    if as_json:
+        print_json({"node": node, "master": str(endpoint), "folder": str(node_dir / "tls")})
+    else:
+        option = f" --name {node}" if name else ""
+        print(f"node {node} has joined the cluster at {endpoint}: 'ebb agent{option}' attaches to it")

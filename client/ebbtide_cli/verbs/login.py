@@ -1,0 +1,74 @@
+"""``ebb login``: prove from now on who you are, to a master anywhere."""
+
+import os
+import sys
+from getpass import getpass
+from typing import Final
+
+import click
+from ebbtide_protos.invitation import PREFIX, Invitation, decode
+from ebbtide_protos.v1 import user_pb2
+
+from ebbtide_cli.address import find_master, parse_address
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.credentials import TOKEN_VARIABLE
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.identity import expiry_words, user_facts
+from ebbtide_cli.logins import Login, trying
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.text import printable
+from ebbtide_cli.verb import examples, json_option
+
+MAX_LINE: Final = 32_768
+TOKEN_PREFIX: Final = "ebb_"
+
+
+@click.command(
+    epilog=examples(
+        "cat invitation.txt | ebb login",
+        "ebb login  # and paste the line",
+        "ebb token create | ebb login 127.0.0.1:4711",
+    )
+)
+@click.argument("where", metavar="[HOST:PORT]", required=False)
+@json_option
+def command(where: str | None, as_json: bool) -> None:
+    """Log in with what an admin gave you: a line that is asked for, or read from standard input.
+
+    It is an invitation, which also says where the master is, or, on the master's own machine, a token. From then on
+    'ebb' talks to that master, if neither --master, EBB_MASTER nor a cluster of this machine's own says otherwise.
+    """
+    invitation = _invited(_line(), where)
+    address = parse_address(invitation.address, "HOST:PORT")
+    if os.environ.pop(TOKEN_VARIABLE, None):
+        complain(f"warning: {TOKEN_VARIABLE} is set, and goes before any login")
+    with trying(str(address), Login(invitation.secret, invitation.ca)), connected(address) as stub:
+        found = ask(stub.WhoAmI, user_pb2.WhoAmIRequest())
+    if as_json:
+        print_json({"master": str(address), **user_facts(found.user)})
+        return
+    print(printable(f"Logged in at {address} as {found.user.name} ({found.user.role})."))
+    print(f"The token expires: {expiry_words(found.token, found.now)}.")
+
+
+def _line() -> str:
+    """What was handed over; it is never an argument, which every process of the machine could read."""
+    if sys.stdin.isatty():
+        return getpass("Invitation or token: ").strip()
+    return sys.stdin.readline(MAX_LINE).strip()
+
+
+def _invited(line: str, where: str | None) -> Invitation:
+    """Where to log in, and with what."""
+    if line.startswith(PREFIX):
+        try:
+            invitation = decode(line)
+        except ValueError as error:
+            raise Failure(f"login: {error}", USAGE) from None
+        return Invitation(where or invitation.address, invitation.secret, invitation.ca)
+    if not line.startswith(TOKEN_PREFIX):
+        raise Failure(f"login: this is neither an invitation ({PREFIX}…) nor a token ({TOKEN_PREFIX}…)", USAGE)
+    address = parse_address(where, "HOST:PORT") if where else find_master(None)
+    if not address.is_loopback:
+        raise Failure(f"login: a token alone does not say who the master at {address} is: ask for an invitation", USAGE)
+    return Invitation(str(address), line, "")

@@ -1,0 +1,26 @@
+"""``ebb master reload``: have the master go by its configuration as it is now."""
+
+import click
+from ebbtide_protos.v1 import user_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.output import print_json
+from ebbtide_cli.verb import examples, json_option, master_option
+
+
+@click.command(epilog=examples("ebb master reload", "ebb master reload --json"))
+@json_option
+@master_option
+def reload(as_json: bool, master: str | None) -> None:
+    """Have the master read its configuration again, as SIGHUP does (for admins).
+
+    A mistake in it is told, and changes nothing. Pools, and what is only read at a start, are named; they wait for one.
+    """
+    with connected(master) as stub:
+        reply = ask(stub.Reload, user_pb2.ReloadRequest())
+    if as_json:
+        print_json({"changed": list(reply.changed), "needs_restart": list(reply.needs_restart)})
+        return
+    print(f"changed: {', '.join(reply.changed) or 'nothing'}")
+    if reply.needs_restart:
+        print(f"from the master's next start on: {', '.join(reply.needs_restart)}")

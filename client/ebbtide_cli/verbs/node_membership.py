@@ -1,0 +1,54 @@
+"""``ebb node invite`` and ``ebb node revoke``: which machines may be nodes."""
+
+import sys
+import time
+
+import click
+from ebbtide_protos.invitation import Invitation, encode
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.output import print_json
+from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+
+
+@click.command(epilog=examples("ebb node invite", "ebb node invite ws2 --expires 1d", "ebb node invite ws2 --json"))
+@click.argument("name", metavar="[NODE]", required=False, default="")
+@click.option("--expires", metavar="TIME", type=DURATION, default="1h", show_default=True, help="When it ends.")
+@json_option
+@master_option
+def invite(name: str, expires: float, as_json: bool, master: str | None) -> None:
+    """Print an invitation with which one machine may join, once ('ebb agent join' reads it there).
+
+    With a name it is for that node only, which may have a certificate already: the new one replaces it.
+    """
+    with connected(master) as stub:
+        reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=name, expires_s=expires))
+    invitation = encode(Invitation(reply.address, reply.secret, reply.ca))
+    if as_json:
+        facts = {"invitation": invitation, "address": reply.address, "node": name or None, "expires": reply.expires}
+        print_json(facts)
+        return
+    print(invitation)
+    if sys.stderr.isatty():
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(reply.expires))
+        print(f"for {name or 'one node'} until {until}: there, 'ebb agent join' reads it", file=sys.stderr)
+
+
+@click.command(epilog=examples("ebb node revoke ws2"))
+@click.argument("name", metavar="NODE")
+@json_option
+@master_option
+def revoke(name: str, as_json: bool, master: str | None) -> None:
+    """Take a node's certificate back: it is refused from now on, and its stream ends.
+
+    Jobs that run there go on, and the master does not start them elsewhere while it cannot know that they ended.
+    """
+    with connected(master) as stub:
+        ask(stub.RevokeNode, client_pb2.RevokeNodeRequest(node=name))
+    if as_json:
+        print_json({"node": name, "revoked": True})
+    else:
+        print(
+            f"The certificate of node {name} is good for nothing any more ('ebb node invite {name}' lets it in again)."
+        )

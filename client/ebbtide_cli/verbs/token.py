@@ -1,0 +1,108 @@
+"""``ebb token``: what people, and programs of theirs, prove by who they are."""
+
+from typing import Final
+
+import click
+from ebbtide_protos.invitation import Invitation, encode
+from ebbtide_protos.v1 import user_pb2
+
+from ebbtide_cli.address import find_master, parse_address
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.identity import expiry_words, token_facts
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.trust import authority
+from ebbtide_cli.values import parse_duration
+from ebbtide_cli.verb import argument_type, examples, json_option, master_option
+
+TITLES: Final = ("ID", "USER", "LABEL", "CREATED", "EXPIRES")
+NEVER: Final = "never"
+HERE: Final = ""
+EXPIRES: Final = argument_type("time", lambda text: 0.0 if text == NEVER else parse_duration(text))
+
+
+@click.group(
+    epilog=examples(
+        "ebb token create --label laptop",
+        "ebb token create --user anna --invite login.lab.example:4711",
+        "ebb token ls",
+        "ebb token revoke 0123456789abcdef",
+    )
+)
+def command() -> None:
+    """Make, list and revoke tokens, which prove who somebody is ('ebb login'). Those of others are an admin's."""
+
+
+@command.command(
+    epilog=examples(
+        "ebb token create --label laptop",
+        "ebb token create --user anna --expires 30d",
+        "ebb token create --user anna --invite login.lab.example:4711",
+    )
+)
+@click.option("--user", metavar="NAME", default="", help="Whose it is (default: yours).")
+@click.option(
+    "--expires", metavar="TIME|never", type=EXPIRES, default="90d", show_default=True, help="How long it holds."
+)
+@click.option("--label", metavar="TEXT", default="", help="What it is for; 'ebb token ls' shows it.")
+@click.option(
+    "--invite",
+    metavar="[HOST:PORT]",
+    is_flag=False,
+    flag_value=HERE,
+    help="Print an invitation: the token, and where to log in (default: where the master is from here).",
+)
+@json_option
+@master_option
+def create(user: str, expires: float, label: str, invite: str | None, as_json: bool, master: str | None) -> None:
+    """Make a token and print it, this once. Whoever has it is that user: pass it on as a secret."""
+    address = find_master(master)
+    where = address if invite == HERE else parse_address(invite, "--invite") if invite is not None else None
+    request = user_pb2.CreateTokenRequest(for_user=user, lifetime_s=expires, label=label)
+    with connected(address) as stub:
+        made = ask(stub.CreateToken, request)
+    text = made.text if where is None else encode(Invitation(str(where), made.text, authority(address)))
+    if as_json:
+        print_json({**token_facts(made.token), "text": text})
+        return
+    print(text, flush=True)
+    complain(
+        printable(
+            f"token {made.token.id} of {made.token.user}; it is shown once, and holds until "
+            f"{format_time(made.token.expires) if made.token.HasField('expires') else 'it is revoked'}"
+        )
+    )
+
+
+@command.command(epilog=examples("ebb token ls", "ebb token ls --all --json"))
+@click.option("--user", metavar="NAME", default="", help="Whose (default: yours).")
+@click.option("--all", "everybody", is_flag=True, help="Everybody's.")
+@json_option
+@master_option
+def ls(user: str, everybody: bool, as_json: bool, master: str | None) -> None:
+    """List tokens; what they are is told nobody again."""
+    with connected(master) as stub:
+        reply = ask(stub.ListTokens, user_pb2.ListTokensRequest(for_user=user, all=everybody))
+    if as_json:
+        print_json([token_facts(token) for token in reply.tokens])
+        return
+    from ebbtide_cli.drawing import print_table
+
+    print_table(
+        TITLES,
+        ((one.id, one.user, one.label, format_time(one.created), expiry_words(one, reply.now)) for one in reply.tokens),
+    )
+
+
+@command.command(epilog=examples("ebb token revoke 0123456789abcdef"))
+@click.argument("id", metavar="ID")
+@json_option
+@master_option
+def revoke(id: str, as_json: bool, master: str | None) -> None:
+    """Take a token for nothing, from now on; what was opened with it is closed."""
+    with connected(master) as stub:
+        gone = ask(stub.RevokeToken, user_pb2.RevokeTokenRequest(id=id))
+    if as_json:
+        print_json(token_facts(gone))
+    else:
+        print(f"token {gone.id} of {gone.user} is revoked")

@@ -1,0 +1,54 @@
+"""How many calls and streams each user has open, and all together: one user's never fill the master."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ebbtide_core import limits
+
+_IN_ALL: Final = object()
+
+
+class CrowdedError(Exception):
+    """Too much is open already; the message says whose, and the limit."""
+
+
+class Crowd:
+    """What is open now, of one kind."""
+
+    def __init__(self, what: str, each: int, in_all: int) -> None:
+        self._what = what
+        self._each = each
+        self._in_all = in_all
+        self._open: Counter[object] = Counter()
+
+    @contextmanager
+    def one_more(self, user: str) -> Iterator[None]:
+        """One more of that user, for as long as the block lasts. Raises `CrowdedError`."""
+        if self._open[user] >= self._each:
+            raise CrowdedError(f"{user} has {self._each} {self._what} open already, which is the limit")
+        if self._open[_IN_ALL] >= self._in_all:
+            raise CrowdedError(f"the master has {self._in_all} {self._what} open already, which is the limit")
+        self._open.update((user, _IN_ALL))
+        try:
+            yield
+        finally:
+            self._open.subtract((user, _IN_ALL))
+            if not self._open[user]:
+                del self._open[user]
+
+
+def crowd_of_calls() -> Crowd:
+    """Calls that wait for their answer."""
+    return Crowd("calls", limits.MAX_CALLS_PER_USER, limits.MAX_CALLS)
+
+
+def crowd_of_streams() -> Crowd:
+    """Streams that somebody reads from."""
+    return Crowd("streams", limits.MAX_STREAMS_PER_USER, limits.MAX_STREAMS)
+
+
+def crowd_of_agents() -> Crowd:
+    """Agents' streams; without certificates all of them are one account's."""
+    return Crowd("agents' streams", limits.MAX_NODES, limits.MAX_NODES)

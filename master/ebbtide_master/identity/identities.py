@@ -1,0 +1,144 @@
+"""The users of the cluster and their tokens, as the vault keeps them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from ebbtide_master.identity import tokens
+from ebbtide_master.identity.caller import Caller, NotKnownError, Role
+from ebbtide_master.identity.standing import Standing
+from ebbtide_master.identity.tokens import Token
+from ebbtide_master.store.vault import Kind, Vault
+
+WHAT_TO_DO: Final = "log in with 'ebb login', or ask an admin for a token"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody with a name. ``account`` is the UNIX account that jobs run as where an agent may choose; empty: name.
+
+    ``uid`` is that account's number, as far as it is known: nodes on which it is another one are noticed by it.
+    """
+
+    name: str
+    role: Role
+    account: str = ""
+    uid: int | None = None
+
+
+class Identities:
+    """Kept in memory for reading; every change is durable before it is true.
+
+    Who decides by what there is and then changes it has `changing` meanwhile.
+    """
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._users = {name: _user(name, text) for name, text in vault.read(Kind.USER).items()}
+        self._tokens = {id: Token(id=id, **json.loads(text)) for id, text in vault.read(Kind.TOKEN).items()}
+        self._standings: set[Standing] = set()
+        self.changing = asyncio.Lock()
+
+    # --- reading ---
+
+    def user(self, name: str) -> User | None:
+        """The user of that name."""
+        return self._users.get(name)
+
+    def users(self) -> Iterator[User]:
+        """All, by name."""
+        yield from (self._users[name] for name in sorted(self._users))
+
+    def token(self, id: str) -> Token | None:
+        """The token of that id."""
+        return self._tokens.get(id)
+
+    def tokens_of(self, name: str) -> Iterator[Token]:
+        """A user's tokens, the oldest first."""
+        yield from sorted((t for t in self._tokens.values() if t.user == name), key=lambda token: token.created)
+
+    def caller(self, text: str, now: float) -> Caller:
+        """Who proves to be somebody by this token's text. Raises `NotKnownError`."""
+        parsed = tokens.parse(text)
+        token = self._tokens.get(parsed[0]) if parsed else None
+        if parsed is None or token is None or not token.is_proven_by(parsed[1]):
+            raise NotKnownError(f"the token is not one of this cluster: {WHAT_TO_DO}")
+        if token.expires is not None and token.expires <= now:
+            raise NotKnownError(f"the token of {token.user} has expired: {WHAT_TO_DO}")
+        user = self._users.get(token.user)
+        if user is None:
+            raise NotKnownError(f"user {token.user} does not exist any more")
+        return Caller(user.name, user.role, token=token.id)
+
+    @contextmanager
+    def standing(self, caller: Caller, now: float) -> Iterator[Standing]:
+        """What a stream of theirs lasts by: it ends with the token, or with what they may do."""
+        token = self._tokens.get(caller.token)
+        expires_in_s = None if token is None or token.expires is None else token.expires - now
+        standing = Standing(caller, expires_in_s)
+        self._standings.add(standing)
+        try:
+            yield standing
+        finally:
+            self._standings.discard(standing)
+            standing.close()
+
+    # --- changes ---
+
+    async def put_users(self, users: Mapping[str, User]) -> None:
+        """Add these, or replace those of the same names; all of them, or none."""
+        await _durable(self._vault.put(Kind.USER, {name: _text(user) for name, user in users.items()}))
+        before = {name: self._users.get(name) for name in users}
+        self._users.update(users)
+        lowered = {name for name, old in before.items() if old is not None and users[name].role < old.role}
+        self._end(lambda caller: caller.user in lowered, "what you may do has changed")
+
+    async def put_user(self, user: User) -> None:
+        """Add ``user``, or replace the one of that name."""
+        await self.put_users({user.name: user})
+
+    async def remove_user(self, name: str) -> int:
+        """Know that user no more, nor any token of theirs: how many there were. Nobody is proven by one from now on."""
+        gone = [token.id for token in self.tokens_of(name)]
+        await _durable(self._vault.put(Kind.USER, {name: None}))
+        self._users.pop(name, None)
+        self._end(lambda caller: caller.user == name, f"user {name} does not exist any more")
+        for id in gone:
+            await self.revoke(id)
+        return len(gone)
+
+    async def issue(self, user: str, now: float, expires: float | None = None, label: str = "") -> tuple[Token, str]:
+        """A new token for ``user``, and its text."""
+        token, text = tokens.issue(user, now, expires, label)
+        kept = asdict(token)
+        del kept["id"]
+        await _durable(self._vault.put(Kind.TOKEN, {token.id: json.dumps(kept)}))
+        self._tokens[token.id] = token
+        return token, text
+
+    async def revoke(self, id: str) -> None:
+        """Let nobody be proven by that token any more."""
+        await _durable(self._vault.put(Kind.TOKEN, {id: None}))
+        self._tokens.pop(id, None)
+        self._end(lambda caller: caller.token == id, "the token was revoked")
+
+    def _end(self, concerned: Callable[[Caller], bool], why: str) -> None:
+        for standing in [one for one in self._standings if concerned(one.caller)]:
+            standing.end(why)
+
+
+async def _durable(change: Future[None]) -> None:
+    await asyncio.wrap_future(change)
+
+
+def _text(user: User) -> str:
+    return json.dumps({"role": user.role.name.lower(), "account": user.account, "uid": user.uid})
+
+
+def _user(name: str, text: str) -> User:
+    kept = json.loads(text)
+    return User(name, Role[kept["role"].upper()], kept["account"], kept.get("uid"))

@@ -1,0 +1,179 @@
+"""What a user sees of what is others': whose job it is, how large, since when and why it waits; not what it runs.
+
+What is not named here as seen is not: a field that is added later is hidden until somebody says that it need not be.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ebbtide_core.codec import decode_event
+from ebbtide_core.narrate import narrate
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+OwnerOf = Callable[[str], str | None]
+"""The user whose the job, or array, of an id is; None if nobody knows it."""
+
+_JOB: Final = frozenset({
+    "job_id", "spec", "user", "state", "reason", "held_by", "preemptible", "gpus_allocated", "allocation", "attempt",
+    "preemptions", "resizes", "restarts", "progress", "submit_time", "start_time", "end_time", "waiting_s", "running_s",
+    "proved", "save_s", "restart_cost_s", "gpu_mem_bytes", "idle_since", "idle_until", "pool", "moves_to", "array",
+    "index", "tasks", "again_of", "again_as", "effect",
+})  # fmt: skip
+_SPEC: Final = frozenset({
+    "name", "gpus_min", "gpus_max", "gpu_mem_bytes", "cpus", "mem_bytes", "job_class", "priority", "grace_s",
+    "time_limit_s", "suspend", "launch", "time_auto", "weight", "group", "nodes", "max_nodes", "pool", "needs", "after",
+    "begin_at", "kind", "idle_limit_s", "idle_ok", "move_checkpoints", "retries", "failover_after_s",
+})  # fmt: skip
+_PROGRESS: Final = frozenset({"step", "total"})
+_NEEDS: Final = frozenset({
+    "select", "tolerate", "on", "exclude", "gpu_types", "compute_capability", "gpu_total_mem_bytes", "mixed_gpus",
+})  # fmt: skip
+
+_SPEC_OF_EVENT: Final = frozenset({
+    "name", "gpus_min", "gpus_max", "gpu_mem_bytes", "cpus", "mem_bytes", "job_class", "priority", "grace_s",
+    "time_limit_s", "suspend", "launch", "retries", "exit_zero", "weight", "group", "max_nodes", "nodes", "work_s",
+    "time_auto", "warm", "spread", "move_checkpoints", "idle_ok", "pool", "after", "begin_at", "kind", "idle_limit_s",
+    "failover_after_s",
+})  # fmt: skip
+NOT_SHOWN: Final = "-"
+"""Stands for a command that is somebody else's, and for its directory."""
+WORDS_NOT_SHOWN: Final = "(not shown)"
+
+_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "AttemptExited": ("exit.mps_failure", "exit.swap_failure"),
+    "AttemptRefused": ("reason",),
+    "AttemptStarted": ("edited",),
+    "AttemptSwapped": ("note",),
+    "CheckpointPublished": ("checkpoint.path",),
+    "GpusExcluded": ("reason",),
+    "JobHeld": ("reason",),
+    "LogMatched": ("match.pattern", "match.line"),
+    "NodeExcluded": ("reason",),
+    "RungReached": ("value",),
+    "TaskPromoted": ("reason",),
+    "TaskStopped": ("reason",),
+    **dict.fromkeys(
+        (
+            "ArrayChanged", "AttemptFreed", "AttemptOrphaned", "AttemptPlaced", "CancelRequested", "ClaimDropped",
+            "DependencyFailed",
+            "DrillRequested", "FirstStepMade", "GpuMemoryChanged", "HoldRequested", "InterferenceFound", "JobBusy",
+            "JobChanged", "JobIdle", "JobMoved", "JobRequeued", "JobRetired", "MemoryOverran", "RateMeasured",
+            "ReleaseRequested", "RequeueRequested", "ResizeRequested", "ResumeRequested", "ReturnRequested",
+            "RoomClaimed", "SessionUnused", "StopRequested", "StrayEndRequested", "StrayFound", "StrayGone",
+            "SuspendRequested", "WorkResumed",
+        ),
+        (),
+    ),
+}  # fmt: skip
+"""What is blanked of the events of others' jobs, by kind; of a kind that is not named nothing is told."""
+
+_ABOUT_SCRIPTS: Final = frozenset({"RateForgotten", "RunForgotten"})
+_TELLING: Final = re.compile(r"""['"]|(?<!\w)~?/\w""")
+"""What a reason holds that quotes a job, or names a path of it."""
+_AFTER_AN_END: Final = frozenset({
+    job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED,
+})  # fmt: skip
+
+
+def seen(reply: Any, user: str, owner_of: OwnerOf) -> Any:
+    """What ``user`` may see of ``reply``, which may be changed for it."""
+    hide = HIDERS.get(type(reply))
+    if hide is not None:
+        hide(reply, user, owner_of)
+    return reply
+
+
+def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
+    if job.user == user:
+        return
+    _keep(job, _JOB)
+    _keep(job.spec, _SPEC)
+    if job.spec.HasField("needs"):
+        _keep(job.spec.needs, _NEEDS)
+    if job.HasField("progress"):
+        _keep(job.progress, _PROGRESS)
+    if job.held_by == "system" or _TELLING.search(job.reason) or (job.attempt and job.state in _AFTER_AN_END):
+        job.reason = ""
+
+
+def _hide_jobs(reply: client_pb2.ListJobsReply, user: str, owner_of: OwnerOf) -> None:
+    for job in reply.jobs:
+        _hide_job(job, user, owner_of)
+
+
+def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerOf) -> None:
+    if owner_of(reply.job_id) == user:
+        return
+    if _TELLING.search(reply.reason):
+        reply.reason = ""
+    if _TELLING.search(reply.needs):
+        reply.needs = ""
+    for node in reply.nodes:
+        if _TELLING.search(node.obstacle):
+            node.obstacle = "not one that it can use"
+
+
+def _hide_story(reply: client_pb2.StoryReply, user: str, owner_of: OwnerOf) -> None:
+    for event in reply.events:
+        _hide_event(event, user, owner_of)
+
+
+def _hide_event(event: client_pb2.Event, user: str, owner_of: OwnerOf) -> None:
+    if event.kind in _ABOUT_SCRIPTS:
+        _hide_script(event, user)
+    if not event.job_id or owner_of(event.job_id) == user:
+        return
+    body = _body(event.kind, json.loads(event.json))
+    event.json = "" if body is None else json.dumps(body)
+    event.text = "" if body is None else narrate(decode_event(event.kind, body))
+
+
+def _hide_script(event: client_pb2.Event, user: str) -> None:
+    """What ran as a job that is forgotten is its user's."""
+    body = json.loads(event.json)
+    if body["user"] != user:
+        event.json = json.dumps({**body, "script": WORDS_NOT_SHOWN})
+
+
+def _body(kind: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    """What is seen of an event of others; None if nothing is."""
+    if kind == "JobSubmitted":
+        spec = {key: value for key, value in body["spec"].items() if key in _SPEC_OF_EVENT}
+        task = None if body.get("task") is None else {**body["task"], "params": {}}
+        hidden = {"command": [NOT_SHOWN], "workdir": NOT_SHOWN}
+        return {**body, "spec": spec | hidden, "operation_id": "", "task": task}
+    if kind not in _EVENTS:
+        return None
+    for path in _EVENTS[kind]:
+        *outer, last = path.split(".")
+        inner: Any = body
+        for key in outer:
+            inner = inner[key]
+        if last in inner:
+            inner[last] = _blank(inner[last])
+    return body
+
+
+def _blank(value: Any) -> Any:
+    if isinstance(value, str):
+        return WORDS_NOT_SHOWN if value else ""
+    return type(value)() if isinstance(value, list | dict) else None
+
+
+def _keep(message: Any, names: frozenset[str]) -> None:
+    """Clear all other fields."""
+    for field, _ in message.ListFields():
+        if field.name not in names:
+            message.ClearField(field.name)
+
+
+HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
+    client_pb2.Job: _hide_job,
+    client_pb2.ListJobsReply: _hide_jobs,
+    client_pb2.Explanation: _hide_explanation,
+    client_pb2.StoryReply: _hide_story,
+    client_pb2.Event: _hide_event,
+}
+"""By type of reply; the others hold nothing of what a job runs."""

@@ -1,0 +1,91 @@
+"""The page that Prometheus reads, on loopback only: a program on this machine carries it further."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import Event
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from ebbtide_master.loop import MasterLoop
+from ebbtide_master.metrics.meter import Counts
+from ebbtide_master.metrics.states import Snapshot, families, look
+from ebbtide_master.store.journal import Store
+
+if TYPE_CHECKING:
+    from ebbtide_master.tls.doors import Doors
+
+HOST: Final = "127.0.0.1"
+ANSWER_S: Final = 10.0
+
+
+class MetricsPortError(Exception):
+    """The port of the metrics cannot be listened on."""
+
+
+class _States(Collector):
+    """Asks the master's loop from the thread of whoever reads the page."""
+
+    def __init__(self, ask: Callable[[], Snapshot]) -> None:
+        self._ask = ask
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._ask())
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())  # else it would be asked while it is registered
+
+
+@asynccontextmanager
+async def exported(loop: MasterLoop, store: Store, doors: "Doors | None", port: int) -> AsyncIterator[int]:
+    """Count what ``loop`` does, and serve that and how the cluster is, for as long as the block lasts; the port.
+
+    Raises `MetricsPortError`.
+    """
+    running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), version("ebbtide")
+
+    def seen(cluster: Cluster) -> Snapshot:
+        return look(cluster, time.time(), store.folder, _certificates(doors), release)
+
+    def ask() -> Snapshot:
+        return asyncio.run_coroutine_threadsafe(loop.ask(seen), running).result(ANSWER_S)
+
+    _count(loop, await loop.ask(lambda cluster: Counts(cluster, registry)))
+    registry.register(_States(ask))
+    try:
+        server, thread = start_http_server(port, HOST, registry)
+    except OSError as error:
+        raise MetricsPortError(f"--metrics-port {port}: {error.strerror}") from None
+    try:
+        yield server.server_port
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join()
+
+
+def _count(loop: MasterLoop, counts: Counts) -> None:
+    """Have the loop tell ``counts``, beside whoever it tells already."""
+    tell = loop.recorded
+
+    def recorded(now: float, events: list[Event]) -> None:
+        tell(now, events)
+        counts.recorded(now, events)
+
+    loop.recorded, loop.passed, loop.committed = recorded, counts.passed, counts.committed
+
+
+def _certificates(doors: "Doors | None") -> dict[tuple[str, str], float]:
+    """When each ends, by what it is of; none without TLS."""
+    if doors is None:
+        return {}
+    ends = {("authority", ""): doors.enrolment.authority.ends}
+    if (own := doors.certificate_ends()) is not None:
+        ends["master", ""] = own
+    return ends | {("node", node): end for node, end in doors.enrolment.members().items()}

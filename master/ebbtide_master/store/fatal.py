@@ -1,0 +1,16 @@
+"""Errors of SQLite, none of which a master may outlive."""
+
+import sqlite3
+
+from ebbtide_master.store.journal import StoreError
+
+
+class fatal_errors:
+    """Turns every error of SQLite into `StoreError`."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error | OSError):
+            raise StoreError(f"the journal failed: {error}") from error

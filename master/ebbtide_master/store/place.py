@@ -1,0 +1,43 @@
+"""Where a journal must not lie: on another machine's disk, or in somebody else's directory."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ebbtide_master.store.journal import StoreError
+
+NETWORK: Final = frozenset(
+    {
+        "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
+        "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vboxsf", "wekafs",
+        "fuse.ceph", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.nfs",
+        "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.sshfs",
+    }
+)  # fmt: skip
+"""Filesystems on which a lock of one machine may not keep out another, or a commit may not be on a disk."""
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def check_place(folder: Path) -> None:
+    """Raise `StoreError` if the journal must not lie in ``folder``, which exists."""
+    kind = filesystem_of(folder.resolve(), MOUNTS.read_text())
+    if kind in NETWORK:
+        words = "locks and commits there are not to be trusted; name a local directory with EBB_HOME"
+        raise StoreError(f"{folder} is on a network filesystem ({kind}): {words}")
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"{folder} belongs to uid {status.st_uid}, and this is uid {os.geteuid()}: it is not ours")
+    if status.st_mode & 0o002:
+        raise StoreError(f"{folder} can be written by everybody: chmod o-w {folder}")
+
+
+def filesystem_of(path: Path, mounts: str) -> str:
+    """The kind of filesystem that the absolute ``path`` is on, as ``mounts`` (of /proc/self/mountinfo) says."""
+    found, kind = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].encode().decode("unicode_escape"))  # a blank is written as \040
+        # Of mounts on the same place, the last one is seen.
+        if (path == point or point in path.parents) and len(point.parts) >= found:
+            found, kind = len(point.parts), after.split()[0]
+    return kind

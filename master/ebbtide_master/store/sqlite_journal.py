@@ -1,0 +1,73 @@
+"""A journal in a file of SQLite, to be read: the one that a master writes now, or a copy."""
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.journal import DamagedLine, DamagedLineError, StoredEvent, StoreError, decoded
+from ebbtide_master.store.sqlite_file import reading
+
+MAX_SEQUENCE: Final = 2**63 - 1
+
+
+class SqliteJournal:
+    """What is in the journal at ``path``. Raises `StoreError` if it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.damage: dict[int, DamagedLine] = {}
+        with fatal_errors(), closing(self._read()) as db:
+            meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta").fetchall())
+            try:
+                self.cluster_id = meta["cluster_id"]
+                self.restored = float(meta["restored"]) if "restored" in meta else None
+                self.epoch = int(meta["epoch"])
+                """That of the last master that had started when this was read."""
+            except (KeyError, ValueError) as error:
+                raise StoreError(f"{path} is damaged: what it says of itself cannot be read ({error})") from None
+            last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0.0) FROM events"
+            self.last_sequence: int
+            self.last_time: float
+            self.last_sequence, self.last_time = db.execute(last).fetchone()
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'damage'").fetchone():
+                lines = db.execute("SELECT sequence, kind, job, reason FROM damage ORDER BY sequence")
+                self.damage.update((line[0], DamagedLine(*line)) for line in lines)
+
+    def events(
+        self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
+    ) -> Iterator[StoredEvent]:
+        """See `ebbtide_master.store.journal.Journal`."""
+        query = "SELECT sequence, time, kind, job, body FROM events WHERE sequence > ?"
+        arguments: list[object] = [min(after, MAX_SEQUENCE)]
+        if kinds:
+            query += f" AND kind IN ({','.join('?' * len(kinds))})"
+            arguments += kinds
+        if job is not None:
+            query += " AND job = ? AND job <> ''"
+            arguments.append(job)
+        with fatal_errors(), closing(self._read()) as db:
+            for sequence, time, *line in db.execute(f"{query} ORDER BY sequence LIMIT ?", [*arguments, limit]):
+                if sequence not in self.damage:
+                    yield StoredEvent(sequence, time, decoded(sequence, *line))
+
+    def damaged(self) -> Iterator[DamagedLine]:
+        """All lines that cannot be read."""
+        with fatal_errors(), closing(self._read()) as db:
+            for line in db.execute("SELECT sequence, kind, job, body FROM events ORDER BY sequence"):
+                try:
+                    decoded(*line)
+                except DamagedLineError as error:
+                    yield error.line
+
+    def _read(self) -> sqlite3.Connection:
+        return reading(self._path)
+
+
+def damages(path: Path) -> list[str]:
+    """What SQLite finds wrong with the file at ``path``; nothing, if it is sound."""
+    with fatal_errors(), closing(reading(path)) as db:
+        found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(10)")]
+    return [] if found == ["ok"] else found

@@ -1,0 +1,1 @@
+"""The cluster's own authority, and the certificates that it gives out."""

@@ -1,0 +1,94 @@
+"""``ebb master init``: what a master needs to serve other machines. What exists is kept."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos.invitation import Invitation, encode
+
+from ebbtide_master.config.file import CONFIG_NAME, read_config
+from ebbtide_master.identity.caller import Role
+from ebbtide_master.identity.identities import Identities, User
+from ebbtide_master.identity.local import own_account
+from ebbtide_master.store.opening import open_store
+from ebbtide_master.tls.authority import Certificate
+from ebbtide_master.tls.folder import LOCAL_HOSTS, TlsFolder, own_hosts, write
+
+LABEL: Final = "of ebb master init"
+
+
+@dataclass(frozen=True, slots=True)
+class Initialised:
+    """What is there now, and what of it was ``made``: authority, certificate, invitation.
+
+    An invitation is made with the authority, and is None later: then `ebb token create --invite` makes others.
+    """
+
+    folder: TlsFolder
+    authority: Certificate
+    server: Certificate
+    address: str
+    invitation: str | None
+    made: tuple[str, ...]
+
+
+def initialise(home: Path, hosts: tuple[str, ...], port: int | None, store: str = "") -> Initialised:
+    """See to it that there are an authority, and a certificate for ``hosts`` and this machine.
+
+    An authority that was brought from elsewhere is used, so that masters that stand by for each other have the same.
+
+    ``store`` is the URL of the database with the journal; empty: what ``ebbtide.toml`` in ``home`` says, else a file.
+
+    Raises `StoreInUseError` if the master runs and has to be stopped for it; `StoreError`, `ConfigError`,
+    `CertificateError`, OSError.
+    """
+    folder, now, made, invitation = TlsFolder.of(home), time.time(), list[str](), None
+    if not folder.exists:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        token = _admin_token(home, store or _configured(home), now)  # first: it may find that the master runs
+        folder.create_authority(now)
+        made.append("authority")
+    folder.remember_port(port)
+    if folder.cover((*hosts, *own_hosts()), now):
+        made.append("certificate")
+    server = folder.server()
+    assert server is not None
+    address = f"{_bracketed(_first(hosts or server.hosts))}:{folder.port}"
+    if "authority" in made:
+        invitation = encode(Invitation(address, token, folder.authority_file.read_text()))
+        write(folder.invitation_file, invitation + "\n")
+        made.append("invitation")
+    return Initialised(folder, folder.authority().certificate, server, address, invitation, tuple(made))
+
+
+def _configured(home: Path) -> str:
+    path = home / CONFIG_NAME
+    return read_config(path).journal.store if path.exists() else ""
+
+
+def _admin_token(home: Path, url: str, now: float) -> str:
+    store = open_store(url, home, wait=False)
+    try:
+        return asyncio.run(_issue(Identities(store.vault), own_account(), now))
+    finally:
+        store.close()
+
+
+async def _issue(identities: Identities, account: str, now: float) -> str:
+    if identities.user(account) is None:
+        await identities.put_user(User(account, Role.ADMIN))
+    for token in list(identities.tokens_of(account)):
+        if token.label == LABEL:  # nobody has been told: there is no invitation
+            await identities.revoke(token.id)
+    _, text = await identities.issue(account, now, label=LABEL)
+    return text
+
+
+def _first(hosts: tuple[str, ...]) -> str:
+    return next((host for host in hosts if host not in LOCAL_HOSTS), hosts[0])
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

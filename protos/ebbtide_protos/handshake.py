@@ -1,0 +1,175 @@
+"""Why a TLS connection to a master is not made, in words: of all that may be wrong gRPC says only "Socket closed"."""
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+TIMEOUT_S: Final = 3.0
+_EXPIRED: Final = 10
+_NOT_YET: Final = 9
+_WRONG_HOST: Final = frozenset({62, 64})
+"""OpenSSL's X509_V_ERR codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """Whom to knock at, whom to trust, and as whom; ``own`` is a key and a certificate as PEM, empty for clients."""
+
+    host: str
+    port: int
+    authority: str
+    own: str = ""
+
+
+def trouble(knock: Knock, now: float | None = None) -> str:
+    """What is wrong with the connection or a certificate; empty if nothing is. Waits up to twice `TIMEOUT_S`."""
+    now = time.time() if now is None else now
+    if knock.own and (words := own_trouble(knock.own, now)):
+        return words
+    try:
+        if not _is_welcome(knock):
+            return _refusal(knock)
+    except ssl.SSLCertVerificationError as error:
+        return _their_trouble(knock, error, now)
+    except ssl.SSLError as error:
+        return _failure(knock, error)
+    except ConnectionResetError:
+        return f"{_where(knock)} hangs up on TLS: is it a master, and this its right port?"
+    except OSError:
+        return ""  # it is not there at all; whoever asks knows that better
+    return ""
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Whether whoever listens there does."""
+    return _shown(Knock(host, port, "")) is not None
+
+
+def own_trouble(own: str, now: float) -> str:
+    """What is wrong with the dates of a node's own certificate; empty if nothing is."""
+    begins, ends = validity(own)
+    if now >= ends:
+        return f"the node's certificate expired on {day(ends)}: join again ('ebb node invite', 'ebb agent join')"
+    if now < begins:
+        return f"the node's certificate begins on {day(begins)}, and here it is {day(now)}: set the clock"
+    return ""
+
+
+def validity(pem: str) -> tuple[float, float]:
+    """When the first certificate in the text begins and ends, in Unix seconds. Raises ValueError."""
+    certificate = _parsed(pem)
+    return certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+
+
+def day(seconds: float) -> str:
+    """A date, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def _is_welcome(knock: Knock) -> bool:
+    """Whether the other side goes on after the handshake: with TLS 1.3 it looks at our certificate only then.
+
+    Raises what is wrong with the handshake.
+    """
+    context = ssl.create_default_context(cadata=knock.authority)
+    context.set_alpn_protocols(["h2"])
+    if knock.own:
+        with _as_file(knock.own) as file:
+            context.load_cert_chain(file)
+    with (
+        socket.create_connection((knock.host, knock.port), TIMEOUT_S) as connection,
+        context.wrap_socket(connection, server_hostname=knock.host) as wrapped,
+    ):
+        try:
+            return bool(wrapped.recv(1))
+        except TimeoutError:
+            return True  # it has nothing to say, but has not hung up
+        except OSError:  # an alert, or a connection that is reset
+            return False
+
+
+def _their_trouble(knock: Knock, error: ssl.SSLCertVerificationError, now: float) -> str:
+    shown = _shown(knock)
+    if shown is None:
+        return f"the certificate of {_where(knock)} is refused: {error.verify_message}"
+    begins, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+    if error.verify_code == _EXPIRED:
+        return f"the certificate of {_where(knock)} expired on {day(ends)}: start that master, it makes a new one"
+    if error.verify_code == _NOT_YET:
+        return f"the certificate of {_where(knock)} begins on {day(begins)}, and here it is {day(now)}: set the clock"
+    if error.verify_code in _WRONG_HOST:
+        names = f"it is for {', '.join(_names(shown)) or 'nobody'}"
+        return (
+            f"the certificate of {_where(knock)} is for another name ({names}): 'ebb master init --host {knock.host}'"
+        )
+    return f"{_where(knock)} is not of the cluster that was joined: its certificate is of another authority"
+
+
+def _refusal(knock: Knock) -> str:
+    if not knock.own:
+        return f"{_where(knock)} wants a certificate: that is its port for agents"
+    return f"{_where(knock)} refuses the node's certificate, as one of another authority: join again ('ebb agent join')"
+
+
+def _failure(knock: Knock, error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "wrong version" in reason or "record layer" in reason or "unexpected eof" in reason:
+        return f"{_where(knock)} does not speak TLS: is it a master, and this its right port?"
+    return f"no TLS with {_where(knock)}: {reason}"
+
+
+def _shown(knock: Knock) -> "Certificate | None":
+    """What the other side shows, which nobody trusts here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((knock.host, knock.port), TIMEOUT_S) as connection,
+            context.wrap_socket(connection) as wrapped,
+        ):
+            found = wrapped.getpeercert(binary_form=True)
+    except OSError:
+        return None
+    return _parsed(ssl.DER_cert_to_PEM_cert(found)) if found else None
+
+
+def _names(certificate: "Certificate") -> list[str]:
+    from cryptography import x509
+
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names]
+
+
+def _parsed(pem: str) -> "Certificate":
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(pem.encode())[0]
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """OpenSSL takes keys from files only: this one has no name, and is gone with the descriptor."""
+    descriptor = os.memfd_create("certificate")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _where(knock: Knock) -> str:
+    host = f"[{knock.host}]" if ":" in knock.host else knock.host
+    return f"the master at {host}:{knock.port}"

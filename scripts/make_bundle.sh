@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Put all that a machine without a network needs into dist/: the project's wheel and those it depends on, the units for
+# systemd, and a script that installs them. The wheels are for this machine's architecture and for this Python.
+#
+#   PYTHON=.venv/bin/python scripts/make_bundle.sh [FOLDER]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3.11}
+dist=$(realpath -m "${1:-dist}")
+read -r version minor machine < <("$python" -c '
+import platform, sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(project["version"], "%d.%d" % sys.version_info[:2], platform.machine())')
+name=ebbtide-$version-py$minor-$machine
+rm -rf "${dist:?}/$name"
+mkdir -p "$dist/$name"
+"$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" '.[postgres]' pip
+cp -r deploy/systemd deploy/bundle/install.sh LICENSE "$dist/$name/"
+echo "$version" > "$dist/$name/VERSION"
+echo "$minor" > "$dist/$name/PYTHON"
+tar --create --gzip --owner=0 --group=0 --directory "$dist" --file "$dist/$name.tar.gz" "$name"
+echo "$dist/$name.tar.gz"

@@ -1,0 +1,58 @@
+"""A node whose agent runs as root, on a disk that other accounts may enter but not list."""
+
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.attempt_dir import doors_dir
+
+from tests.agent.supervision.conftest import agent
+from tests.agent.supervision.node import Node
+
+__all__ = ["agent"]
+
+SECRET = "of root alone"
+
+
+@pytest.fixture
+def somebody() -> Account:
+    """An account that every system has and that is nobody's."""
+    return Account.of(pwd.getpwnam("nobody"))
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ebb-"))
+    path.chmod(0o711)
+    yield path
+    left = Node(path).processes()
+    for process in left:
+        process.signal(signal.SIGKILL)
+    shutil.rmtree(path)
+    shutil.rmtree(doors_dir(path / "node"), ignore_errors=True)
+    assert left == []
+
+
+@pytest.fixture
+def secret(disk: Path) -> Path:
+    """A directory of root's with a file that nobody else may read."""
+    folder = disk / "secret"
+    folder.mkdir(mode=0o700)
+    (folder / "key").write_text(SECRET)
+    (folder / "key").chmod(0o600)
+    return folder
+
+
+@pytest.fixture
+def own(disk: Path, somebody: Account) -> Path:
+    """A directory of the account's."""
+    folder = disk / "own"
+    folder.mkdir()
+    os.chown(folder, somebody.uid, somebody.gid)
+    return folder

@@ -1,0 +1,69 @@
+"""What is left of attempts when everything that the agent knew of them is gone."""
+
+import shutil
+import signal
+
+import pytest
+
+from tests.agent.supervision.node import EXITED, FREED, REFUSED, RUNNING, gpus, python
+from tests.agent.supervision.test_adoption import DAEMON
+
+SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
+
+
+async def lose_everything(agent, command=SLEEP, **options):
+    """Launch it, and have its agent end and the whole directory of the node disappear."""
+    async with agent(leave=True) as node:
+        await node.launch(command, gpus=gpus(2), **options)
+        await node.running(line="up")
+        left = [process for process in node.processes() if process != node.supervisor()]
+    shutil.rmtree(node.dir)
+    return left
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(SLEEP, id="by its environment"), pytest.param(DAEMON, id="by the lock", marks=pytest.mark.slow)],
+)
+async def test_its_processes_are_found_and_told_of_with_the_gpus_that_they_have(agent, command):
+    await lose_everything(agent, command)
+    async with agent() as node:
+        status = node.status()
+        assert (status.phase, status.orphan, status.started_at) == (RUNNING, True, 0.0)
+        assert list(status.gpus) == ["GPU-0", "GPU-1"]
+        assert [piece.uuid for piece in node.attempts.allocation("1", 1)] == ["GPU-0", "GPU-1"]
+        assert set(node.attempts.pids()) == {("1", 1)}
+
+
+async def test_no_other_attempt_of_the_job_starts_while_one_lives(agent):
+    left = await lose_everything(agent)
+    async with agent() as node:
+        status = await node.run(SLEEP, attempt=2)
+        assert (status.phase, status.refusal) == (REFUSED, "node still runs attempt 1")
+        await node.launch(SLEEP)
+        assert node.status().orphan
+        assert all(process.is_alive() for process in left)
+
+
+@pytest.mark.slow
+async def test_once_nothing_is_left_of_it_its_exit_is_lost_and_its_gpus_are_proven_free(agent):
+    left = await lose_everything(agent)
+    async with agent() as node:
+        for process in left:
+            process.signal(signal.SIGKILL)
+        status = await node.end()
+        assert (status.phase, status.lost, status.orphan) == (EXITED, True, True)
+        node.attempts.mark_freed("1", 1, {"GPU-1": "it is full"})
+        assert (node.status().phase, list(node.status().dirty_gpus)) == (FREED, ["GPU-1"])
+        await node.attempts.forget("1", 1)
+        assert node.attempts.statuses() == []
+
+
+@pytest.mark.slow
+async def test_it_can_be_stopped_and_is_killed_at_the_end_of_its_grace(agent):
+    deaf = python("import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
+    left = await lose_everything(agent, deaf)
+    async with agent() as node:
+        status = await node.stop(0.5)
+        assert (status.phase, status.lost) == (EXITED, True)
+        assert not any(process.is_alive() for process in left)

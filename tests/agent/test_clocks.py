@@ -1,0 +1,49 @@
+"""No decision depends on what the wall clock says: who reads it is listed here, with what the time is for."""
+
+import ast
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+TOLD = {
+    # What is recorded or shown, and compared with nothing.
+    "agent/ebbtide_agent/main.py": {"_announce"},
+    "agent/ebbtide_agent/recovery.py": {"record_loss"},
+    "agent/ebbtide_agent/supervisor/conclusion.py": {"conclude"},
+    "agent/ebbtide_agent/supervisor/supervise.py": {"_supervise"},
+    "agent/ebbtide_agent/supervisor/watch.py": {"_request_stop"},
+    "agent/ebbtide_agent/unused.py": {"_tell"},
+    "agent/ebbtide_agent/gpu/faults.py": {"xid"},
+    "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},
+    # Whether it is right.
+    "agent/ebbtide_agent/doctor/machine.py": {"clock"},
+    # How long a certificate is valid, which is said in dates.
+    "agent/ebbtide_agent/credentials.py": {"_is_due", "_is_outdated"},
+    # How old files of copies are that nobody uses.
+    "agent/ebbtide_agent/snapshots.py": {"_collect"},
+    # Where the master's own clock begins, which from then on is monotonic.
+    "master/ebbtide_master/clock.py": {"__init__"},
+}
+CHECKED = ("agent", "core")
+
+
+def readers(tree: ast.AST) -> set[str]:
+    """The functions in which the wall clock is read."""
+    found = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            calls = (node for node in ast.walk(function) if isinstance(node, ast.Attribute | ast.Name))
+            names = {ast.unparse(node) for node in calls}
+            if names & {"time.time", "time.time_ns", "datetime.now", "datetime.datetime.now", "CLOCK_REALTIME"}:
+                found.add(function.name)
+    return found
+
+
+def test_who_reads_the_wall_clock_only_tells_of_it():
+    files = [path for ring in CHECKED for path in sorted((REPOSITORY / ring).rglob("*.py"))]
+    files.append(REPOSITORY / "master/ebbtide_master/clock.py")
+    found = {str(path.relative_to(REPOSITORY)): readers(ast.parse(path.read_text())) for path in files}
+    assert {path: names for path, names in found.items() if names} == TOLD
+
+
+def test_the_scan_finds_a_reader():
+    assert readers(ast.parse("def f():\n    return time.time() + 1")) == {"f"}

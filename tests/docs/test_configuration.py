@@ -1,0 +1,59 @@
+"""The configuration file as docs/operations.md shows it: all of it is understood, and nothing of it is left out."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ebbtide_master.config.file import _read, read_config
+from ebbtide_master.config.table import Table
+
+from tests.docs.pages import REPOSITORY, fenced
+
+OPERATIONS = REPOSITORY / "docs" / "operations.md"
+OF_FAKES = "gpu"
+"""A block with this is about fake GPUs."""
+
+
+def shown() -> list[str]:
+    """Every block that is part of the configuration file."""
+    return [block for block in fenced(OPERATIONS, "toml") if OF_FAKES not in tomllib.loads(block)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "ebbtide.toml"
+    file.touch(0o600)  # what has a password must be nobody else's
+    return file
+
+
+@pytest.mark.parametrize("block", shown(), ids=lambda block: block.strip().splitlines()[0])
+def test_each_part_that_is_shown_can_stand_alone(path, block):
+    path.write_text(block)
+    read_config(path)
+
+
+def together() -> dict[str, Any]:
+    """All of it; a section may be shown in several places."""
+    whole: dict[str, Any] = {}
+    for block in shown():
+        for key, value in tomllib.loads(block).items():
+            whole[key] = {**whole.get(key, {}), **value} if isinstance(value, dict) else value
+    return whole
+
+
+def test_all_parts_are_one_file_of_which_every_section_and_of_those_shown_every_key_is_named(monkeypatch):
+    known, take = set(), Table.take
+
+    def noted(self, key, *rest):
+        known.add((self.where, key))
+        return take(self, key, *rest)
+
+    monkeypatch.setattr(Table, "take", noted)
+    values, text = together(), OPERATIONS.read_text()
+    _read(values)
+    sections = {key for where, key in known if not where}
+    assert {key for key in sections if f"`{key}`" not in text and f"`[{key}" not in text} == set()
+    keys = {(where, key) for where, key in known if where and where.partition(".")[0] in values}
+    blocks = "\n".join(shown())
+    assert {(where, key) for where, key in keys if key not in blocks} == set()

@@ -1,0 +1,112 @@
+"""What Prometheus reads, and the rules that it may raise alarms by."""
+
+import asyncio
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from ebbtide_master.config.file import read_config
+from ebbtide_master.config.table import ConfigError
+from ebbtide_master.metrics.exporter import MetricsPortError, exported
+from ebbtide_protos.v1 import agent_pb2, client_pb2
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.docs.pages import REPOSITORY
+from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, a_master
+
+RULES = REPOSITORY / "deploy/prometheus/alerts.yml"
+WORDS = {"absent", "and", "changes", "histogram_quantile", "increase", "on", "pool", "rate", "time", "up"}
+"""Of Prometheus' own language, and labels, in the rules' expressions."""
+
+
+async def read(port: int) -> dict[str, float]:
+    """The page: values by name with labels."""
+
+    def page() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    text = await asyncio.to_thread(page)
+    return {
+        sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_states_and_sums_are_told_and_no_names_of_users_or_jobs(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+        agent = await master.agent("n1", 2)
+        job = await master.running(agent, name="secret-name")
+        await master.submit(gpus=2, name="secret-name")
+        seen = await read(port)
+        assert seen["ebbtide_jobs pool=default state=running"] == 1
+        assert seen["ebbtide_jobs pool=default state=pending"] == 1
+        assert seen["ebbtide_gpus pool=default state=allocated"] == 1
+        assert seen["ebbtide_gpus pool=default state=idle"] == 1
+        assert seen["ebbtide_nodes pool=default state=up"] == seen["ebbtide_node_up node=n1"] == 1
+        assert seen["ebbtide_jobs_submitted_total pool=default"] == 2
+        assert seen["ebbtide_wait_seconds_count pool=default"] == 1
+        assert seen["ebbtide_pass_seconds_count"] > 0
+        assert seen["ebbtide_journal_commit_seconds_count"] > 0
+        assert seen["ebbtide_store_free_bytes"] > 0
+        await master.ask.Suspend(client_pb2.JobRequest(job_id=job))
+        await agent.receive("stop")
+        await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+        await master.becomes(job, "SUSPENDED")
+        await agent.send(heartbeat=agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n1-1", healthy=False)]))
+        after = await read(port)
+        assert after["ebbtide_suspensions_total checkpoint=yes pool=default"] == 1
+        assert after["ebbtide_gpus pool=default state=unhealthy"] == 1
+        assert not any("secret" in name or "ann" in name for name in after)
+        agent.vanish()
+        await master.until_node("n1", "down")
+        assert (await read(port))["ebbtide_node_up node=n1"] == 0
+
+
+async def test_preemptions_and_ends_are_counted_once(tmp_path: Path) -> None:
+    async with a_master(tmp_path, "priority") as master, exported(master.service.loop, master.store, None, 0) as port:
+        agent = await master.agent("n1", 1)
+        low = await master.running(agent)
+        high = await master.submit(priority=1)
+        assert (await agent.receive("stop")).job_id == low
+        await agent.report(low, 1, FREED, exit=STEPPED_ASIDE)
+        assert (await agent.receive("launch")).job_id == high
+        await agent.report(high, 1, RUNNING)
+        await agent.report(high, 1, FREED)
+        await master.becomes(high, "COMPLETED")
+        seen = await read(port)
+        assert seen["ebbtide_preemptions_total pool=default"] == 1
+        assert seen["ebbtide_jobs_ended_total pool=default state=completed"] == 1
+        assert seen["ebbtide_suspensions_total checkpoint=yes pool=default"] == 1
+
+
+async def test_every_metric_in_the_rules_is_one_that_is_told(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+        await master.agent("n1", 1)
+        known = {name.split()[0] for name in await read(port)}
+    # Counters with labels appear with their first count, and certificates with TLS.
+    known |= {"ebbtide_suspensions_total", "ebbtide_certificate_end_seconds"}
+    expressions = re.findall(r"^ +expr: (.+)$", RULES.read_text(), re.MULTILINE)
+    assert len(expressions) == len(re.findall(r"- alert: Ebbtide\w+$", RULES.read_text(), re.MULTILINE)) >= 6
+    for expression in expressions:
+        bare = re.sub(r"\{[^}]*\}|\[[^]]*\]", "", expression)
+        assert set(re.findall(r"[a-z_]{2,}", bare)) <= known | WORDS | {"or"}, expression
+
+
+async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+        with pytest.raises(MetricsPortError, match=f"--metrics-port {port}: "):
+            async with exported(master.service.loop, master.store, None, port):
+                pass
+
+
+@pytest.mark.parametrize("text", ["port = -2", "port = 70000", 'port = "9317"', "host = '0.0.0.0'"])
+def test_the_table_takes_a_port_and_nothing_else(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ebbtide.toml"
+    path.write_text(f"[metrics]\n{text}\n")
+    with pytest.raises(ConfigError, match=r"metrics\."):
+        read_config(path)
+    path.write_text("[metrics]\nport = 9317\n")
+    assert read_config(path).metrics_port == 9317

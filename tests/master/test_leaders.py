@@ -1,0 +1,135 @@
+"""Several masters on one PostgreSQL, as processes: whatever happens to the leader, what was promised stays."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.master.leaders import DEADLINE_S, Leader, jobs, request, submit
+from tests.postgres import PASSWORD, Server, rows
+
+pytestmark = pytest.mark.postgres
+
+Start = Callable[..., Leader]
+
+
+@pytest.fixture
+def url(postgres: Server) -> str:
+    return postgres.database()
+
+
+@pytest.fixture
+def start(url: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a master in the home of that name; none outlives the test."""
+    started: list[Leader] = []
+
+    def start(name: str, url: str = url) -> Leader:
+        started.append(Leader(tmp_path / name, url))
+        return started[-1]
+
+    yield start
+    for leader in started:
+        leader.close()
+
+
+def test_a_leader_that_was_paused_is_followed_by_the_standby_and_ends_when_it_goes_on(start: Start, url: str) -> None:
+    first = start("a")
+    with first.asked() as stub:
+        kept = [submit(stub)]
+        second = start("b")
+        second.says("standby=waiting leader=")
+        first.popen.send_signal(signal.SIGSTOP)
+        with second.asked() as other:
+            assert jobs(other) == kept
+            kept.append(submit(other))
+            too_late = stub.Submit.future(request(), timeout=DEADLINE_S)
+            first.popen.send_signal(signal.SIGCONT)
+            with pytest.raises(grpc.RpcError) as error:
+                too_late.result()
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            code, words = first.end()
+            assert (code, "journal=failed" in words, "Traceback" in words) == (70, True, False), words
+            assert jobs(other) == kept
+    assert not (first.home / "master.json").exists()
+    assert rows(url, "SELECT count(*) FROM ebbtide.events WHERE kind = 'JobSubmitted'") == [(2,)]
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_ends_the_master_and_nothing_is_lost(start: Start, postgres: Server) -> None:
+    first = start("a")
+    with first.asked() as stub:
+        kept = submit(stub)
+    postgres.stop()
+    code, words = first.end()
+    assert (code, words.count("journal=failed"), "Traceback" in words) == (70, 1, False)
+    postgres.start()
+    with start("a").asked() as stub:
+        assert jobs(stub) == [kept]
+
+
+@pytest.mark.slow
+def test_a_master_that_waits_ends_when_it_is_told_to(start: Start) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting")
+    second.popen.send_signal(signal.SIGTERM)
+    assert second.end()[0] == 0
+    assert first.leads
+
+
+@pytest.mark.slow
+def test_a_password_is_taken_from_a_file_of_ones_own_only_and_told_to_nobody(
+    start: Start, postgres: Server, url: str, tmp_path: Path
+) -> None:
+    secret = postgres.url_with_password(url)
+    code, words = start("a", secret).end()
+    assert (code, PASSWORD in words) == (2, False)
+    assert words.startswith("ebb: --store: others can see the password on a command line: ")
+    config = tmp_path / "a" / "ebbtide.toml"
+    config.parent.mkdir()
+    config.write_text(f'[journal]\nstore = "{secret}"\n')
+    config.chmod(0o640)
+    code, words = start("a", "").end()
+    told = f"ebb: {config}: journal.store: has a password, and the file has mode 0640: chmod 600 {config}\n"
+    assert (code, words) == (2, told)
+    config.chmod(0o600)
+    master = start("a", "")
+    with master.asked() as stub:
+        submit(stub)
+    command = Path(f"/proc/{master.popen.pid}/cmdline").read_bytes()
+    kept = b"".join(path.read_bytes() for path in config.parent.rglob("*") if path.is_file() and path != config)
+    assert PASSWORD.encode() not in command + kept + master.said().encode()
+    assert rows(url, "SELECT count(*) FROM ebbtide.events WHERE kind = 'JobSubmitted'") == [(1,)]
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_no_job_that_was_confirmed_is_lost_or_doubled_however_often_leaders_are_killed(
+    start: Start, kills: int
+) -> None:
+    """Each is killed in the middle of submits, which are asked for again as `ebb` does, under the same operation id."""
+    leader, promised, asked = start("a"), {}, 0
+    leader.ready()
+    for kill in range(kills):
+        standby = start("ba"[kill % 2])
+        with leader.asked() as stub:
+            calls = {str(asked + n): stub.Submit.future(request(str(asked + n)), timeout=DEADLINE_S) for n in range(40)}
+            asked += 40
+            next(iter(calls.values())).result()
+            os.kill(leader.popen.pid, signal.SIGKILL)
+            for operation, call in calls.items():
+                with suppress(grpc.RpcError):
+                    promised[operation] = call.result().job_id
+        with standby.asked() as stub:
+            assert set(promised.values()) <= set(jobs(stub))
+            for operation in calls:
+                again = submit(stub, operation)
+                assert promised.setdefault(operation, again) == again
+        leader = standby
+    with leader.asked() as stub:
+        assert sorted(jobs(stub)) == sorted(promised.values())
+    assert len(promised) == len(set(promised.values())) == asked
