@@ -1,5 +1,6 @@
 """From the version before to this one and back, while jobs run: both are started from the code of their time."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ebbtide_protos.protocol import PROTOCOL
 
 from tests.e2e.cluster import EBB, REPOSITORY, Cluster, alive, wait_for
 
@@ -16,11 +18,27 @@ pytestmark = [pytest.mark.history, pytest.mark.slow]
 
 WITHOUT_TOKENS = "94d509c"
 """The last version in which nobody had to prove who they are, and whose journal held the environments of jobs."""
-WITHOUT_NUMBERS = "40ecc74"
-"""The last version whose protocol had no number."""
+BEFORE = "before"
+"""This code as the version of the protocol before it: of the real ones of that version none speaks with tokens yet."""
 FOLDERS = ("core", "protos", "master", "agent", "simulator", "client", "sdk")
 JOB = "trap 'exit 85' TERM; echo $$ > {name}.pid; until [ -e {name}.end ]; do sleep 0.05; done; exit 7"
 NODE = "n1"
+
+
+def check_out(code: Path, commit: str) -> None:
+    code.mkdir()
+    archive = subprocess.run(["git", "archive", commit, *FOLDERS], cwd=REPOSITORY, capture_output=True, check=True)
+    subprocess.run(["tar", "-x"], cwd=code, input=archive.stdout, check=True)
+
+
+def lay_before(code: Path) -> None:
+    for folder in FOLDERS:
+        shutil.copytree(REPOSITORY / folder, code / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    numbered = code / "protos/ebbtide_protos/protocol.py"
+    now, before = f"PROTOCOL: Final = {PROTOCOL}", f"PROTOCOL: Final = {PROTOCOL - 1}"
+    text = numbered.read_text()
+    assert text.count(now) == 1
+    numbered.write_text(text.replace(now, before))
 
 
 class Upgrade:
@@ -32,15 +50,14 @@ class Upgrade:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @contextmanager
-    def version(self, commit: str) -> Iterator[None]:
-        """What is started in the block is of this version."""
-        code = self.folder / commit
+    def version(self, name: str) -> Iterator[None]:
+        """What is started in the block is of this version: `BEFORE`, or a commit."""
+        code = self.folder / name
         if not code.exists():
-            code.mkdir()
-            archive = subprocess.run(
-                ["git", "archive", commit, *FOLDERS], cwd=REPOSITORY, capture_output=True, check=True
-            )
-            subprocess.run(["tar", "-x"], cwd=code, input=archive.stdout, check=True)
+            if name == BEFORE:
+                lay_before(code)
+            else:
+                check_out(code, name)
         self.cluster.environment["PYTHONPATH"] = ":".join(str(code / name) for name in FOLDERS)
         command = [sys.executable, "-c", "import ebbtide_agent, ebbtide_master.main as m; print(m.__file__)"]
         used = subprocess.run(command, env=self.cluster.environment, capture_output=True, text=True, check=True)
@@ -117,9 +134,9 @@ def test_jobs_run_on_from_a_version_whose_agents_have_no_token(upgrade: Upgrade)
     assert cluster.wait_for_state(staying, "FAILED")["exit_code"] == 7
 
 
-def test_an_agent_of_the_version_before_works_under_this_master_and_one_may_go_back_to_it(upgrade: Upgrade) -> None:
+def test_an_agent_of_the_protocol_before_works_under_this_master_and_one_may_go_back_to_it(upgrade: Upgrade) -> None:
     cluster = upgrade.cluster
-    with upgrade.version(WITHOUT_NUMBERS):
+    with upgrade.version(BEFORE):
         upgrade.start("master")
         upgrade.start("agent")
         first = upgrade.submit("first")
@@ -138,10 +155,10 @@ def test_an_agent_of_the_version_before_works_under_this_master_and_one_may_go_b
     cluster.ebb("suspend", second, "--wait")
     cluster.ebb("resume", second)
     assert cluster.wait_for_state(second, "RUNNING")["attempt"] == 3
-    cluster.ebb("node", "drain", NODE, "--now", "--wait")  # that version cannot read what this one notes of attempts
+    cluster.ebb("node", "drain", NODE, "--now", "--wait")  # what is promised of the way back
     assert not alive(process)
     upgrade.stop("agent")
-    with upgrade.version(WITHOUT_NUMBERS):
+    with upgrade.version(BEFORE):
         upgrade.start("agent")
     cluster.ebb("node", "resume", NODE)
     for name, job, attempt in (("first", first, 2), ("second", second, 4)):

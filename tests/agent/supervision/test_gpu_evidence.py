@@ -10,14 +10,17 @@ from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.node import EXITED, FREED, gpus, python
 
-# A child in a session of its own whose parent ends: it hangs below nobody who knows it.
+# A child in a session of its own whose parent has ended: it hangs below nobody who knows it.
 ESCAPE = """
-import os, sys, time
-if os.fork() == 0:
+import os, time
+if (child := os.fork()) == 0:
     os.setsid()
-    if os.fork() > 0: os._exit(0)
-    print(os.getpid(), flush=True)
+    if (escaped := os.fork()) > 0:
+        print(escaped, flush=True)
+        os._exit(0)
     time.sleep(1000)
+os.waitpid(child, 0)
+print("gone", flush=True)
 time.sleep(1000)
 """
 
@@ -26,8 +29,8 @@ async def test_a_process_that_no_tree_leads_to_is_the_attempts_by_its_environmen
     async with agent() as node:
         await node.launch(python(ESCAPE))
         await node.running()
-        await node.until(lambda: node.log().strip().isdigit())
-        pid = int(node.log())
+        await node.until(lambda: node.log().endswith("gone\n"))
+        pid = int(node.log().split()[0])
         attribution = Attribution(dict, environments=node.attempts.by_environment)  # no tree leads to it
         assert await attribution.owners(frozenset({pid, os.getpid()})) == {pid: ("1", 1)}
         assert [process.pid for process in attribution.living(("1", 1), frozenset({pid}))] == [pid]
@@ -37,8 +40,8 @@ async def test_the_supervisors_tree_leads_to_a_process_in_a_session_of_its_own(a
     async with agent() as node:
         await node.launch(python(ESCAPE))
         await node.running()
-        await node.until(lambda: node.log().strip().isdigit())
-        pid = int(node.log())
+        await node.until(lambda: node.log().endswith("gone\n"))
+        pid = int(node.log().split()[0])
         assert procfs.read_stat(pid).parent == node.supervisor().pid
         assert await Attribution(node.attempts.pids).owners(frozenset({pid})) == {pid: ("1", 1)}
 
