@@ -20,6 +20,7 @@ NEEDS = {
     "root": lambda: os.geteuid() == 0 and _nobody_can_run_this_python(),
     "postgres": lambda: programs() is not None,
     "systemd": lambda: shutil.which("systemd-analyze") is not None,
+    "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),
 }
 
@@ -30,6 +31,13 @@ def _nobody_can_run_this_python() -> bool:
         return subprocess.run([sys.executable, "-c", ""], user=65534, group=65534, extra_groups=[]).returncode == 0
     except OSError:
         return False
+
+
+def _has_namespaces() -> bool:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc"]
+    last = "echo 1000 > /proc/sys/kernel/ns_last_pid"  # a kernel may be built without
+    have = all(shutil.which(program) for program in ("unshare", "nsenter", "mount"))
+    return have and subprocess.run([*command, "sh", "-c", last], capture_output=True).returncode == 0
 
 
 def _has_commit(name: str) -> bool:

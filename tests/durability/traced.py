@@ -40,12 +40,12 @@ def run(program: Path, *arguments: object, before: list[str]) -> tuple[int, list
 
 
 class Master:
-    """A master process, under strace if there is something ``before``."""
+    """A master process, under strace if there is something ``before``; it may know its home by another name."""
 
-    def __init__(self, home: Path, before: list[str]) -> None:
+    def __init__(self, home: Path, before: list[str], its_name: Path | None = None) -> None:
         self.home = home
         self.popen = subprocess.Popen(
-            [*before, sys.executable, "-c", PROGRAM, str(home)],
+            [*before, sys.executable, "-c", PROGRAM, str(its_name or home)],
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -78,10 +78,10 @@ class Master:
 
 
 @contextmanager
-def a_master(home: Path, before: list[str]) -> Iterator[Master]:
+def a_master(home: Path, before: list[str], its_name: Path | None = None) -> Iterator[Master]:
     """A master that does not outlive the block."""
     (home / "master.json").unlink(missing_ok=True)  # of one that was killed
-    master = Master(home, before)
+    master = Master(home, before, its_name)
     try:
         yield master
     finally:
