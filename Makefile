@@ -25,7 +25,7 @@ test: $(STAMP)
 
 # Everything, the slow tests too (at most an hour); those on real traces if EBB_TRACES names their folder.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m 'not gpu$(if $(EBB_TRACES),, and not traces)'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu$(if $(EBB_TRACES),, and not traces)'
 
 # Every kind of fault, as often as docs/reliability.md promises (half an hour): `make chaos SEED=7` does it again.
 chaos: $(STAMP)
