@@ -10,7 +10,6 @@ master first. Before that: what one user may submit at all, one by one and in ar
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
@@ -23,45 +22,28 @@ from typing import Any, Final
 import grpc
 import psutil
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2, user_pb2
+from masters import Master, reach
 
 SUBMITS_PER_S: Final = 1000
 STREAMS: Final = 100
 ASK_S: Final = 0.01
-MASTER: Final = """
-import sys
-from pathlib import Path
-from ebbtide_master.main import MasterOptions, run
-sys.exit(run(MasterOptions(Path(sys.argv[1]))))
-"""
 JOB: Final = job_pb2.JobSpec(command=["python", "train.py"], workdir="/")
 
 
 @contextmanager
-def a_master(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A master's process, and its address."""
-    with (home / "master.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", MASTER, str(home)], stderr=log)
+def a_master(home: Path) -> Iterator[tuple[Master, str]]:
+    """A master that does not outlive the block, and its address."""
+    home.mkdir()
+    master = Master(home)
     try:
-        while not (home / "master.json").exists():
-            if process.poll() is not None:
-                raise SystemExit((home / "master.log").read_text())
-            time.sleep(0.05)
-        yield process, f"127.0.0.1:{json.loads((home / 'master.json').read_text())['port']}"
+        yield master, asyncio.run(master.address())
     finally:
-        process.kill()
-        process.wait()
-
-
-def channel(address: str, token: str) -> grpc.aio.Channel:
-    """To the master, as whoever has that token."""
-    proof = grpc.access_token_call_credentials(token)
-    credentials = grpc.composite_channel_credentials(grpc.local_channel_credentials(), proof)
-    return grpc.aio.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1)])
+        master.kill()
 
 
 async def user(address: str, admin: str, name: str) -> str:
     """A new user's token."""
-    async with channel(address, admin) as to_master:
+    async with reach(address, admin) as to_master:
         stub = client_pb2_grpc.ClientServiceStub(to_master)
         await stub.AddUser(user_pb2.AddUserRequest(user=user_pb2.User(name=name, role="user")))
         return str((await stub.CreateToken(user_pb2.CreateTokenRequest(for_user=name))).text)
@@ -69,7 +51,7 @@ async def user(address: str, admin: str, name: str) -> str:
 
 async def submits_per_s(address: str, token: str, tasks: int, at_once: int, seconds: float) -> float:
     """Durable jobs a second, in arrays of that many tasks; 0: one by one."""
-    async with channel(address, token) as to_master:
+    async with reach(address, token) as to_master:
         stub, done, ends = client_pb2_grpc.ClientServiceStub(to_master), 0, time.monotonic() + seconds
 
         async def go() -> None:
@@ -91,7 +73,7 @@ async def submits_per_s(address: str, token: str, tasks: int, at_once: int, seco
 
 async def waits_ms(address: str, token: str, seconds: float) -> list[float]:
     """How long somebody waits for a status, again and again."""
-    async with channel(address, token) as to_master:
+    async with reach(address, token) as to_master:
         stub, waits, ends = client_pb2_grpc.ClientServiceStub(to_master), [], time.monotonic() + seconds
         job = (await stub.Submit(client_pb2.SubmitRequest(spec=JOB, hold=True))).job_id
         while time.monotonic() < ends:
@@ -104,7 +86,7 @@ async def waits_ms(address: str, token: str, seconds: float) -> list[float]:
 
 async def flood(address: str, token: str) -> None:
     """Until this process is ended."""
-    async with channel(address, token) as to_master:
+    async with reach(address, token) as to_master:
         stub = client_pb2_grpc.ClientServiceStub(to_master)
         streams = [stub.WatchJobs(client_pb2.WatchJobsRequest()) for _ in range(STREAMS)]
         reading = [asyncio.create_task(_read(stream)) for stream in streams[: STREAMS // 2]]
@@ -136,22 +118,21 @@ def main() -> None:
         asyncio.run(flood(*options.flood))
         return
     with tempfile.TemporaryDirectory(prefix="ebb-flood-") as folder:
-        homes = [Path(folder) / name for name in ("one", "other")]
-        for home in homes:
-            home.mkdir()
-        with a_master(homes[0]) as (process, address), a_master(homes[1]) as (_, other):
-            measure(homes, address, other, psutil.Process(process.pid), options.seconds)
+        one, two = Path(folder) / "one", Path(folder) / "other"
+        with a_master(one) as (master, address), a_master(two) as (other, its_address):
+            eve = asyncio.run(user(its_address, other.token, "eve"))
+            measure(master, address, (its_address, eve), options.seconds)
 
 
-def measure(homes: list[Path], address: str, other: str, master: psutil.Process, seconds: float) -> None:
-    """All of it, printed."""
-    admin, admin_of_other = ((home / "token").read_text().strip() for home in homes)
-    tokens = {name: asyncio.run(user(address, admin, name)) for name in ("ann", "eve", "ida", "uma")}
+def measure(flooded: Master, address: str, other: tuple[str, str], seconds: float) -> None:
+    """All of it, printed; ``other`` has the address of another master, and somebody's token there."""
+    master = psutil.Process(flooded.process.pid)
+    tokens = {name: asyncio.run(user(address, flooded.token, name)) for name in ("ann", "eve", "ida", "uma")}
     for name, tasks, at_once, words in (("ida", 0, 8, "one by one"), ("uma", 500, 2, "in arrays of 500")):
         rate = asyncio.run(submits_per_s(address, tokens[name], tasks, at_once, seconds))
         print(f"one user submits {words}: {rate:,.0f} durable jobs a second over {seconds:g} s", flush=True)
     told("nobody else there", asyncio.run(waits_ms(address, tokens["ann"], seconds)))
-    with flooding(other, asyncio.run(user(other, admin_of_other, "eve"))):
+    with flooding(*other):
         beside = told("another master flooded", asyncio.run(waits_ms(address, tokens["ann"], seconds)))
     before, cpu_s = master.memory_info().rss, sum(master.cpu_times()[:2])
     with flooding(address, tokens["eve"]):

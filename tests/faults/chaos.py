@@ -55,13 +55,26 @@ def _fuzz(lines: Sequence[str]) -> None:
 
 def _restart(lines: Sequence[str]) -> None:
     """Of a master with 10,000 jobs and 100 nodes."""
-    said = dict(re.findall(r"^(\w+): ([\d.]+)", "\n".join(lines), re.MULTILINE))
+    said = _said(lines)
     for name, words, limit in (
         ("serving_s", "seconds until a master of 10,000 jobs serves", 5.0),
         ("attached_s", "seconds until its 100 nodes are attached", 30.0),
     ):
         figures.record(words, float(said[name]), f"< {limit:g}", held=float(said[name]) < limit)
     figures.none("launches before its nodes were heard", int(float(said["launched_too_early"])))
+
+
+def _load(lines: Sequence[str]) -> None:
+    """Of a master for whom 100,000 jobs wait."""
+    said = _said(lines)
+    figures.at_least("durable submits granted a second, of 500", round(float(said["granted_per_s"])), 495)
+    p99 = float(said["status_p99_ms"])
+    figures.record("status meanwhile, p99 in ms", p99, "< 200", held=p99 < 200)
+
+
+def _said(lines: Sequence[str]) -> dict[str, str]:
+    """The lines that are a name and a figure."""
+    return dict(re.findall(r"^(\w+): ([\d.]+)", "\n".join(lines), re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ PARTS = (
     Part("schedules", "tests/faults/schedules.py", ("--count", str(SCHEDULES), "--jobs", "2"), note=_schedules),
     Part("fuzz", "tests/faults/fuzz.py", ("--count", str(MESSAGES)), note=_fuzz),
     Part("restart", "benchmarks/restart.py", seeded=False, note=_restart),
+    Part("load", "benchmarks/load.py", seeded=False, note=_load),
 )
 
 
