@@ -1,11 +1,14 @@
 """Certificates for tests, good ones and others, all of authorities of the tests' own."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from ebbtide_agent.joining import new_key
+from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_master.tls.authority import CERTIFICATE_S, DAY_S, Authority, create
 
 LONG_AGO_S: Final = CERTIFICATE_S + 10 * DAY_S
@@ -22,14 +25,14 @@ def a_certificate(authority: Authority, node: str, age_s: float = 0.0) -> tuple[
     return key.private, authority.agent(node, key.request, time.time() - age_s)
 
 
-def channel(port: int, ca: str, own: tuple[str, str] | None = None, token: str = "") -> grpc.aio.Channel:
-    """To a master on this machine, as whoever ``own`` or ``token`` proves."""
+@asynccontextmanager
+async def reach(port: int, ca: str, own: tuple[str, str] | None = None, token: str = "") -> AsyncIterator[Any]:
+    """A channel to a master on this machine, as whoever ``own`` or ``token`` proves."""
     pair = (own[0].encode(), own[1].encode()) if own is not None else (None, None)
     credentials = grpc.ssl_channel_credentials(ca.encode(), *pair)
-    if token:
-        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
     options = [("grpc.use_local_subchannel_pool", 1)]
-    return grpc.aio.secure_channel(f"localhost:{port}", credentials, options=options)
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options=options) as channel:
+        yield ProvenChannel(channel, token) if token else channel
 
 
 def put_server(folder: Path, authority: Authority, hosts: tuple[str, ...], age_s: float = 0.0) -> None:

@@ -11,6 +11,7 @@ from ebbtide_agent.credentials import Credentials
 from ebbtide_agent.endpoint import Endpoint
 from ebbtide_agent.joined import Joined, load, store
 from ebbtide_agent.joining import new_key
+from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Role
@@ -26,7 +27,7 @@ from ebbtide_master.tls.folder import TlsFolder
 from ebbtide_master.tls.upkeep import ending, renew
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
-from tests.certificates import LONG_AGO_S, a_certificate, an_authority, channel, put_server
+from tests.certificates import LONG_AGO_S, a_certificate, an_authority, put_server, reach
 from tests.master.world import Agent, make_hello, refused
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
@@ -41,8 +42,7 @@ class Guarded:
         self.ca = doors.enrolment.authority.pem
 
     async def reach(self, port=None, own=None, token="", ca=None):
-        opened = channel(port or self.service.port, ca or self.ca, own, token)
-        return await self._stack.enter_async_context(opened)
+        return await self._stack.enter_async_context(reach(port or self.service.port, ca or self.ca, own, token))
 
     async def clients(self, name="", **how):
         reached = await self.reach(token=self.tokens.get(name, ""), **how)
@@ -334,12 +334,11 @@ def test_without_an_authority_nobody_joins(tmp_path):
             cluster, identities = Cluster(create_policy("fifo", {})), Identities(journal.vault)
             await identities.put_user(User("admin", Role.ADMIN))
             _, token = await identities.issue("admin", time.time())
-            call = grpc.access_token_call_credentials(token)
             gate = TokenGate(identities, cluster, time.time)
             service = await stack.enter_async_context(serving(cluster, journal, "127.0.0.1", 0, "fifo", gate))
-            local = grpc.composite_channel_credentials(grpc.local_channel_credentials(), call)
+            local = grpc.local_channel_credentials()
             reached = await stack.enter_async_context(grpc.aio.secure_channel(f"127.0.0.1:{service.port}", local))
-            stub = client_pb2_grpc.ClientServiceStub(reached)
+            stub = client_pb2_grpc.ClientServiceStub(ProvenChannel(reached, token))
             for call in (
                 stub.Join(client_pb2.JoinRequest()),
                 stub.InviteNode(client_pb2.InviteNodeRequest(expires_s=600)),
