@@ -27,7 +27,7 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu$(if $(EBB_TRACES),, and not traces)'
 
-# Every kind of fault, as often as docs/reliability.md promises (half an hour): `make chaos SEED=7` does it again.
+# Every kind of fault, as often as docs/reliability.md promises (20 minutes): `make chaos SEED=7` does it again.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED))
 
