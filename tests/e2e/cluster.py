@@ -21,6 +21,9 @@ from tests.json_schema import check_json
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
+FRONT = "front"
+ANY_ACCOUNT = ("--min-uid", "0")
+"""Of an agent that runs people's jobs as the account that the tests run as, even if that is root."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,11 @@ class Cluster:
         """Start master and agent."""
         self.ebb("up", "--gpus", gpus, *options)
 
+    def up_for_people(self) -> None:
+        """Start the master, beside a node that takes nothing: to be followed by workstations with `ANY_ACCOUNT`."""
+        self.up("none", "--node", FRONT)
+        self.ebb("node", "drain", FRONT)
+
     def add_workstation(self, name: str, gpus: str, checkpoint_root: Path | None = None, *options: str) -> None:
         """Start one more agent, as a second machine would, and wait until it is there."""
         self.start_workstation(name, gpus, checkpoint_root, *options)
@@ -103,6 +111,11 @@ class Cluster:
         if not os.geteuid():
             self.home.chmod(0o711)  # their checkpoints are below it
         self.ebb("user", "add", name, "--role", role, "--account", own if os.geteuid() else "nobody")
+
+    def add_person(self, name: str) -> str:
+        """Somebody else, whose jobs run as the account that the tests run as; their token."""
+        self.ebb("user", "add", name, "--account", pwd.getpwuid(os.geteuid()).pw_name)
+        return self.ebb("token", "create", "--user", name).out.strip()
 
     def facts(self, *arguments: str) -> Any:
         """What `ebb … --json` prints."""

@@ -1,32 +1,22 @@
 """What people share: GPUs kept for one of them, GPUs that nobody uses, and an account of who had what."""
 
-import os
-
 import pytest
-from ebbtide_cli.connection import ask, connected
-from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, Cluster, wait_for
 
 pytestmark = pytest.mark.slow
 SLEEP = ("--idle-ok", "--", "sleep", "600")
 
 
-def submit_as(user: str, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> str:
-    """A job on one GPU that somebody else submits."""
-    monkeypatch.setenv("EBB_HOME", str(cluster.home))
-    monkeypatch.delenv("EBB_MASTER", raising=False)
-    path = job_pb2.JobSpec(command=["sleep", "600"], workdir="/", env={"PATH": os.environ["PATH"]}, idle_ok=True)
-    with connected(None) as stub:
-        return ask(stub.Submit, client_pb2.SubmitRequest(spec=path, user=user)).job_id
-
-
 def test_a_reserved_gpu_is_its_users_an_idle_one_is_taken_back_and_the_account_adds_up(
-    idle_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    idle_cluster: Cluster,
 ) -> None:
     cluster = idle_cluster
     (cluster.home / "ebbtide.toml").write_text('[idle]\nafter = "3s"\naction = "suspend"\nwarning = "1s"\n')
-    cluster.up("2xA100-40GB")
+    cluster.up_for_people()
+    cluster.add_workstation("ws1", "2xA100-40GB", None, *ANY_ACCOUNT)
+    bob = Cluster(cluster.home)
+    bob.environment["EBB_TOKEN"] = cluster.add_person("bob")
     cluster.ebb("reserve-gpus", "--gpus", "1", "--for", "1h", "--user", "bob")
     [reserved] = cluster.facts("reservations")[0]["gpus"]
 
@@ -37,7 +27,7 @@ def test_a_reserved_gpu_is_its_users_an_idle_one_is_taken_back_and_the_account_a
     assert "1 GPU is reserved for bob" in shown["reason"]
     assert "reserved for bob" in cluster.ebb("explain", waiting).out
 
-    his = submit_as("bob", monkeypatch, cluster)
+    his = bob.submit(*SLEEP)
     shown = cluster.wait_for_state(his, "RUNNING")
     assert shown["gpu_uuids"] == [reserved["uuid"]]
     assert cluster.facts("reservations")[0]["gpus"][0]["job_ids"] == [his]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import grpc
 from ebbtide_agent import procfs
 from ebbtide_core.model import HeldBy, JobState
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -137,7 +138,7 @@ class Chaos:
         leaves = ["leaves"] if self.rng.random() < 0.2 else []
         seconds = str(self.rng.choice((0.05, 0.3, 1.0)))
         urgent = self.rng.random() < 0.25
-        job = await self.master.submit(
+        submit = self.master.submit(
             command=[sys.executable, "-SE", str(WITNESS), str(self.folder), name, seconds, *leaves],
             env={"PATH": os.environ["PATH"]},
             gpus_min=self.rng.choice((share(1), share(1), share(2), share(1, 2))),
@@ -145,7 +146,12 @@ class Chaos:
             job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR if urgent else job_pb2.JOB_CLASS_BEST_EFFORT,
             cold=True,
         )
-        self.jobs.append(job)
+        try:
+            self.jobs.append(await submit)
+        except grpc.aio.AioRpcError as error:
+            # An agent that is started while the driver answers nothing has no GPUs to tell of until it does.
+            if "of the largest node" not in (error.details() or ""):
+                raise
 
     # --- what must hold ---
 

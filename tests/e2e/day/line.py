@@ -7,10 +7,9 @@ from typing import Any
 
 import grpc
 from ebbtide_cli.connection import CHANNEL_OPTIONS
+from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
-
-from tests.proof import proven
 
 PATIENCE_S = 60.0
 NO = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
@@ -22,10 +21,11 @@ class Refused(Exception):
 
 
 class Line:
-    """To the master of a home."""
+    """To the master of a home, as whoever has that token; without one as the account that runs it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, token: str = "") -> None:
         self.home = home
+        self.token = token
         self.channel: grpc.Channel | None = None
 
     def ask(self, method: str, request: Any) -> Any:
@@ -60,4 +60,5 @@ class Line:
             record = json.loads((self.home / "master.json").read_text())
             address = f"{record['host']}:{record['port']}"
             self.channel = grpc.secure_channel(address, grpc.local_channel_credentials(), options=CHANNEL_OPTIONS)
-        return ClientServiceStub(proven(self.channel, self.home))
+        token = self.token or (self.home / "token").read_text().strip()
+        return ClientServiceStub(ProvenChannel(self.channel, token))

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.e2e.cluster import EBB, Cluster, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, EBB, Cluster, wait_for
 from tests.e2e.day.line import Line, Refused
-from tests.e2e.day.script import CONFIG, GRACE_S, NODES, STEP_S, Happening, Planned, Script
+from tests.e2e.day.script import CONFIG, GRACE_S, NODES, STEP_S, USERS, Happening, Planned, Script
 
 COMPUTING = Path(__file__).with_name("computing.py")
 OVER = tuple(map(job_pb2.JobState.Value, ("JOB_STATE_COMPLETED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")))
@@ -44,6 +44,7 @@ class Player:
         self.cluster = cluster
         self.script = script
         self.line = Line(cluster.home)
+        self.lines: dict[str, Line] = {}
         self.witnesses = cluster.home / "witnesses"
         self.ids: dict[str, str] = {}
         self.outages: list[tuple[float, str]] = []
@@ -65,15 +66,15 @@ class Player:
         stand_in = f'#!/bin/sh\nshift 2\nexec {sys.executable} -IS {COMPUTING} "$@"\n'
         (home / "bin" / "jupyter").write_text(stand_in)
         (home / "bin" / "jupyter").chmod(0o755)
-        first, *others = NODES
-        self.cluster.up(NODES[first][0], "--node", first)
-        for name in others:
+        self.cluster.up_for_people()
+        self.lines = {user: Line(home, self.cluster.add_person(user)) for user in USERS}
+        for name in NODES:
             self._start_node(name)
-        wait_for("all nodes are up", lambda: self.cluster.nodes_up() == set(NODES))
+        wait_for("all nodes are up", lambda: self.cluster.nodes_up() >= set(NODES))
 
     def _start_node(self, name: str) -> None:
         gpus, pool = NODES[name]
-        self.cluster.start_workstation(name, gpus, None, "--pool", pool, "--warm", "1")
+        self.cluster.start_workstation(name, gpus, None, "--pool", pool, "--warm", "1", *ANY_ACCOUNT)
 
     def _in_background(self, *arguments: str) -> None:
         self._background.append(
@@ -127,10 +128,8 @@ class Player:
             spec = self._spec(job, command)
             tasks = [client_pb2.ArrayTask(index=index) for index in range(job.tasks)]
             operation = f"{self.script.seed}-{job.key}"
-            request = client_pb2.SubmitRequest(
-                spec=spec, user=job.user, operation_id=operation, tasks=tasks, max_concurrent=job.limit
-            )
-            id = self.line.ask("Submit", request).job_id
+            request = client_pb2.SubmitRequest(spec=spec, operation_id=operation, tasks=tasks, max_concurrent=job.limit)
+            id = self.lines[job.user].ask("Submit", request).job_id
         else:
             self.line.ask("ShowCluster", client_pb2.ShowClusterRequest())  # a person waits until the master is back
             id = self.cluster.submit(*self._options(job), "--", *command)
@@ -211,10 +210,7 @@ class Player:
         name = dice.choice(list(NODES))
         self.outages.append((time.time(), name))
         self.cluster.kill(self.cluster.daemon(name))
-        if name == next(iter(NODES)):
-            self._in_background("up")
-        else:
-            self._start_node(name)
+        self._start_node(name)
         return name
 
     def _stop_agent(self, dice: random.Random) -> str:
@@ -306,8 +302,8 @@ class Player:
         job = self._one_of(dice, ["RUNNING"], lambda _, plan: plan.kind not in KINDS)
         if job is None:
             return "nobody"
-        request = client_pb2.RequeueRequest(job_id=job.job_id, user=job.user, operation_id=f"{dice.random()}")
-        again = self.line.ask("Requeue", request).job_id
+        request = client_pb2.RequeueRequest(job_id=job.job_id, operation_id=f"{dice.random()}")
+        again = self.lines.get(job.user, self.line).ask("Requeue", request).job_id
         if again != job.job_id:  # it was over meanwhile: this is another one
             self.ids[f"{job.spec.name} again"] = again
         return f"job {job.job_id}, as {again}"

@@ -12,7 +12,7 @@ GRACE_S = 5.0
 USERS = ("anna", "bob", "carla")
 """Who submit through the API; the fourth is the account itself, through the command line."""
 NODES = {"tower": ("4xA100-40GB", "default"), "left": ("2xA100-40GB", "default"), "right": ("2xRTX4090", "trials")}
-"""Their GPUs and pools; `ebb up` starts the first."""
+"""Their GPUs and pools."""
 CONFIG = """
 [pools.default]
 policy = "fair-share"
