@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ebbtide_agent import logs
 from ebbtide_agent.gpu.backend import GpuBackend
@@ -27,9 +27,13 @@ log = logging.getLogger(__name__)
 def main(descriptor: int) -> None:
     """Serve the socket until its other end is closed."""
     logs.configure()
-    agent = socket.socket(fileno=descriptor)
-    threading.Thread(target=_end_with, args=(agent,), daemon=True).start()
-    lines = agent.makefile("rb")
+    # The agent may be killed while one of the two speaks.
+    with socket.socket(fileno=descriptor) as agent, agent.makefile("rb") as lines, suppress(ConnectionError):
+        threading.Thread(target=_end_with, args=(agent,), daemon=True).start()
+        _serve(agent, lines)
+
+
+def _serve(agent: socket.socket, lines: BinaryIO) -> None:
     try:
         backend = _open(json.loads(lines.readline()))
     except (NvmlUnavailable, ValueError, OSError) as error:
@@ -70,5 +74,4 @@ def _answer(backend: GpuBackend, request: dict[str, str]) -> dict[str, Any]:
 
 
 def _say(agent: socket.socket, content: dict[str, Any]) -> None:
-    with suppress(ConnectionError):  # the agent has just ended, and so does this process
-        agent.sendall(json.dumps(content).encode() + b"\n")
+    agent.sendall(json.dumps(content).encode() + b"\n")

@@ -1,16 +1,20 @@
 """The process that asks NVML may hang, crash or talk nonsense: the agent goes on, and asks another one."""
 
 import asyncio
+import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ebbtide_agent import gpu
+from ebbtide_agent import gpu, logs
 from ebbtide_agent.attribution import Attribution
-from ebbtide_agent.gpu import process
+from ebbtide_agent.gpu import process, serving
 from ebbtide_agent.gpu.backend import Driver, LinkKind, NoGpus, Settings
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
@@ -243,3 +247,16 @@ def _wait_until(condition, timeout_s=10):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def test_it_ends_without_a_word_if_the_agent_is_killed_before_it_has_heard_the_answer(fake_node, monkeypatch):
+    monkeypatch.setattr(serving, "_end_with", lambda agent: None)  # which would mostly be faster
+    monkeypatch.setattr(logs, "configure", lambda: None)
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor() as threads:
+        ending = threads.submit(serving.main, theirs.detach())
+        order = {"gpus": "fake", "state_dir": str(fake_node("2xT4").state_dir), "xids": {}}
+        ours.sendall(json.dumps(order).encode() + b"\n")
+        select.select([ours], [], [])
+        ours.close()
+        ending.result()
