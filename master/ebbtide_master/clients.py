@@ -46,7 +46,7 @@ from ebbtide_master.log_parts import node_of_part
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.notice_methods import NoticeMethods
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.pages import check_ids, names_of, pages, shown_of, to_be_shown, watched
+from ebbtide_master.pages import PAGE_OF_STREAM, check_ids, names_of, pages, shown_of, to_be_shown, watched
 from ebbtide_master.queued import Queued
 from ebbtide_master.rates import Meter, Rates
 from ebbtide_master.reloading import ReloadMethod
@@ -228,7 +228,7 @@ class Clients(
         with self._changes.watch() as watcher:
             due, over = await self._loop.ask(lambda cluster: to_be_shown(cluster, wanted, None))
             while True:
-                for page in pages(due):
+                for page in pages(due, PAGE_OF_STREAM):
                     async with self.telling.page(caller(), len(page)):
                         ask = partial(watched, names=page, by_name=bool(wanted), now=self._clock.now())
                         for message in await self._loop.ask(ask):

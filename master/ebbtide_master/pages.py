@@ -13,7 +13,9 @@ from ebbtide_master.arrays import changed_among, is_over, named, shown
 from ebbtide_master.views import job_message
 
 PAGE: Final = 50
-"""Jobs; a few milliseconds of the master's time."""
+"""Jobs of an answer; a few milliseconds of the master's time."""
+PAGE_OF_STREAM: Final = 10
+"""Jobs that a stream tells of at once: there may be many streams, and what they tell is wanted less urgently."""
 
 
 def check_ids(ids: Collection[str]) -> None:
@@ -22,9 +24,9 @@ def check_ids(ids: Collection[str]) -> None:
         raise SpecError("job_ids", f"{len(ids)} are over the limit of {limits.MAX_IDS}")
 
 
-def pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def pages(ids: Sequence[str], size: int = PAGE) -> Iterator[Sequence[str]]:
     """So many at a time."""
-    return (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
+    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def names_of(cluster: Cluster, ids: Collection[str], all: bool, folded: bool) -> list[str]:

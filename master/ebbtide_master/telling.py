@@ -21,15 +21,15 @@ class Telling:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def page(self, caller: Caller, changes: float) -> AsyncIterator[None]:
         """A turn, for so many changes, for as long as the block lasts or `TURN_S`."""
-        while wait_s := self._meter.tell(caller, changes):
-            await asyncio.sleep(wait_s)
-        turns = self._turns.get(caller.user)
-        if turns is None:
-            turns = self._turns[caller.user] = asyncio.Semaphore(AT_ONCE)
+        async with self._queues.setdefault(caller.user, asyncio.Lock()):  # else all would wake for what one may have
+            while wait_s := self._meter.tell(caller, changes):
+                await asyncio.sleep(wait_s)
+        turns = self._turns.setdefault(caller.user, asyncio.Semaphore(AT_ONCE))
         await turns.acquire()
         turn = _Turn(turns)
         late = asyncio.get_running_loop().call_later(TURN_S, turn.end)
