@@ -52,5 +52,9 @@ def test_the_failure_of_a_server_interrupts_its_clients_and_charges_nobody(
         assert (shown["state"], shown["attempt"], shown["restarts"], shown["retries"]) == ("RUNNING", 2, 1, 0)
         assert "failed (its server died); it goes on from its last checkpoint" in shown["attempts"][0]["outcome"]
     assert record(cluster) != before
-    [gpu] = cluster.facts("nodes")[0]["gpus"]
-    assert (gpu["healthy"], gpu["mps"]) == (True, True)
+
+    def shown() -> tuple[bool, bool]:
+        [gpu] = cluster.facts("nodes")[0]["gpus"]
+        return gpu["healthy"], gpu["mps"]
+
+    wait_for("the master hears that the GPU is shared again", lambda: shown() == (True, True))
