@@ -53,8 +53,8 @@ def test_the_failure_of_a_server_interrupts_its_clients_and_charges_nobody(
         assert "failed (its server died); it goes on from its last checkpoint" in shown["attempts"][0]["outcome"]
     assert record(cluster) != before
 
-    def shown() -> tuple[bool, bool]:
+    def told() -> tuple[bool, bool]:
         [gpu] = cluster.facts("nodes")[0]["gpus"]
         return gpu["healthy"], gpu["mps"]
 
-    wait_for("the master hears that the GPU is shared again", lambda: shown() == (True, True))
+    wait_for("the master hears that the GPU is shared again", lambda: told() == (True, True))
