@@ -110,8 +110,7 @@ async def test_a_job_whose_lease_is_over_goes_on_elsewhere(tmp_path: Path, monke
         await first.report(job, 1, RUNNING, leased=True)
         await master.becomes(job, "RUNNING")
         second = await master.agent("n2", gpus=1)
-        first.vanish()
-        await master.becomes(job, "UNREACHABLE")
+        first.vanish()  # it counts as unreachable until then, which on a busy machine may be no time at all
         assert (await second.receive("launch")).attempt == 2
         assert "its lease ended" in (await master.show(job)).attempts[0].outcome
 
