@@ -12,6 +12,7 @@ from tests.e2e.cluster import EBB, REPOSITORY, wait_for
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_every_claim_of_the_demo_holds(tmp_path: Path) -> None:
     environment = dict(os.environ) | {"TMPDIR": str(tmp_path)}

@@ -9,7 +9,7 @@ from tests.e2e.day.evidence import Evidence
 from tests.e2e.day.script import GRACE_S
 from tests.e2e.day.sharing import Cut, cuts, fair
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 POOL = "default"
 AT_LEAST = 0.8
 
