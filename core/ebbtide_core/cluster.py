@@ -359,16 +359,6 @@ def _unmet(books: Books, spec: JobSpec, share: int) -> str:
     return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
-def _refuse_drill(job: Job) -> Refusal | None:
-    if job.state is not JobState.RUNNING:
-        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
-    if job.held_by is not None:  # it would keep its room and not come back
-        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
-    if not job.preemptible:
-        return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
-    return None
-
-
 def _refuse_about_node(state: ClusterState, event: e.NodeEvent | e.SilenceBelieved) -> Refusal | None:
     match event:
         case e.NodeDrained() | e.NodeResumed() if event.node not in state.nodes:

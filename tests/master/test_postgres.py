@@ -53,15 +53,6 @@ def store(url: str, tmp_path: Path) -> Iterator[PostgresStore]:
     store.close()
 
 
-def end_sessions(url: str) -> None:
-    """As the server does with a leader of which it has heard nothing for too long, and as a failing network does."""
-    rows(
-        url,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE pid <> pg_backend_pid() AND datname = current_database()",
-    )
-
-
 def depose(url: str) -> None:
     """Another master leads, and the first has not noticed."""
     rows(url, "UPDATE ebbtide.leader SET epoch = 7, name = 'elsewhere pid 3'")
