@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all chaos chaos-mutations check protos bundle clean
+.PHONY: install demo test test-all chaos chaos-mutations attacks check protos bundle clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ chaos: $(STAMP)
 # Takes each fence out of a copy of the tree, and shows that a test fails then (two minutes).
 chaos-mutations: $(STAMP)
 	$(BIN)/python -m tests.faults.mutations
+
+# What one user may make, 10,000 trees, names and processes of it, against a live agent (as root).
+attacks: $(STAMP)
+	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
 
 # What CI runs beside the tests.
 check: $(STAMP)

@@ -24,6 +24,7 @@ from typing import Any, Final
 import grpc
 import psutil
 from ebbtide_agent import procfs
+from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
@@ -37,7 +38,7 @@ AGENT: Final = """
 import sys
 from pathlib import Path
 from ebbtide_agent.main import AgentOptions, run
-sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus=sys.argv[2], warm=0)))
+sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus=sys.argv[2], warm=0, master="unix:" + sys.argv[1])))
 """
 BARE: Final = """
 import sys, time
@@ -97,13 +98,13 @@ def listening(home: Path) -> Iterator[Listener]:
     listener = Listener()
     server = grpc.server(futures.ThreadPoolExecutor(2))
     agent_pb2_grpc.add_AgentServiceServicer_to_server(listener, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    (home / "master.json").write_text(json.dumps({"host": "127.0.0.1", "port": port}))
-    try:
-        yield listener
-    finally:
-        server.stop(grace=None).wait()
+    with door.made(home) as target:
+        server.add_insecure_port(target)
+        server.start()
+        try:
+            yield listener
+        finally:
+            server.stop(grace=None).wait()
 
 
 @contextmanager

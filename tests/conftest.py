@@ -2,18 +2,33 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Tests start processes, and gRPC would print a line about each fork into the output that they compare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from tests.attacks.hung import can_hang
 from tests.postgres import Server, a_server, programs
+
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+# How long an example takes says what else this machine does.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+# Some hundred processes of ours are started: each would compile all the code anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What a test may need of the machine it runs on, and how to see whether it is there.
 NEEDS = {
@@ -22,6 +37,7 @@ NEEDS = {
     "systemd": lambda: shutil.which("systemd-analyze") is not None,
     "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),
+    "fuse": can_hang,
 }
 
 

@@ -1,12 +1,16 @@
-"""Channels on which a test proves to be the account that runs the master, as `ebb` does."""
+"""How a test proves to be the account that runs the master, as `ebb` does, or to be the master."""
 
+import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+from ebbtide_agent.identity import Identity
 from ebbtide_cli.token_metadata import ProvenChannel
+from ebbtide_protos import door
 
 
 def proven(channel: Any, home: Path) -> Any:
@@ -15,7 +19,21 @@ def proven(channel: Any, home: Path) -> Any:
 
 
 @contextmanager
-def reach(home: Path, address: str, options: Sequence[Any] = ()) -> Iterator[Any]:
-    """A channel to the master of ``home``, for stubs."""
-    with grpc.secure_channel(address, grpc.local_channel_credentials(), options=options) as channel:
-        yield proven(channel, home)
+def reach(home: Path, options: Sequence[Any] = (), *, over: Path | None = None) -> Iterator[Any]:
+    """A channel to the master of ``home``, for stubs, at its socket, or at the one in another home, of a proxy."""
+    local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
+    # Not by what `ebb` does first: a home may be another mount namespace's.
+    folder = os.open((over or home) / door.FOLDER, os.O_PATH)
+    try:
+        with grpc.secure_channel(f"unix:/proc/self/fd/{folder}/{door.NAME}", local, options=options) as channel:
+            yield proven(channel, home)
+    finally:
+        os.close(folder)
+
+
+def publish(home: Path, **facts: Any) -> None:
+    """A `master.json` in which this process says that it is the master."""
+    draft = home / ".master.json"
+    draft.write_text(json.dumps(Identity.own().to_json() | facts))
+    draft.chmod(0o600)
+    draft.replace(home / "master.json")

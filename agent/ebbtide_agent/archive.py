@@ -4,6 +4,7 @@ The request is one JSON object on standard input; the first line of the output s
 what is wrong. What cannot be read is left out, and named on standard error. Standard library only.
 """
 
+import itertools
 import json
 import os
 import stat
@@ -11,10 +12,11 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 _COPY_BYTES = 256 * 1024
+_MOST_ENTRIES = 2_000_000
 
 
 class NotReadable(Exception):
@@ -29,13 +31,19 @@ class Source:
     name: str
 
     def entries(self) -> Iterator[tuple[Path, str]]:
-        """It and all below it, parents first; links are not followed."""
-        yield self.path, self.name
-        if self.path.is_dir() and not self.path.is_symlink():
-            for folder, directories, files in os.walk(self.path, onerror=_complain):
-                below = Path(folder).relative_to(self.path)
-                for name in sorted((*directories, *files)):
-                    yield Path(folder, name), str(PurePosixPath(self.name, below, name))
+        """It and all below it, each after what it lies in, of any depth; links are not followed."""
+        todo = [(self.path, self.name)]
+        while todo:
+            path, name = todo.pop()
+            yield path, name
+            try:
+                below = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(os.lstat(path).st_mode) else []
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except OSError as error:
+                _complain(error)
+                continue
+            todo += [(path / entry, f"{name}/{entry}") for entry in below]
 
 
 def main() -> int:
@@ -74,8 +82,10 @@ def _find(path: str, roots: Mapping[str, str], workdir: str, allowed: Sequence[s
 
 
 def _send_archive(sources: Sequence[Source], out: BinaryIO) -> None:
-    entries = [entry for source in sources for entry in source.entries()]
-    total = sum(found.st_size for path, _ in entries if stat.S_ISREG((found := os.lstat(path)).st_mode))
+    entries = list(itertools.islice((entry for source in sources for entry in source.entries()), _MOST_ENTRIES + 1))
+    if len(entries) > _MOST_ENTRIES:
+        raise NotReadable(f"more than {_MOST_ENTRIES} files and directories")
+    total = sum(_size(path) for path, _ in entries)
     _say(out, {"total": total})
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY_BYTES) as archive:
         for path, name in entries:
@@ -86,7 +96,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
     """A file, a directory or a link; of a file as much as it has now, though it may be growing."""
     archive.inodes = {}  # type: ignore[attr-defined]  # a file with two names comes twice: one may be left out by whoever reads
     try:
-        file = open(path, "rb") if stat.S_ISREG(os.lstat(path).st_mode) else None  # noqa: SIM115
+        file = _open(path) if stat.S_ISREG(os.lstat(path).st_mode) else None
         try:
             member = archive.gettarinfo(path, name, file) if file else archive.gettarinfo(path, name)
             if member is not None and (member.isreg() or member.isdir() or member.issym()):
@@ -96,16 +106,30 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
         finally:
             if file:
                 file.close()
-    except PermissionError as error:
+    except (PermissionError, BlockingIOError) as error:
         _complain(error)
     except FileNotFoundError:
         return  # deleted meanwhile
 
 
+def _open(path: Path) -> BinaryIO:
+    """The file, whatever has taken its place by now: nobody waits for who writes to a pipe, or has a lease."""
+    return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+
+
+def _size(path: Path) -> int:
+    """That will be sent of it, as it is now."""
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return 0
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+
+
 def _send_file(sources: Sequence[Source], out: BinaryIO) -> None:
     if len(sources) != 1 or not sources[0].path.is_file():
         raise NotReadable(f"{sources[0].path.name}: is not one file")
-    with sources[0].path.open("rb") as file:
+    with _open(sources[0].path) as file:
         _say(out, {"total": os.fstat(file.fileno()).st_size})
         while data := file.read(_COPY_BYTES):
             out.write(data)

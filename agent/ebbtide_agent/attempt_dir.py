@@ -16,6 +16,7 @@ ranks            how much of these is in output.log
 
 import json
 import os
+import re
 import shutil
 import stat
 import zlib
@@ -29,6 +30,12 @@ from ebbtide_agent.jsonfile import read_json, write_json
 JOB_SOCKET: Final = "job.sock"
 DOORS: Final = Path("/run/ebbtide-jobs")
 """What processes of other accounts than the agent's may enter: they cannot enter the attempt's own directory."""
+# Job ids become parts of paths; "17.3" is an element of an array.
+_JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
+_NUMBER = re.compile(r"[1-9][0-9]{0,9}")
+_LARGEST = 2**32 - 1  # that the wire takes
+
+AttemptKey = tuple[str, int]  # job id, attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,17 @@ class AttemptDir:
     def door(self) -> Path:
         """Where processes of another account reach the supervisor. They cannot write here, so nothing of them is."""
         return doors_dir(self.path.parents[1]) / self.path.name
+
+    def given_gpus(self) -> list[str] | None:
+        """The GPUs that it was given, as its intent says, or its door, which both are the agent's; None: neither does.
+
+        What is damaged says nothing.
+        """
+        try:
+            content = self.intent() or read_json(self.door / "gpus")
+            return None if content is None else [str(gpu["uuid"]) for gpu in content["gpus"]]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     @property
     def guest_socket(self) -> Path:
@@ -181,7 +199,9 @@ class AttemptDir:
     def forget(self) -> None:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""
         (self.path / "forgotten").touch(mode=0o600)
-        for entry in os.scandir(self.path):
+        with os.scandir(self.path) as found:
+            entries = list(found)
+        for entry in entries:
             if entry.name not in ("forgotten", "output.log") and not entry.name.startswith("rank-"):
                 os.unlink(entry)
         shutil.rmtree(self.door, ignore_errors=True)
@@ -192,6 +212,19 @@ class AttemptDir:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
             json.dump(content, file)
         return draft
+
+
+def is_job_id(job_id: str) -> bool:
+    """Whether this can be a job's id, and with that a part of a path."""
+    return _JOB_ID.fullmatch(job_id) is not None
+
+
+def attempt_named(name: str) -> AttemptKey | None:
+    """The attempt whose directory has this name; None if it is no attempt's."""
+    job_id, _, number = name.rpartition(".")
+    if not is_job_id(job_id) or _NUMBER.fullmatch(number) is None or int(number) > _LARGEST:
+        return None
+    return job_id, int(number)
 
 
 def attempts_dir(node_dir: Path) -> Path:

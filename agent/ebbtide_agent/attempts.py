@@ -13,15 +13,17 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from ebbtide_agent import log_window, recovery, survivors
 from ebbtide_agent.accounts import MIN_UID, Account, NoAccount, login_shell
 from ebbtide_agent.apart import apart
-from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, lock_path
+from ebbtide_agent.attempt_dir import AttemptDir, AttemptKey, attempts_dir, is_job_id, lock_path
 from ebbtide_agent.copying import Copy, NotCopied
 from ebbtide_agent.exchange import Exchange, read_as_owner
+from ebbtide_agent.helper.asking import ask
+from ebbtide_agent.looks import is_folder
 from ebbtide_agent.lookup import account_of, owner_of
 from ebbtide_agent.mps.sharing import NotShared, Sharing
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.orphans import Orphans
 from ebbtide_agent.recorded import read_intent, read_intents
-from ebbtide_agent.required import missing
+from ebbtide_agent.required import ANSWER_S, missing
 from ebbtide_agent.snapshots import NotPlaced, Snapshots
 from ebbtide_agent.spawner import Spawner
 from ebbtide_agent.standbys import Standbys
@@ -29,11 +31,9 @@ from ebbtide_agent.supervised import Supervised
 from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.processes import descendants
-from ebbtide_agent.translation import allocation_of, in_workdir, intent_of, is_job_id, refusal
+from ebbtide_agent.translation import allocation_of, in_workdir, intent_of, refusal
 
 log = logging.getLogger(__name__)
-
-AttemptKey = tuple[str, int]  # job id, attempt
 
 # How many attempts get their checkpoints from other nodes at once; others wait.
 _COPIES = 2
@@ -89,7 +89,8 @@ class Attempts:
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
         self._orphans = Orphans(self._node_dir, on_change)
         self._renewed = 0.0  # when was sent what the master acknowledged last (CLOCK_BOOTTIME)
-        self._unaccounted = frozenset[str]()  # names of attempts that have processes here, but no directory any more
+        self._collecting: asyncio.Task[None] | None = None
+        self._unaccounted = frozenset[AttemptKey]()  # attempts that have processes here, but no directory any more
 
     async def start(self) -> None:
         """Get ready to launch, and adopt every attempt that is on disk. Raises OSError or TimeoutError."""
@@ -104,14 +105,17 @@ class Attempts:
             _, pending = await asyncio.wait(adopted, timeout=_ADOPTION_S)
             for waiter in pending:
                 waiter.cancel()
-        await self._look_for_unaccounted()
+        try:
+            await self._look_for_unaccounted()
+        except Exception:
+            log.exception("event=orphans-unknown")
         self._sharing.watch()
-        in_use = {attempt.intent.job_id for attempt in self._attempts.values()}
-        await self._snapshots.collect(in_use, self._workdirs_of_accounts)
+        collecting = self._snapshots.collect(self._jobs_here, self._workdirs_of_accounts)
+        self._collecting = asyncio.create_task(collecting, name="what snapshots have left")
 
     async def close(self) -> None:
         """Let go of them; running attempts go on."""
-        copies = list(self._copies.values())
+        copies = [*self._copies.values(), *([] if self._collecting is None else [self._collecting])]
         for copy in copies:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
@@ -140,7 +144,7 @@ class Attempts:
             self._launch_again(order, place)
             return
         try:
-            account = await account_of(order, self._min_uid, self._node_dir)
+            account = await account_of(order, self._min_uid)
         except NoAccount as error:
             self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
             return
@@ -151,7 +155,7 @@ class Attempts:
             # Not within the order: the next one may be to stop.
             self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
         else:
-            await self._launch_new(place, intent)
+            await self._launch_or_refuse(order, place, intent)
 
     async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None:
         """Ask the attempt to end within the grace period; a second request can only shorten it.
@@ -237,8 +241,7 @@ class Attempts:
 
     def by_environment(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
         """The attempts that those of these processes name in their environment which were launched here. May block."""
-        names = survivors.attempts_of(self._node_dir, pids)
-        return {pid: (_job_of(name), _attempt_of(name)) for pid, name in names.items()}
+        return survivors.attempts_of(self._node_dir, pids)
 
     def place(self, job_id: str, attempt: int) -> AttemptDir:
         """Where the attempt's directory is, whether it exists or not. Raises ValueError for a job id that is none."""
@@ -342,7 +345,10 @@ class Attempts:
         if not is_job_id(request.job_id) or not self.cluster_id:
             return agent_pb2.CheckpointData(error=f"{request.job_id[:80]!r} is not a job id")
         job_dir = self._checkpoint_root / self.cluster_id / request.job_id
-        return await apart(partial(read_as_owner, job_dir, request))
+        return await read_as_owner(job_dir, request)
+
+    def _jobs_here(self) -> frozenset[str]:
+        return frozenset(job for job, _ in (*self._attempts, *self._copies))
 
     def _intent_of(self, order: agent_pb2.Launch) -> Intent:
         assert self.cluster_id, "the cluster must be known before the first launch"
@@ -363,7 +369,8 @@ class Attempts:
             if order.spec.HasField("snapshot"):
                 of_account = intent.account, self._workdirs_of_accounts
                 workdir = await self._snapshots.place(*key, order.spec.snapshot.digest, *of_account)
-                intent = in_workdir(intent, order.spec, workdir)
+                asked = ask(is_folder, order.spec.workdir, account=intent.account, within_s=ANSWER_S)
+                intent = in_workdir(intent, order.spec, workdir, has_own=await asked is True)
             if order.move_checkpoint:
                 async with self._copying:
                     name = await Copy(self.exchange, intent.job_dir, *key, intent.account).bring()
@@ -373,16 +380,26 @@ class Attempts:
             del self._copies[key]
             cause = agent_pb2.REFUSAL_CAUSE_BAD_JOB if error.gone else agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
             self._refuse(order, f"its snapshot is not here: {error}", cause)
-        except Exception as error:
-            if not isinstance(error, NotCopied):
-                log.exception("event=copy-failed job=%s attempt=%d", *key)
+        except NotCopied as error:
             del self._copies[key]
             reason = f"its checkpoint could not be copied: {error}"
             self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NOT_MOVED)
+        except Exception as error:
+            log.exception("event=copy-failed job=%s attempt=%d", *key)
+            del self._copies[key]
+            self._refuse(order, f"what it needs could not be brought here: {_words(error)}")
         else:
             # No await between the two: it is among the ones or the others at all times.
             del self._copies[key]
+            await self._launch_or_refuse(order, place, intent)
+
+    async def _launch_or_refuse(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
+        try:
             await self._launch_new(place, intent)
+        except Exception as error:  # before there is a supervisor, such as for want of room on the disk
+            log.exception("event=launch-failed job=%s attempt=%d", order.job_id, order.attempt)
+            del self._attempts[order.job_id, order.attempt]
+            self._refuse(order, f"it could not be launched here: {_words(error)}")
 
     async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:
         # Before anything is awaited: the same order may come again at any time.
@@ -405,7 +422,11 @@ class Attempts:
         except OSError as error:
             attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
             return
-        await attempt.supervise(channel)
+        try:
+            await attempt.supervise(channel)
+        except OSError as error:  # a supervisor may have the order, and is followed like one that another agent left
+            log.error("event=order-not-passed job=%s attempt=%d error=%r", *attempt.key, str(error))
+            attempt.recover()
 
     def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
         """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
@@ -463,24 +484,20 @@ class Attempts:
         for attempt in self._attempts.values():
             if attempt.intent.job_id == job_id and attempt is not launching and not attempt.is_over:
                 return attempt.intent.attempt
-        if all(_job_of(name) != job_id for name in self._unaccounted):
+        if all(job != job_id for job, _ in self._unaccounted):
             return None
-        still_running = await self._look_for_unaccounted(launching.place.path.name)
-        return next((_attempt_of(name) for name in still_running if _job_of(name) == job_id), None)
+        still_running = await self._look_for_unaccounted(launching.key)
+        return next((attempt for job, attempt in still_running if job == job_id), None)
 
-    async def _look_for_unaccounted(self, launching: str = "") -> frozenset[str]:
-        """Names of attempts that have processes here, while none that is known could have them."""
+    async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
+        """Attempts that have processes here, while none that is known could have them."""
         running = await apart(partial(survivors.by_any_sign, self._node_dir))
-        accounted = {attempt.place.path.name for attempt in self._attempts.values() if not attempt.is_over}
-        self._unaccounted = frozenset(running.keys() - (accounted - {launching}))
-        await self._orphans.take({(_job_of(name), _attempt_of(name)): running[name] for name in self._unaccounted})
+        accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
+        self._unaccounted = frozenset(running.keys() - accounted)
+        known = self._attempts.keys() - {launching}  # how these ended is known, whoever has something of them still
+        await self._orphans.take({key: running[key] for key in self._unaccounted - known})
         return self._unaccounted
 
 
-def _job_of(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def _attempt_of(name: str) -> int:
-    number = name.rpartition(".")[2]
-    return int(number) if number.isdigit() else 0
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

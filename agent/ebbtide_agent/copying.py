@@ -5,23 +5,27 @@ node broke down half-way, is kept. Nothing takes the draft for a checkpoint befo
 """
 
 import asyncio
+import errno
 import hashlib
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
-from ebbtide import checkpoints
+from ebbtide import checkpoints, trees
 from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.apart import apart
-from ebbtide_agent.exchange import WINDOW_BYTES, Away, Exchange, Unreadable, checkpoint_below
+from ebbtide_agent.exchange import Away, Exchange, Unreadable
 from ebbtide_agent.job_dir import provide_job_dir
+from ebbtide_agent.reading import WINDOW_BYTES, checkpoint_below
 from ebbtide_agent.rights import with_rights
 
 log = logging.getLogger(__name__)
@@ -30,6 +34,10 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 """For how long nobody may answer."""
 _PAUSE_S = 0.25
+TOUCHED_S = 60.0
+"""What a file system may take for one window, or one name; else the copy is given up, and makes room for others'."""
+READ_S = 1800.0
+"""What it may take for all of a checkpoint."""
 _WINDOWS = 4
 """Asked for ahead: this bounds the memory of everybody on the way."""
 _TRIES = 3
@@ -67,7 +75,7 @@ class Copy:
         return name
 
     async def _bring(self, name: str, path: Path) -> None:
-        if await self._do(partial(_is_valid, path)):
+        if await self._do(partial(_is_valid, path), READ_S):
             return
         draft = checkpoints.copy_of(path)
         await self._do(partial(draft.mkdir, mode=0o700, parents=True, exist_ok=True))
@@ -76,7 +84,7 @@ class Copy:
         await self._do(partial(_remove_others, draft, files))
         for file in files:
             await self._bring_file(name, draft, file)
-        await self._do(partial(checkpoints.publish_copy, path))
+        await self._do(partial(checkpoints.publish_copy, path), READ_S)
         size = sum(file.bytes for file in files)
         log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
 
@@ -84,9 +92,13 @@ class Copy:
     def _key(self) -> tuple[str, int]:
         return self._job_id, self._attempt
 
-    def _do(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Touch files, whose directories are the account's, with its rights."""
-        return apart(partial(with_rights, self._account, call))
+    async def _do(self, call: Callable[[], T], within_s: float = TOUCHED_S) -> T:
+        """Touch files, whose directories are the account's, with its rights. Raises NotCopied if they do not answer."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await apart(partial(with_rights, self._account, call))
+        except TimeoutError:
+            raise NotCopied(f"{self._job_dir} does not answer") from None
 
     async def _bring_manifest(self, name: str, draft: Path) -> None:
         """Always anew: it says what of the draft is right."""
@@ -105,7 +117,7 @@ class Copy:
         await self._do(partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
         for _ in range(_TRIES):
             await self._bring_windows(name, file, path)
-            if await self._do(partial(_digest, path)) == file.sha256:
+            if await self._do(partial(_digest, path), READ_S) == file.sha256:
                 return
             log.warning("event=copy-damaged job=%s attempt=%d file=%s", *self._key, file.path)
             await self._do(path.unlink)
@@ -113,11 +125,10 @@ class Copy:
 
     async def _bring_windows(self, name: str, file: File, path: Path) -> None:
         """Append what is missing. A few windows are asked for at a time, and written in order."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(await self._do(partial(os.open, path, flags, 0o600)), "ab") as out:
-            if os.fstat(out.fileno()).st_size > file.bytes:
-                os.truncate(out.fileno(), 0)
-            asked = os.fstat(out.fileno()).st_size
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        out = os.fdopen(await self._do(partial(os.open, path, flags, 0o600)), "ab", buffering=0)
+        try:
+            asked = await self._do(partial(_begun, out.fileno(), file.bytes))
             windows: deque[asyncio.Task[agent_pb2.CheckpointData]] = deque()
             try:
                 while windows or asked < file.bytes:
@@ -125,11 +136,13 @@ class Copy:
                         size = min(WINDOW_BYTES, file.bytes - asked)
                         windows.append(asyncio.create_task(self._whole(name, file.path, asked, size)))
                         asked += size
-                    await apart(partial(out.write, (await windows.popleft()).data))
+                    await self._do(partial(_append, out, (await windows.popleft()).data))
             finally:
                 for window in windows:
                     window.cancel()
                 await asyncio.gather(*windows, return_exceptions=True)
+        finally:
+            await apart(out.close)
 
     async def _whole(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
         window = await self._ask(name, file, offset, size)
@@ -161,18 +174,36 @@ def _is_valid(path: Path) -> bool:
     return True
 
 
+def _begun(out: int, most: int) -> int:
+    """How much of the file is there, if that can be the beginning of it. Raises OSError."""
+    facts = os.fstat(out)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "what has the name of a checkpoint's file is none")
+    if facts.st_size > most:
+        os.truncate(out, 0)
+        return 0
+    return facts.st_size
+
+
+def _append(out: FileIO, data: bytes) -> None:
+    """Raises OSError; ValueError once the file was closed, by whoever did not want to wait any longer."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) or 0 :]
+
+
 def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_others(draft: Path, files: tuple[File, ...]) -> None:
     """Remove what another checkpoint of the same name left in the draft."""
     wanted = {MANIFEST, *(file.path for file in files)}
-    for parent, folders, names in os.walk(draft):
-        for folder in [folder for folder in folders if os.path.islink(os.path.join(parent, folder))]:
-            os.unlink(os.path.join(parent, folder))
-        for name in names:
-            path = Path(parent, name)
-            if path.relative_to(draft).as_posix() not in wanted:
-                path.unlink()
+    for folder in trees.walk(draft):
+        for name in folder.files:  # links are among them
+            if folder.below(name) not in wanted:
+                os.unlink(name, dir_fd=folder.descriptor)

@@ -9,7 +9,7 @@ from typing import Final, NoReturn, Protocol
 
 import grpc
 import grpc.aio
-from ebbtide_protos.handshake import Knock, own_trouble, speaks_tls, trouble, validity
+from ebbtide_protos.handshake import Knock, own_trouble, trouble, validity
 
 from ebbtide_agent import joined
 from ebbtide_agent.endpoint import Endpoint, NoMaster
@@ -48,20 +48,20 @@ class Credentials:
 
     async def credentials(self, endpoint: Endpoint) -> grpc.ChannelCredentials:
         """For a new connection. Raises NoMaster."""
-        if not endpoint.tls:
-            return grpc.local_channel_credentials()
+        if endpoint.home is not None:
+            return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
         member = await self._member(endpoint)
         return grpc.ssl_channel_credentials(member.ca.encode(), member.key.encode(), member.certificate.encode())
 
     def metadata(self, endpoint: Endpoint) -> Metadata:
-        """The token that the master of this home left there, or that ``EBB_TOKEN`` names: without TLS."""
-        token = "" if endpoint.tls else os.environ.get("EBB_TOKEN") or _token_of(self._home)
+        """The token that the master left in its home, or that ``EBB_TOKEN`` names, for its socket alone."""
+        token = "" if endpoint.home is None else os.environ.get("EBB_TOKEN") or _token_of(endpoint.home)
         return bearer(token) if token else ()
 
     async def keep(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> NoReturn:
         """Renew the certificate when a third of its life is left."""
         while True:
-            member = joined.load(self._node_dir) if endpoint.tls else None
+            member = joined.load(self._node_dir) if endpoint.home is None else None
             if member is not None and _is_due(member):
                 try:
                     await renew(channel, member, self._node_dir)
@@ -73,11 +73,8 @@ class Credentials:
 
     async def trouble(self, endpoint: Endpoint) -> str:
         """Why a connection was not made, as far as certificates are the reason; else empty."""
-        if not endpoint.tls:
-            found = await asyncio.to_thread(speaks_tls, endpoint.host, endpoint.port)
-            return f"the master at {endpoint} speaks TLS: join its cluster ('ebb agent join')" if found else ""
         member = joined.load(self._node_dir)
-        if member is None:
+        if member is None or endpoint.home is not None:
             return ""
         return await asyncio.to_thread(trouble, Knock(endpoint.host, endpoint.port, member.ca, member.own))
 
@@ -100,11 +97,11 @@ class Credentials:
 
 
 class NoProof:
-    """Nothing but being on the same machine."""
+    """Nothing but being of the same account."""
 
     async def credentials(self, endpoint: Endpoint) -> grpc.ChannelCredentials:
         """For a new connection."""
-        return grpc.local_channel_credentials()
+        return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
 
     def metadata(self, endpoint: Endpoint) -> Metadata:
         """Nothing."""

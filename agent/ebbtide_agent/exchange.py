@@ -4,24 +4,25 @@ About snapshots, the master itself is asked.
 """
 
 import asyncio
+import base64
 import itertools
 import os
-import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ebbtide import checkpoints
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts import owner
-from ebbtide_agent.rights import rights_of
+from ebbtide_agent.apart import apart
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
+from ebbtide_agent.reading import owner_of, read
 
-WINDOW_BYTES = 1024 * 1024
-"""What one answer holds at most; it must fit into one message."""
 _ANSWER_S = 60.0
 _VERIFIED_S = 1800.0
-_CHECKPOINT = re.compile(r"attempt-\d{1,18}(/step-\d{12,18}(\.\d{1,9})?)?")
+_OWNER_S = 20.0
 
 
 class Away(Exception):
@@ -79,40 +80,30 @@ class Exchange:
         return data
 
 
-def checkpoint_below(job_dir: Path, name: str) -> Path:
-    """The directory of that checkpoint. Raises ValueError if it is not the name of one."""
-    if _CHECKPOINT.fullmatch(name) is None:
-        raise ValueError(f"{name[:80]!r} is not a checkpoint")
-    return job_dir / name
+async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+    """The answer to a question about the checkpoints of a job. It is found by a process of whoever owns the directory.
+
+    To answer the first question of all a whole checkpoint is read. Raises OSError.
+    """
+    account = None
+    if os.geteuid() == 0:
+        ids = await ask(owner_of, str(job_dir), account=None, within_s=_OWNER_S)
+        if isinstance(ids, Unknown):
+            return agent_pb2.CheckpointData(error=f"whose {job_dir} is does not get known: {ids.reason}")
+        account = None if ids is None else await apart(partial(owner, *ids))
+    within_s = _ANSWER_S if request.checkpoint else _VERIFIED_S
+    answer = await ask(read, *arguments_of(job_dir, request), account=account, within_s=within_s)
+    if isinstance(answer, Unknown):
+        return agent_pb2.CheckpointData(error=f"{job_dir} cannot be read: {answer.reason}")
+    return answer_of(answer)
 
 
-def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-    """The same with the rights of whoever owns the directory, who may put links there while it is read."""
-    try:
-        facts = job_dir.lstat()
-    except FileNotFoundError:
-        return read(job_dir, request)
-    with rights_of(owner(facts.st_uid, facts.st_gid) if os.geteuid() == 0 else None):
-        return read(job_dir, request)
+def arguments_of(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> tuple[str, int, str, str, int, int]:
+    """What `reading.read` wants to know."""
+    place = str(job_dir), request.attempt, request.checkpoint, request.file
+    return *place, request.offset, request.max_bytes
 
 
-def read(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-    """Answer a question about the checkpoints of a job. Blocks; the first question of all reads a whole checkpoint."""
-    if not request.checkpoint:
-        newest = checkpoints.newest_valid(job_dir, before_attempt=request.attempt)
-        name = "" if newest is None else newest.path.relative_to(job_dir).as_posix()
-        return agent_pb2.CheckpointData(checkpoint=name)
-    with suppress(ValueError, FileNotFoundError):
-        folder = checkpoint_below(job_dir, request.checkpoint).resolve(strict=True)
-        path = folder.joinpath(request.file).resolve(strict=True)
-        # The job could have put a link there that leads to what is none of its business.
-        if path.is_file() and path.is_relative_to(folder) and folder.is_relative_to(job_dir.resolve()):
-            return _window(path, request.offset, min(request.max_bytes, WINDOW_BYTES))
-    return agent_pb2.CheckpointData(error=f"there is no file {request.file[:200]!r} in {request.checkpoint[:80]!r}")
-
-
-def _window(path: Path, offset: int, max_bytes: int) -> agent_pb2.CheckpointData:
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(max_bytes)
-        return agent_pb2.CheckpointData(data=data, end=len(data) < max_bytes)
+def answer_of(content: Mapping[str, Any]) -> agent_pb2.CheckpointData:
+    """What it says, as a message."""
+    return agent_pb2.CheckpointData(**{**content, "data": base64.b64decode(content.get("data", ""))})

@@ -8,6 +8,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from ebbtide import trees
+
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.rights import rights_of
 
@@ -49,9 +51,9 @@ def provide_private(path: Path) -> None:
 
 def give(draft: Path, account: Account) -> None:
     """Make all of the tree the account's, which nobody else can enter until it is. Raises OSError."""
-    for parent, folders, names in os.walk(draft):
-        for name in (*folders, *names):
-            os.chown(os.path.join(parent, name), account.uid, account.gid, follow_symlinks=False)
+    for folder in trees.walk(draft):
+        for name in (*folder.folders, *folder.files):
+            os.chown(name, account.uid, account.gid, dir_fd=folder.descriptor, follow_symlinks=False)
     os.chown(draft, account.uid, account.gid, follow_symlinks=False)
 
 

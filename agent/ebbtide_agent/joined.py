@@ -24,7 +24,7 @@ class Joined:
     @property
     def endpoint(self) -> Endpoint:
         """Where the master was when the node joined. Raises ValueError if that was in the same home."""
-        return parse_endpoint(self.address, tls=True)
+        return parse_endpoint(self.address)
 
 
 def load(node_dir: Path) -> Joined | None:

@@ -63,7 +63,7 @@ async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
             key, reply = await _signed(opened, invitation.secret, node)
         except grpc.aio.AioRpcError as error:
             raise JoinError(await _why(error, front, invitation.ca)) from None
-    endpoint = Endpoint(front.host, reply.agent_port, tls=True)
+    endpoint = Endpoint(front.host, reply.agent_port)
     joined.store(node_dir, Joined(str(endpoint), invitation.ca, reply.certificate, key.private))
     return endpoint
 

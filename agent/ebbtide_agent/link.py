@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -133,7 +133,10 @@ class Link:
             endpoint = self._find_master()
             longest_pause_s = _LONGEST_LOCAL_PAUSE_S if endpoint.is_loopback else _LONGEST_PAUSE_S
             credentials = await self._proof.credentials(endpoint)
-            async with grpc.aio.secure_channel(str(endpoint), credentials, options=_CHANNEL_OPTIONS) as channel:
+            async with AsyncExitStack() as stack:
+                target = stack.enter_context(endpoint.reached())
+                opened = grpc.aio.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+                channel = await stack.enter_async_context(opened)
                 call = agent_pb2_grpc.AgentServiceStub(channel).Attach(metadata=self._proof.metadata(endpoint))
                 await self._converse(call, endpoint, channel)
             self._note("master-away", "the master ended the stream")

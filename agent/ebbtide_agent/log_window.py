@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,12 +38,17 @@ def _read(path: Path, offset: int, max_bytes: int, is_over: Callable[[], bool]) 
     # Asked before reading: what was written before the end is then read, and what is read to the end is the end.
     over = is_over()
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # The log is its job's: who has a lease on it must not have us wait for it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except BlockingIOError:
+        return agent_pb2.LogData()
     except FileNotFoundError:
         return agent_pb2.LogData(end=over, error="the log is gone" if over else "")
     except OSError as error:
         return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return agent_pb2.LogData(error="the log cannot be read: it is no file")
         size = os.fstat(descriptor).st_size
         window = read_window(descriptor, offset, max_bytes) if offset < size else Window(b"", offset)
     except OSError as error:

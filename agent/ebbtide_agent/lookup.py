@@ -8,7 +8,7 @@ from typing import Final
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import accounts, joined
+from ebbtide_agent import accounts
 from ebbtide_agent.accounts import Account, NoAccount
 from ebbtide_agent.apart import apart
 
@@ -16,14 +16,14 @@ ANSWER_S: Final = 10.0
 """Who is not found within it is nobody, for now."""
 
 
-async def account_of(order: agent_pb2.Launch, min_uid: int, node_dir: Path) -> Account | None:
+async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
     """As which account the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
 
     Raises NoAccount.
     """
     if not order.account:
-        if os.geteuid() == 0 and min_uid > 0 and joined.load(node_dir) is not None:
-            raise NoAccount("the master, an older one, does not say as whom the job runs, and the agent here is root")
+        if os.geteuid() == 0 and min_uid > 0:
+            raise NoAccount("the job would run as root, as which none does here (ebb agent --min-uid 0)")
         return None
     uid = order.uid if order.HasField("uid") else None
     try:

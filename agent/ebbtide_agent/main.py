@@ -15,6 +15,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import NoReturn
 
+from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent import gpu, joined, logs, membership, mps, standbys
@@ -57,7 +58,7 @@ class AgentOptions:
 
     home: Path
     name: str = ""  # "": the host's name
-    master: str = ""  # HOST:PORT, several between commas if they stand by; "": what home/master.json says at each try
+    master: str = ""  # HOST:PORT or unix:HOME, several between commas; "": what home/master.json says at each try
     gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
     checkpoint_root: Path | None = None  # None: home/checkpoints
     cpus: float | None = None  # None: those this process may run on
@@ -97,10 +98,10 @@ def run(options: AgentOptions) -> int:
         return _fail(error, _WRONG_USE)
     node_dir = options.home / "nodes" / name
     try:
-        node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(node_dir)
         with _only_agent(node_dir):
             asyncio.run(_serve(options, name, node_dir, find_master, network))
-    except (CannotRun, OSError, ValueError) as error:
+    except (CannotRun, NotTrusted, OSError, ValueError) as error:
         return _fail(error, _FAILED)
     return 0
 
@@ -116,11 +117,13 @@ def _master_finder(options: AgentOptions, node_dir: Path) -> Callable[[], Endpoi
         return partial(_joined_master, options.home, node_dir)
     endpoints = [parse_endpoint(part.strip()) for part in options.master.split(",")]
     for endpoint in endpoints:
-        if not endpoint.is_loopback and joined.load(node_dir) is None:
+        if endpoint.home is None and joined.load(node_dir) is None:
             # Whoever answers there may start processes here.
-            raise ValueError(f"master {endpoint} is not on this machine: join its cluster first ('ebb agent join')")
+            raise ValueError(
+                f"nothing proves who the master at {endpoint} is: join its cluster first ('ebb agent join')"
+            )
     turn = cycle(endpoints)  # each try goes to the next: one that is stuck must not keep the node to itself
-    return lambda: replace(next(turn), tls=joined.load(node_dir) is not None)
+    return lambda: next(turn)
 
 
 def _joined_master(home: Path, node_dir: Path) -> Endpoint:

@@ -1,7 +1,7 @@
 """Attempts that have processes here, and nothing else: what the agent knew of them was lost with its directory.
 
 They go on as they are, and hold their GPUs. How they end can be told by nobody: once no process is left, their exit is
-lost. They are known by what their processes have in their environment, which only this node's agents put there.
+lost. They are known by what only this node's agents can have given to their processes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent import survivors
 from ebbtide_agent.apart import apart
-from ebbtide_agent.attribution import AttemptKey
+from ebbtide_agent.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.identity import Identity
 
 LOOK_S: Final = 0.5
@@ -55,7 +55,8 @@ class Orphans:
                 continue
             status = agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], orphan=True)
             status.phase = agent_pb2.ATTEMPT_PHASE_RUNNING
-            status.gpus.extend(await apart(partial(survivors.gpus_of, processes)))
+            place = AttemptDir.of(self._node_dir, *key)
+            status.gpus.extend(await apart(partial(survivors.gpus_of, place, processes)))
             self._orphans[key] = _Orphan(processes, status)
             log.error("event=orphan job=%s attempt=%d pids=%s", *key, [process.pid for process in processes])
             self._on_change(status)
@@ -132,7 +133,7 @@ class Orphans:
             return
         # Some may have been started meanwhile.
         found = await apart(partial(survivors.by_any_sign, self._node_dir))
-        orphan.processes = found.get(f"{key[0]}.{key[1]}", [])
+        orphan.processes = found.get(key, [])
         for process in orphan.processes if ends else ():
             process.signal(signal.SIGKILL)
         if not orphan.processes:

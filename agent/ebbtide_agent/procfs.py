@@ -66,6 +66,16 @@ def owner_uid(pid: int) -> int | None:
         return None
 
 
+def real_uid(pid: int) -> int | None:
+    """Who started the process, whatever its program's file may make of that; None if it is gone."""
+    try:
+        with open(_PROC / str(pid) / "status", "rb") as file:
+            lines = [line for line in file if line.startswith(b"Uid:")]
+    except (OSError, ValueError):
+        return None
+    return int(lines[0].split()[1]) if lines else None
+
+
 def boot_id() -> str:
     """Identity of this boot of the kernel."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -1,27 +1,35 @@
 """What became of an attempt whose supervisor this agent has no connection to."""
 
 import logging
+import os
 import signal
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ebbtide import checkpoints
-
-from ebbtide_agent import survivors
-from ebbtide_agent.attempt_dir import AttemptDir, lock_path
+from ebbtide_agent import procfs, survivors
+from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask_and_wait
+from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.identity import Identity, boot_id
-from ebbtide_agent.rights import rights_of
-from ebbtide_agent.supervisor import evidence, output
+from ebbtide_agent.supervisor import evidence, output, settling
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.processes import descendants, is_below
+from ebbtide_agent.supervisor.settling import Remains, Settled
 from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Refused, Status
 
 log = logging.getLogger(__name__)
 
 # No process can end with it by itself: our failure, as the shell's conventions have it.
 _LOST_EXIT_CODE = 125
+PATIENCE_S: Final = 60.0
+"""For so long what a lost attempt wrote is waited for; it may have to be read."""
+# Where its checkpoint directory really is has to be known sooner than that: somebody waits to be killed.
+_REAL_S = 0.3
 # How long killed processes are waited for before it is tried again.
 _KILL_S = 0.1
 
@@ -83,17 +91,35 @@ def record_refusal(place: AttemptDir, intent: Intent, reason: str) -> dict[str, 
     return status.to_json()
 
 
+def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity) -> bool:
+    """Kill the attempt's processes in place of a supervisor that lives and has not done it. Blocks.
+
+    False if one sleeps where no signal reaches it: the supervisor is not to blame then, and the attempt is not over.
+    """
+    below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
+    own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]
+    _kill(place, intent, own)
+    if (path := place.cgroup()) is not None:
+        Group(path).kill()
+    stats = [procfs.read_stat(process.pid) for process in own]
+    return all(stat is None or not stat.in_kernel or stat.command == HELPER for stat in stats)
+
+
 def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> bool:
     """Kill what a dead supervisor left behind; False if there is nothing left. Blocks, and is to be repeated."""
     if supervisor.boot_id != boot_id():
         return False  # the machine went down with everything on it
-    left = survivors.of_attempt(place, lock_path(Path(intent.node_dir), intent.job_id))
+    left = survivors.of_attempt(Path(intent.node_dir), (intent.job_id, intent.attempt))
+    _kill(place, intent, left)
+    return bool(left) or not _end_cgroup(place)
+
+
+def _kill(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
     for process in left:
         process.signal(signal.SIGSTOP)  # nobody begins a file, or comes to its end, after we have looked
     _note_cut_short(place, intent, left)
     for process in left:
         process.signal(signal.SIGKILL)
-    return bool(left) or not _end_cgroup(place)
 
 
 def _end_cgroup(place: AttemptDir) -> bool:
@@ -111,7 +137,12 @@ def _end_cgroup(place: AttemptDir) -> bool:
 
 def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
     """Before they are killed, and on disk: this agent may end before it can say what became of the attempt."""
-    writing = evidence.being_written(intent.checkpoint_dir, [process.pid for process in left])
+    try:
+        real = ask_and_wait(os.path.realpath, str(intent.checkpoint_dir), account=intent.account, within_s=_REAL_S)
+    except OSError as error:
+        real = Unknown(str(error))
+    directory = intent.checkpoint_dir if isinstance(real, Unknown) else Path(real)
+    writing = evidence.being_written(directory, [process.pid for process in left])
     if not writing:
         return
     try:
@@ -120,36 +151,37 @@ def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> 
         log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
 
 
-def record_loss(place: AttemptDir, intent: Intent) -> dict[str, Any]:
+def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     """Record that the attempt ended nobody knows how, and return its status. Blocks. Raises OSError.
 
-    To be called when no process of it is left. What it wrote is sealed like the work of a job that was killed.
+    To be called when no process of it is left. What it wrote is sealed like the work of a job that was killed, now if
+    that can be done in time, or before its next attempt.
     """
     output.complete(intent, place)
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
     status.exit = Exit(exit_code=_LOST_EXIT_CODE, ended_at=time.time())
     cut_short = _cut_short(place)
-    with rights_of(intent.account):
-        newest = _sealed(intent, cut_short)
-    if newest is not None and newest.attempt == intent.attempt:
-        status.checkpoint = PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)
-    elif cut_short:
+    status.checkpoint = _settled(intent, Remains(intent.attempt, cut_short=tuple(sorted(cut_short))), patience_s)
+    if status.checkpoint is None and cut_short:
         status.exit.checkpointed = Checkpointed.NO
     place.record_final_status(status.to_json())
     return status.to_json()
 
 
-def _sealed(intent: Intent, cut_short: frozenset[str]) -> checkpoints.Checkpoint | None:
-    """Seal what it wrote; the job's newest checkpoint then."""
-    if intent.node_rank == 0 and not evidence.nothing_is_whole(intent.checkpoint_dir, cut_short):
-        checkpoints.seal(
-            intent.checkpoint_dir,
-            job_id=intent.job_id,
-            attempt=intent.attempt,
-            complete=False,
-            cut_short=bool(cut_short),
-        )
-    return checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt + 1)
+def _settled(intent: Intent, remains: Remains, patience_s: float) -> PublishedCheckpoint | None:
+    """Seal what it wrote; its newest checkpoint then."""
+    what = intent.to_json(), asdict(remains)
+    try:
+        found = ask_and_wait(settling.settle_lost, *what, account=intent.account, within_s=patience_s)
+        if not isinstance(found, Unknown):
+            return Settled.from_json(found).checkpoint
+        reason = found.reason
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        reason = str(error)
+    log.error("event=checkpoint-unknown job=%s attempt=%d reason=%r", intent.job_id, intent.attempt, reason)
+    with suppress(OSError):
+        settling.note(intent, remains)
+    return None
 
 
 def _cut_short(place: AttemptDir) -> frozenset[str]:

@@ -15,24 +15,31 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import tarfile
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from ebbtide import trees
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.apart import apart
-from ebbtide_agent.exchange import WINDOW_BYTES, Away, Exchange, Unreadable
+from ebbtide_agent.clearing import ANSWER_S, clear, old_in, remove, set_aside
+from ebbtide_agent.exchange import Away, Exchange, Unreadable
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
 from ebbtide_agent.job_dir import give, provide_private
+from ebbtide_agent.reading import WINDOW_BYTES
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
 """For how long nobody may answer."""
@@ -65,6 +72,7 @@ class Snapshots:
         self._workdirs = node_dir / "workdirs"
         self._exchange = exchange
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._setting_aside = asyncio.Lock()  # or finding out that somebody needs it
 
     def workdir(self, job_id: str) -> Path:
         """Where the job's own copy is, or will be, if it is the agent's account's."""
@@ -81,24 +89,36 @@ class Snapshots:
         # Of many jobs that begin with the same, one fetches it.
         async with self._locks[digest]:
             try:
-                if not await apart(partial(_touch, place)):
+                if not await self._is_there(place):
                     await self._fetch(job_id, attempt, digest)
                     await apart(partial(_copy_tree, self._cache / digest, place, account))
             except (Away, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
 
-    async def collect(self, in_use: Collection[str], folder: Path | None = None) -> None:
-        """Remove what nobody has begun with for long, but for the directories of the jobs that are `in_use`."""
-        await apart(partial(_collect, self._cache, CACHED_S, ()))
-        if folder is not None:
-            await apart(partial(_collect, folder, WORKDIR_S, in_use))
-        await apart(partial(_collect, self._workdirs, WORKDIR_S, in_use))
+    async def collect(self, in_use: Callable[[], Collection[str]], folder: Path) -> None:
+        """Remove what nobody has begun with for long, but for the directories of the jobs that are `in_use`.
+
+        What cannot be removed stays, whatever it is.
+        """
+        for place, kept_s in ((self._cache, CACHED_S), (folder, WORKDIR_S), (self._workdirs, WORKDIR_S)):
+            before = time.time() - kept_s
+            for name in await _asked(old_in, place, before) or ():
+                async with self._setting_aside:
+                    wanted = place != self._cache and name in in_use()
+                    gone = None if wanted else await _asked(set_aside, place, name, before)
+                if gone:
+                    await clear(Path(gone))
+
+    async def _is_there(self, path: Path) -> bool:
+        """Whether it is there; if so, it is used from now on."""
+        async with self._setting_aside:
+            return await apart(partial(_touch, path))
 
     async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
         tree, part = self._cache / digest, self._cache / f"{digest}.part"
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if await apart(partial(_touch, tree)):
+        if await self._is_there(tree):
             return
         started = time.monotonic()
         await self._fetch_windows(job_id, attempt, digest, part)
@@ -133,6 +153,18 @@ class Snapshots:
             await asyncio.sleep(_PAUSE_S)
 
 
+async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -> T | None:
+    """What the task says of the directory; None if nobody knows, which is logged."""
+    try:
+        answer = await ask(task, str(place), *arguments, account=None, within_s=ANSWER_S)
+    except OSError as error:
+        answer = Unknown(str(error))
+    if isinstance(answer, Unknown):
+        log.warning("event=not-tidied path=%r reason=%r", str(place), answer.reason)
+        return None
+    return answer
+
+
 def _touch(path: Path) -> bool:
     """Whether it is there; if so, it was used just now."""
     try:
@@ -145,14 +177,14 @@ def _touch(path: Path) -> bool:
 def _unpack(part: Path, digest: str, tree: Path) -> None:
     """Publish the archive's contents if they are what the digest says. Raises Damaged, OSError, TarError."""
     archive, draft = part.with_suffix(".tar"), tree.with_name(f".{tree.name}.new")
-    shutil.rmtree(draft, ignore_errors=True)
+    remove(str(draft))
     try:
         _decompress(part, archive, digest)
         _extract(archive, draft)
         draft.rename(tree)
     finally:
         archive.unlink(missing_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(str(draft))
 
 
 def _decompress(part: Path, archive: Path, digest: str) -> None:
@@ -176,7 +208,7 @@ def _extract(archive: Path, draft: Path) -> None:
     with tarfile.open(archive, "r:") as content:
         for member in content:
             path = draft / _inside(member.name)
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _make_folders(draft, path.parent)
             if member.issym():
                 links.append((path, member.linkname))
             elif (source := content.extractfile(member)) is not None and member.isreg():
@@ -187,6 +219,15 @@ def _extract(archive: Path, draft: Path) -> None:
                 raise Damaged(f"{member.name[:200]!r} is neither a file nor a link")
     for path, target in links:
         path.symlink_to(target)
+
+
+def _make_folders(draft: Path, folder: Path) -> None:
+    missing = []
+    while folder != draft and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(mode=0o755)
 
 
 def _inside(name: str) -> str:
@@ -203,18 +244,29 @@ def _copy_tree(tree: Path, place: Path, account: Account | None) -> None:
     else:
         provide_private(place.parent)
     draft = place.with_name(f".{place.name}.new")
-    shutil.rmtree(draft, ignore_errors=True)
+    remove(str(draft))
     try:
-        shutil.copytree(tree, draft, symlinks=True, copy_function=_clone)
+        for folder in trees.walk(tree):
+            _copy_folder(folder, draft / folder.path)
         os.utime(draft)
         if account is not None:
             give(draft, account)
         draft.rename(place)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(str(draft))
 
 
-def _clone(source: str, target: str) -> str:
+def _copy_folder(folder: trees.Folder, target: Path) -> None:
+    target.mkdir()
+    target.chmod(os.fstat(folder.descriptor).st_mode & 0o777)
+    for name in folder.files:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode):
+            os.symlink(os.readlink(name, dir_fd=folder.descriptor), target / name)
+        else:
+            _clone(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor), target / name)
+
+
+def _clone(source: int, target: Path) -> None:
     """Share the blocks where the file system can, else copy them."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(source, "rb") as old, open(os.open(target, flags, os.fstat(old.fileno()).st_mode & 0o777), "wb") as new:
@@ -222,15 +274,3 @@ def _clone(source: str, target: str) -> str:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
         except OSError:
             shutil.copyfileobj(old, new, WINDOW_BYTES)
-    return target
-
-
-def _collect(folder: Path, kept_s: float, in_use: Collection[str]) -> None:
-    limit = time.time() - kept_s
-    with suppress(FileNotFoundError):
-        for entry in os.scandir(folder):
-            if entry.name not in in_use and entry.stat(follow_symlinks=False).st_mtime < limit:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)

@@ -23,10 +23,12 @@ log = logging.getLogger(__name__)
 
 AttachCall = grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.MasterMessage]
 
-# How long a log request that asks to wait is kept open, how much one answer holds, and how many may be open.
+# How long a log request that asks to wait is kept open, how much one answer holds, and how many may be open: of those
+# that wait, and of all.
 LOG_WAIT_S = 5.0
 LOG_BYTES = 1024 * 1024
 LOG_READS = 64
+LOG_LOOKS = 128
 
 # How many windows of checkpoints may be read for other nodes at once: this bounds what waits to be sent.
 CHECKPOINT_READS = 16
@@ -161,8 +163,9 @@ class Stream:
         self._orders.give((job_id, attempt), Order(what, self._master, carry_out))
 
     def _start_reading(self, request: agent_pb2.ReadLog) -> None:
-        if len(self._log_reads) >= LOG_READS:
-            error = f"more than {LOG_READS} log requests at once"
+        most = LOG_READS if request.wait else LOG_LOOKS
+        if len(self._log_reads) >= most:
+            error = f"more than {most} log requests at once"
             self._outbox.put_log(agent_pb2.LogData(request_id=request.request_id, error=error))
             return
         reading = asyncio.create_task(self._read_log(request), name=f"log {request.job_id}.{request.attempt}")

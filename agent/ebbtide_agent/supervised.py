@@ -15,6 +15,7 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent import recovery
 from ebbtide_agent.apart import apart
 from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.backstop import PATIENCE_S, Backstop
 from ebbtide_agent.channel import Channel
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.mps.sharing import Way
@@ -67,6 +68,7 @@ class Supervised:
         self._stop_at = math.inf  # the loop's time at which the grace period ends
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
+        self._backstop = Backstop(place, intent, lambda: self.is_over, lambda: self._identity, self._give_up)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -80,6 +82,7 @@ class Supervised:
         """Order the supervisor at the other end of this connection to launch the attempt."""
         _, channel = await self._loop.create_unix_connection(self._new_channel, sock=connection)
         channel.send(self.intent.to_json())
+        self._backstop.renew(self.intent.leased_at)
         self._use(channel)
 
     def recover(self) -> None:
@@ -89,6 +92,7 @@ class Supervised:
     async def close(self) -> None:
         """Let go of the attempt; a running one goes on."""
         self._closed = True
+        await self._backstop.close()
         tasks = [task for task in (self._recovery, self._judging, self._autopsy) if task is not None]
         for task in tasks:
             task.cancel()
@@ -99,6 +103,7 @@ class Supervised:
     def stop(self, grace_s: float) -> None:
         """Ask the attempt to end within the grace period; a second request can only shorten it."""
         self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
+        self._backstop.expect_end(self._stop_at)
         if self._channel is not None:
             self._channel.send({"do": "stop", "grace_s": grace_s})
 
@@ -147,8 +152,10 @@ class Supervised:
 
     def renew(self, at: float) -> None:
         """Tell the attempt, if it has a lease, when was sent what the master acknowledged last (CLOCK_BOOTTIME)."""
-        if self.intent.failover_after_s is not None and self._channel is not None:
-            self._channel.send({"do": "lease", "at": at})
+        if self.intent.failover_after_s is not None:
+            self._backstop.renew(at)
+            if self._channel is not None:
+                self._channel.send({"do": "lease", "at": at})
 
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
@@ -238,6 +245,11 @@ class Supervised:
             # Not from within here: what the caller does then is no business of this attempt's.
             self._loop.call_soon(self._on_change, status)
 
+    def _give_up(self) -> None:
+        """Its supervisor was killed, or has not said who it is: what it left is looked at, or that it never began."""
+        if self._channel is not None:
+            self._channel.close()
+
     def _new_channel(self) -> Channel:
         return Channel(self.apply, self._lose_connection)
 
@@ -266,7 +278,7 @@ class Supervised:
                     return
             except (OSError, ValueError, LookupError) as error:
                 log.error("event=recovery-failed job=%s attempt=%d error=%r", *self.key, str(error))
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_FIRST_PAUSE_S if self._backstop.is_due else pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _try_to_recover(self) -> bool:
@@ -279,7 +291,8 @@ class Supervised:
                 if await apart(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
                     return False
                 log.error("event=exit-lost job=%s attempt=%d supervisor=%d", *self.key, supervisor.pid)
-                self.apply(await apart(partial(recovery.record_loss, self.place, self.intent)))
+                patience_s = PATIENCE_S if self._backstop.is_due else recovery.PATIENCE_S
+                self.apply(await apart(partial(recovery.record_loss, self.place, self.intent, patience_s)))
             case recovery.Alive(supervisor):
                 self._identity = supervisor
                 return await self._connect()

@@ -6,27 +6,29 @@ have finished, and while it is away nothing is removed. A job's `output` directo
 
 import asyncio
 import logging
-import os
-import shutil
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.apart import apart
-from ebbtide_agent.attempt_dir import attempts_dir
+from ebbtide_agent.attempt_dir import attempts_dir, is_job_id
+from ebbtide_agent.clearing import ANSWER_S, clear, folders_in, size
 from ebbtide_agent.exchange import Away, Unreadable
-from ebbtide_agent.translation import is_job_id
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
 
 PERIOD_S: Final = 600.0
 AT_ONCE: Final = 1000
 _PARTS: Final = "attempt-"
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +85,22 @@ class Tidying:
                 await self.tidy(cluster_id.cluster_id)
             except (Away, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))
+            except Exception:
+                log.exception("event=not-tidied")
 
     async def tidy(self, cluster_id: str) -> list[str]:
         """Look once; the jobs whose checkpoints were removed. Raises Away, Unreadable, OSError."""
         if not cluster_id or self._keep == Keep():
             return []
         folder = self._root / cluster_id
-        sizes = await apart(partial(_sizes, folder))
+        sizes = await _sizes(folder)
         logs = await apart(partial(_logs, self._attempts))
         ended = await self._ended(sorted(sizes.keys() | logs.keys()))
         left = {job: Left(size, ended.get(job)) for job, size in sizes.items()}
         gone = superfluous(left, self._keep)
         for job in gone:
             log.info("event=checkpoints-removed job=%s bytes=%d", job, left[job].bytes)
-            await apart(partial(_remove_checkpoints, folder / job))
+            await _remove_checkpoints(folder / job)
         await self._remove_logs(logs, ended)
         self._warn(sum(one.bytes for job, one in left.items() if job not in gone))
         return gone
@@ -113,7 +117,7 @@ class Tidying:
         for job, folders in logs.items():
             if self._keep.seconds is not None and ended.get(job, 0.0) > self._keep.seconds:
                 for folder in folders:
-                    await apart(partial(shutil.rmtree, folder))
+                    await clear(folder)
 
     def _warn(self, left: int) -> None:
         """Say once that jobs which have not finished take more than they all may."""
@@ -129,29 +133,30 @@ class ClusterOf(Protocol):
     cluster_id: str
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes in the checkpoints of each job. Blocks."""
-    if not folder.is_dir():
-        return {}
-    return {entry.name: _size(entry) for entry in list(os.scandir(folder)) if _is_own_folder(entry)}
+async def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes in the checkpoints of each job; of one that cannot be looked into, none that one knows of."""
+    sizes: dict[str, int] = {}
+    for job in await _folders_in(folder):
+        if is_job_id(job):
+            answer = await _asked(size, folder / job)
+            sizes[job] = 0 if isinstance(answer, Unknown) else answer
+    return sizes
 
 
-def _is_own_folder(entry: "os.DirEntry[str]") -> bool:
-    return is_job_id(entry.name) and entry.is_dir(follow_symlinks=False)
+async def _folders_in(folder: Path) -> list[str]:
+    answer = await _asked(folders_in, folder)
+    return [] if isinstance(answer, Unknown) else answer
 
 
-def _size(folder: "os.DirEntry[str]") -> int:
-    """Of regular files, each counted once; what vanishes meanwhile counts nothing."""
-    seen: dict[tuple[int, int], int] = {}
-    for parent, _, files in os.walk(folder.path, onerror=None):
-        for name in files:
-            try:
-                found = os.lstat(os.path.join(parent, name))
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(found.st_mode):
-                seen[found.st_dev, found.st_ino] = found.st_blocks * 512
-    return sum(seen.values())
+async def _asked(task: Callable[[str], T], path: Path) -> T | Unknown:
+    """What the task says of what jobs have made there; why it is not known is logged."""
+    try:
+        answer = await ask(task, str(path), account=None, within_s=ANSWER_S)
+    except OSError as error:
+        answer = Unknown(str(error))
+    if isinstance(answer, Unknown):
+        log.warning("event=not-tidied path=%r reason=%r", str(path), answer.reason)
+    return answer
 
 
 def _logs(attempts: Path) -> dict[str, list[Path]]:
@@ -164,10 +169,10 @@ def _logs(attempts: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _remove_checkpoints(folder: Path) -> None:
-    """All that attempts have left in a job's directory; what is removed half is no checkpoint any more. Blocks."""
-    for entry in list(os.scandir(folder)):
-        if entry.name.startswith(_PARTS) and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-    if not os.listdir(folder):
-        folder.rmdir()
+async def _remove_checkpoints(folder: Path) -> None:
+    """All that attempts have left in a job's directory; what is removed half is no checkpoint any more."""
+    for name in await _folders_in(folder):
+        if name.startswith(_PARTS):
+            await clear(folder / name)
+    with suppress(OSError):  # it has something else, which stays
+        await apart(folder.rmdir)

@@ -11,11 +11,9 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
 from ebbtide_agent.accounts import Account
+from ebbtide_agent.attempt_dir import is_job_id
 from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, LogRule, SignalTarget
-
-# Job ids become parts of paths; "17.3" is an element of an array.
-_JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 
 # Isolated from whatever the job's environment holds for its own Python.
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.{} import main; sys.exit(main(sys.argv[2:]))"
@@ -26,11 +24,6 @@ _SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
     job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
 }
-
-
-def is_job_id(job_id: str) -> bool:
-    """Whether this can be a job's id, and with that a part of a path."""
-    return _JOB_ID.fullmatch(job_id) is not None
 
 
 def intent_of(
@@ -92,9 +85,9 @@ def intent_of(
     )
 
 
-def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path) -> Intent:
-    """The same attempt in this directory; its output goes to where it was submitted, if that is on this node, too."""
-    output = spec.output and (intent.output if Path(spec.workdir).is_dir() else str(workdir / spec.output))
+def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path, *, has_own: bool) -> Intent:
+    """The same attempt in this directory; its output goes to where it was submitted, if this node has that, too."""
+    output = spec.output and (intent.output if has_own else str(workdir / spec.output))
     return replace(intent, workdir=str(workdir), output=output)
 
 

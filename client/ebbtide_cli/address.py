@@ -1,15 +1,22 @@
 """Where the master is: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
 
-The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``.
+The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``; ``unix:HOME`` is the
+socket of the master whose home that is.
 """
 
 import ipaddress
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ebbtide_protos import door
+from ebbtide_protos.place import NotTrusted
 
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
-from ebbtide_cli.home import Home, read_record
+from ebbtide_cli.home import Home
 from ebbtide_cli.logins import last_login
 
 CONNECT_S = 1.5
@@ -23,17 +30,41 @@ class Address:
     port: int
     source: str
     beside: tuple[str, ...] = ()
+    home: Path | None = None  # of a master that is reached at the socket there, which has neither host nor port
 
     def __str__(self) -> str:
+        if self.home is not None:
+            return f"{door.SCHEME}{self.home}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
         """Whether the master is on this machine."""
+        if self.home is not None:
+            return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @contextmanager
+    def reached(self) -> Iterator[str]:
+        """As gRPC names it, for as long as the block lasts; at a socket once its owner is proven.
+
+        Raises `Unreachable` at once if nobody accepts connections there; gRPC alone would keep trying.
+        """
+        with ExitStack() as stack:
+            try:
+                if self.home is not None:
+                    target = stack.enter_context(door.reached(self.home))
+                else:
+                    socket.create_connection((self.host, self.port), timeout=CONNECT_S).close()
+                    target = str(self)
+            except NotTrusted as error:
+                raise self.absent(str(error)) from error
+            except (OSError, UnicodeError) as error:
+                raise self.absent(_words(error)) from error
+            yield target
 
     def absent(self, why: str = "") -> Unreachable:
         """The error for a master that is not there."""
@@ -69,7 +100,9 @@ def _one_of(text: str, source: str) -> Address:
 
 
 def parse_address(text: str, source: str) -> Address:
-    """Read ``HOST:PORT``; an IPv6 host stands in brackets."""
+    """Read ``HOST:PORT``, where an IPv6 host stands in brackets, or ``unix:HOME``."""
+    if text.startswith(door.SCHEME) and text != door.SCHEME:
+        return at_home(Path(text.removeprefix(door.SCHEME)).absolute(), source)
     host, separator, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not (separator and bare and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
@@ -77,31 +110,21 @@ def parse_address(text: str, source: str) -> Address:
     return Address(bare, int(port), source)
 
 
-def check_listening(address: Address) -> None:
-    """Raise `Unreachable` at once if nobody accepts connections there; gRPC alone would keep trying."""
-    try:
-        socket.create_connection((address.host, address.port), timeout=CONNECT_S).close()
-    except (OSError, UnicodeError) as error:
-        raise address.absent(_words(error)) from error
+def at_home(home: Path, source: str) -> Address:
+    """The socket of a home."""
+    return Address("", 0, source, home=home)
 
 
 def local_master(home: Home) -> Address:
     """Find the address of the master that runs in ``home``; `Unreachable` if none does."""
-    record = read_record(home.master_record)
-    if record is None:
-        raise Unreachable(f"no master in EBB_HOME {home.root}: start one with 'ebb up'")
-    try:
-        address = Address(str(record["host"]), int(record["port"]), f"EBB_HOME {home.root}")
-    except (KeyError, TypeError, ValueError):
-        raise Unreachable(f"{home.master_record} is damaged: start a master with 'ebb up'") from None
     if home.master() is None:
-        raise address.absent()
-    return address
+        raise Unreachable(f"no master in EBB_HOME {home.root}: start one with 'ebb up'")
+    return at_home(home.root, f"EBB_HOME {home.root}")
 
 
 def _words(error: OSError | UnicodeError) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_S:g} s"
-    if isinstance(error, ConnectionRefusedError) or not isinstance(error, OSError):
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError) or not isinstance(error, OSError):
         return ""
     return f"{error.strerror or error}"

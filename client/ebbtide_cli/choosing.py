@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from ebbtide_cli.address import CONNECT_S, Address, check_listening
+from ebbtide_cli.address import CONNECT_S, Address
 from ebbtide_cli.credentials import channel_credentials
 from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.trust import authority
 
 
 def first_that_serves(addresses: Sequence[Address]) -> Address:
@@ -23,18 +24,22 @@ def first_that_serves(addresses: Sequence[Address]) -> Address:
 
 def _listens(address: Address) -> bool:
     try:
-        check_listening(address)
+        with address.reached():
+            pass
     except Unreachable:
         return False
     return True
 
 
 def _answers(address: Address) -> bool:
-    channel = grpc.secure_channel(str(address), channel_credentials(address), [("grpc.enable_http_proxy", 0)])
-    try:
-        grpc.channel_ready_future(channel).result(CONNECT_S)
-    except grpc.FutureTimeoutError:
-        return False
-    finally:
-        channel.close()
-    return True
+    if address.home is None and not authority(address):
+        return False  # nothing proves who does
+    with address.reached() as target:
+        channel = grpc.secure_channel(target, channel_credentials(address), [("grpc.enable_http_proxy", 0)])
+        try:
+            grpc.channel_ready_future(channel).result(CONNECT_S)
+        except grpc.FutureTimeoutError:
+            return False
+        finally:
+            channel.close()
+        return True

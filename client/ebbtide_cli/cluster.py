@@ -1,6 +1,7 @@
 """The cluster of this machine: bring its parts up, and take them down without losing work."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -8,9 +9,10 @@ from typing import Final
 
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.address import local_master
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.daemons import start_daemon, stop_process, wait_until_ready
+from ebbtide_cli.daemons import end_started, start_daemon, stop_process, wait_until_ready
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.home import Home, read_record, write_record
 from ebbtide_cli.output import StatusLine, complain
@@ -75,6 +77,19 @@ def exclusive(home: Home, line: StatusLine) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def undone_if_interrupted(home: Home) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM in the block end the daemons that it started, unless they have jobs to run already."""
+    with interrupts.by_sigterm():
+        try:
+            yield
+        except KeyboardInterrupt:
+            with interrupts.held():
+                if not any(home.supervisors()):
+                    end_started()
+            raise
+
+
 def ensure_master(home: Home, settings: Settings, line: StatusLine) -> bool:
     """See to it that the master serves; whether it had to be started."""
     running = home.master()
@@ -97,7 +112,9 @@ def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
     log, daemon = home.agent_log(settings.node), None
     if home.agent(settings.node) is None:
         rest = [f"--interface={settings.interface}", f"--ports={settings.ports}", f"--mps={settings.mps}"]
-        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *rest]
+        # Whoever is root has said with 'ebb up' that their jobs may run as root.
+        own = ["--min-uid=0"] if os.geteuid() == 0 else []
+        arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *rest, *own]
         daemon = start_daemon("agent", arguments, home, log)
     wait_until_ready(f"node {settings.node}", lambda: _node_is_up(home, settings.node), daemon, log, line)
     return daemon is not None

@@ -13,7 +13,9 @@ import grpc
 from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-from ebbtide_cli.address import Address, check_listening, find_master
+from ebbtide_cli import interrupts
+from ebbtide_cli.address import Address, find_master
+from ebbtide_cli.calls import cancellable, close
 from ebbtide_cli.credentials import channel_credentials, proven
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
 from ebbtide_cli.trust import authority
@@ -40,28 +42,30 @@ CHANNEL_OPTIONS = (
 def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
     """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
     address = find_master(master)
-    check_listening(address)
-    channel = grpc.secure_channel(str(address), channel_credentials(address), options=CHANNEL_OPTIONS)
-    try:
-        yield ClientServiceStub(proven(channel, address))
-    except grpc.RpcError as error:
-        raise _failure(error, address) from error
-    finally:
-        channel.close()
+    with address.reached() as target:
+        interrupts.hurry()
+        channel = grpc.secure_channel(target, channel_credentials(address), options=CHANNEL_OPTIONS)
+        try:
+            yield ClientServiceStub(cancellable(proven(channel, address)))
+        except grpc.RpcError as error:
+            raise _failure(error, address) from error
+        finally:
+            close(channel)
 
 
 @asynccontextmanager
 async def connecting(master: str | Address | None) -> AsyncIterator[ClientServiceStub]:
     """The same for what waits for several things at once; its calls are awaited."""
     address = find_master(master)
-    check_listening(address)
-    try:
-        async with grpc.aio.secure_channel(
-            str(address), channel_credentials(address), options=CHANNEL_OPTIONS
-        ) as channel:
-            yield ClientServiceStub(proven(channel, address))
-    except grpc.RpcError as error:
-        raise _failure(error, address) from error
+    with address.reached() as target:
+        interrupts.hurry()
+        try:
+            async with grpc.aio.secure_channel(
+                target, channel_credentials(address), options=CHANNEL_OPTIONS
+            ) as channel:
+                yield ClientServiceStub(proven(channel, address))
+        except grpc.RpcError as error:
+            raise _failure(error, address) from error
 
 
 def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:
@@ -117,13 +121,11 @@ def _failure(error: grpc.RpcError, address: Address) -> Failure:
 
 def _tls_trouble(address: Address) -> str:
     """What is wrong with certificates, if that is why nobody answers."""
-    from ebbtide_protos.handshake import Knock, speaks_tls, trouble
+    if address.home is not None:
+        return ""
+    from ebbtide_protos.handshake import Knock, trouble
 
-    if trusted := authority(address):
-        return trouble(Knock(address.host, address.port, trusted))
-    if speaks_tls(address.host, address.port):
-        return f"nothing proves who the master at {address} is, which speaks TLS: log in there first ('ebb login')"
-    return ""
+    return trouble(Knock(address.host, address.port, authority(address)))
 
 
 def _retry_after_s(error: grpc.RpcError) -> float | None:

@@ -26,24 +26,25 @@ def proven(channel: Channel, address: Address) -> Any:
 
 
 def channel_credentials(address: Address) -> grpc.ChannelCredentials:
-    """TLS if it is known whom to trust there; without it nothing leaves this machine."""
+    """A socket's owner is proven before; at a port it takes TLS, and somebody to trust."""
+    if address.home is not None:
+        return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     if trusted := authority(address):
         return grpc.ssl_channel_credentials(trusted.encode())
-    if not address.is_loopback:
-        raise Failure(f"nothing proves who the master at {address} is: log in there first ('ebb login')", UNREACHABLE)
-    return grpc.local_channel_credentials()
+    raise Failure(f"nothing proves who the master at {address} is: log in there first ('ebb login')", UNREACHABLE)
 
 
 def _token(address: Address) -> str | None:
-    """What ``EBB_TOKEN`` says, else the login there, else the token in ``EBB_HOME``, of this machine only."""
+    """What ``EBB_TOKEN`` says, else the login there, else the token in the master's home, if that is at hand."""
     if named := os.environ.get(TOKEN_VARIABLE):
         return named.strip()
     if login := login_for(str(address), *address.beside):
         return login.token
-    if not address.is_loopback and not is_own(address):
+    home = Home(address.home) if address.home is not None else Home.current() if is_own(address) else None
+    if home is None:
         return None
     try:
-        return Home.current().token.read_text().strip()
+        return home.token.read_text().strip()
     except OSError:
         return None
 

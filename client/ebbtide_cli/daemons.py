@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Final
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, complain
@@ -37,12 +38,15 @@ class Daemon:
     log_start: int
 
 
+_started: list[Daemon] = []
+
+
 def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> Daemon:
     """Start ``ebb`` with ``arguments`` in a session of its own, logging to ``log``."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "EBB_MASTER"}
     environment |= {"EBB_HOME": str(home.root), "EBB_DEBUG": "1"}
-    with log.open("ab") as output:
+    with log.open("ab") as output, interrupts.held():
         start = output.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "ebbtide_cli.main", *arguments],
@@ -53,7 +57,21 @@ def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> 
             cwd=home.root,
             start_new_session=True,
         )
-    return Daemon(name, child, log, start)
+        daemon = Daemon(name, child, log, start)
+        _started.append(daemon)
+    return daemon
+
+
+def end_started() -> None:
+    """End every daemon that this process has started, the last one first."""
+    for daemon in reversed(_started):
+        daemon.child.terminate()
+        try:
+            daemon.child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            daemon.child.kill()
+            daemon.child.wait()
+    _started.clear()
 
 
 def wait_until_ready(what: str, ready: Callable[[], bool], daemon: Daemon | None, log: Path, line: StatusLine) -> None:

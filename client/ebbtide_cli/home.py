@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.place import NotTrusted, check_file
+
 from ebbtide_cli.processes import Process
 
 
@@ -102,6 +104,11 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def _living(path: Path) -> Process | None:
+    """The process that a record names, if it runs and nobody but this account and root can have said so."""
+    try:
+        check_file(path)
+    except (NotTrusted, OSError):
+        return None
     record = read_record(path)
     process = Process.from_record(record) if record else None
     return process if process and process.alive() else None

@@ -7,37 +7,50 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``ebb`` with ``arguments`` (default: those of the process) and return its exit code."""
+    """Run ``ebb`` with ``arguments`` and return its exit code; with those of the process it may end here, too."""
     # Imported here so that an interrupt during the imports ends as quietly as any other.
     try:
-        from ebbtide_cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, Failure
-        from ebbtide_cli.output import complain
-        from ebbtide_cli.verb import run
+        from ebbtide_cli import interrupts
 
-        for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
-        try:
-            code = run(sys.argv[1:] if arguments is None else arguments)
-            sys.stdout.flush()
-            return code
-        except Failure as failure:
-            complain(failure.message)
-            return failure.code
-        except BrokenPipeError:
-            # Nobody reads on: what is still buffered must not be written at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BROKEN_PIPE
-        except OSError as error:
-            complain(f"{error.filename or 'output'}: {error.strerror or error}")
-            return FAILED
-        except Exception as error:  # noqa: BLE001 - the last resort: a fault of ours must not look like a stack dump
-            if os.environ.get("EBB_DEBUG"):
-                traceback.print_exc()
-            complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")
-            return FAILED
+        with interrupts.heard(ends=arguments is None):
+            code = _run(sys.argv[1:] if arguments is None else arguments)
+            return interrupts.leave(code) if arguments is None else code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        pass
+    from ebbtide_cli import interrupts
+    from ebbtide_cli.errors import INTERRUPTED
+
+    return interrupts.leave(INTERRUPTED) if arguments is None else INTERRUPTED
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """The same; an interrupt is the caller's."""
+    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
+    from ebbtide_cli.output import complain
+    from ebbtide_cli.verb import run
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+        return code
+    except Failure as failure:
+        complain(failure.message)
+        return failure.code
+    except BrokenPipeError:
+        # Nobody reads on: what is still buffered must not be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as error:
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort: a fault of ours must not look like a stack dump
+        if os.environ.get("EBB_DEBUG"):
+            traceback.print_exc()
+        complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")
+        return FAILED
 
 
 if __name__ == "__main__":

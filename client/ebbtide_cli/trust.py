@@ -13,12 +13,15 @@ AUTHORITY_VARIABLE: Final = "EBB_CA"
 
 
 def authority(address: Address) -> str:
-    """The authority's certificate as PEM; empty for a master that is known to speak without TLS, or not known at all.
+    """The authority's certificate as PEM; empty for a master that is not known.
 
     ``EBB_CA`` names its file; else it is that of the local master, if that is there, else what a login there said.
     """
     if named := os.environ.get(AUTHORITY_VARIABLE):
         return _read(Path(named))
+    if address.home is not None:
+        ca = Home(address.home).authority
+        return _read(ca) if ca.exists() else ""
     if is_own(address):
         return _read(Home.current().authority)
     login = login_for(str(address), *address.beside)
@@ -26,10 +29,11 @@ def authority(address: Address) -> str:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the master of ``EBB_HOME`` listens there, with TLS."""
-    record = read_record(Home.current().master_record) or {}
+    """Whether the master of ``EBB_HOME`` listens there."""
+    home = Home.current()
+    record = (read_record(home.master_record) if home.master() else None) or {}
     here = address.is_loopback or record.get("host") == address.host
-    return bool(record.get("tls")) and record.get("port") == address.port and here
+    return record.get("port") == address.port and here
 
 
 def _read(path: Path) -> str:

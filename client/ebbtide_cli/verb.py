@@ -150,7 +150,7 @@ JOB_ID: Final = argument_type("id", _parse_job_id)
 
 master_option: Final = click.option(
     "--master",
-    metavar="HOST:PORT,...",
+    metavar="HOST:PORT|unix:HOME,...",
     help="Master to talk to, and those that stand by for it "
     "(default: EBB_MASTER, else the one in EBB_HOME, else the last login).",
 )
@@ -201,6 +201,8 @@ def run(arguments: Sequence[str]) -> int:
             return code or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code
+    except click.Abort:  # at a question
+        raise KeyboardInterrupt from None
     except click.UsageError as error:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise Failure(f"{where}{error.format_message()}", USAGE) from None

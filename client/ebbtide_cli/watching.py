@@ -1,12 +1,12 @@
 """Follow jobs until something has become true of them; Ctrl-C detaches and harms nothing."""
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.connection import follow
 from ebbtide_cli.errors import EXPIRED, INTERRUPTED, Failure, Unreachable
 from ebbtide_cli.facts import state_of
@@ -61,20 +61,13 @@ def wait_for(
 def in_time(seconds: float | None, job_ids: Sequence[str]) -> Iterator[None]:
     """Let the waiting fail after so many seconds; None: never."""
 
-    def expire(*_: object) -> None:
-        noun = "job" if len(job_ids) == 1 else "jobs"
-        raise Failure(f"after {format_duration(seconds or 0)} still waiting for {noun} {_some(job_ids)}", EXPIRED)
-
     if seconds is None:
         yield
         return
-    handler = signal.signal(signal.SIGALRM, expire)
-    remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-    try:
+    noun = "job" if len(job_ids) == 1 else "jobs"
+    words = f"after {format_duration(seconds)} still waiting for {noun} {_some(job_ids)}"
+    with interrupts.after(seconds, Failure(words, EXPIRED)):
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, remaining, interval)
-        signal.signal(signal.SIGALRM, handler)
 
 
 @contextmanager

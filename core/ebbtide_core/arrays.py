@@ -67,4 +67,7 @@ def selected(array: Array, indices: str) -> "list[Job]":
     low, _, high = indices.partition("-")
     first = int(low) if low else 0
     last = int(high) if high else (first if low else None)
-    return [job for index, job in sorted(array.tasks.items()) if first <= index and (last is None or index <= last)]
+    tasks = array.tasks
+    if last is not None and last - first < len(tasks):
+        return [tasks[index] for index in range(first, last + 1) if index in tasks]
+    return [job for index, job in sorted(tasks.items()) if first <= index and (last is None or index <= last)]

@@ -5,6 +5,7 @@ its queue or a simulator from its heap, gets the same decisions for the same fac
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from ebbtide_core import (
@@ -56,6 +57,9 @@ DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
 """Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
 
+GIVEN_UP_AT_ONCE: Final = 100
+"""Jobs that can never start; the others follow at once, but others have their turn before."""
+
 
 class InvariantError(AssertionError):
     """The cluster's own books are wrong: a bug that must not go on unseen."""
@@ -92,7 +96,9 @@ class Cluster:
         else:
             self._take(event, now, out)
         if self._doomed:
-            self._decide(given_up(self.state), now, out)
+            self._decide(islice(given_up(self.state), GIVEN_UP_AT_ONCE), now, out)
+        if self._doomed or self.state.goes_on:
+            self._wake_by(now, now, out)
         if (time := self.state.next_time()) is not None:
             self._wake_by(time, now, out)
         if self.state.problems:
@@ -201,6 +207,8 @@ class Cluster:
         3. Do the rest for each pool in which something changed, or whose policy asked for it; the only one every time.
         """
         state = self.state
+        if state.goes_on:
+            state.go_on(now)
         if state.is_due(now):
             self._end_times(now, out)
         if state.leasing:
@@ -294,6 +302,8 @@ class Cluster:
             return Refusal(RefusalKind.INVALID, str(error))
         except admission.FullError as error:
             return Refusal(RefusalKind.LIMIT, str(error))
+        if event.task is not None and event.task.array in self.state.gates.arrays:
+            return None  # with the first task, all were looked at: they are accepted together
         pool = event.spec.pool or DEFAULT_POOL
         unknown = belonging.refuse_unknown(pool, self.state.settings.pools)
         return unknown or self.impossible(event.spec, pool=pool)

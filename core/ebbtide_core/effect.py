@@ -24,10 +24,16 @@ def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
     return ""
 
 
-def missing_effects(policies: Mapping[str, Policy], jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]) -> str:
-    """The same for several, under the policies of their pools: why for the first, and for how many more; or empty."""
+def missing_effects(
+    policies: Mapping[str, Policy], jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]
+) -> list[str]:
+    """The same of several, under the policies of their pools: a line for each of those that do nothing."""
     asked = [(policies.get(jobs[change.job].pool), jobs[change.job], change) for change in changes]
-    found = [why for policy, job, change in asked if policy and (why := missing_effect(policy, job, change))]
+    return [why for policy, job, change in asked if policy and (why := missing_effect(policy, job, change))]
+
+
+def in_short(found: Sequence[str]) -> str:
+    """These lines as one: the first, and how many more there are; or empty."""
     return f"{found[0]}; so for {len(found) - 1} more" if len(found) > 1 else "".join(found)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ebbtide_core import costs, gang, limits, logged, memory, poisoned, swaps, sweeping
+from ebbtide_core import costs, gang, in_vain, limits, logged, memory, poisoned, swaps, sweeping
 from ebbtide_core import events as e
 from ebbtide_core.job import Attempt, Job
 from ebbtide_core.model import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -197,8 +197,10 @@ def _end_refused(
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
             job.move_failure, job.returns = refusal.reason, True
+            in_vain.note(job, refusal, now)
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT:
             job.returns = True
         case RefusalCause.NODE:
             job.requeues_in_row += 1
             _back_off(job, job.requeues_in_row, now)
+            in_vain.note(job, refusal, now)

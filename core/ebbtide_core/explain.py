@@ -54,12 +54,19 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
     if state.aside.get(job.id) or job.id in state.shut_out:
         ahead = 0  # it is in no queue, and starts wherever there is room
     room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
+    if (
+        backs_off := ahead is None
+        and job.waiting
+        and job.held_by is None
+        and job.vain_in_row > 0 < job.not_before - now
+    ):
+        room_at, basis = job.not_before, f"it is launched again then: {job.vain_in_row} launches in a row failed"
     left = remaining(job, now, pool.history, pool.speedup)
     return Explanation(
         job=job.id,
         needs=_needs(job) + pool.where,
         ahead=ahead,
-        nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None else (),
+        nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None or backs_off else (),
         room_at=room_at,
         basis=basis,
         remaining_s=left.work_s if left else None,

@@ -146,6 +146,7 @@ def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float)
 
 
 def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
+    state.left_out.discard(event.job)
     state.gates.forget(state.jobs.pop(event.job))
 
 
@@ -224,6 +225,8 @@ def _attempt_started(state: ClusterState, job: Job, event: e.AttemptStarted, now
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
+    job.launches_in_vain.clear()
+    job.vain_in_row = 0
     attempt.edited = event.edited or attempt.edited
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)

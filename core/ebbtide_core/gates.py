@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from ebbtide_core.arrays import Array, Task
-from ebbtide_core.dependency import Dependency, is_met, is_ok
+from ebbtide_core.dependency import AfterKind, Dependency, is_met, is_ok
 from ebbtide_core.job import Job
 from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
 from ebbtide_core.quotas import Quota, Quotas
@@ -237,12 +237,21 @@ class Gates:
         changed = list[Job]()
         for id in (job.id,) if job.task is None else (job.id, job.task.array):
             tickets = self.dependents.get(id, ())
+            if tickets and id != job.id:
+                if not self._is_decided(self.arrays[id]):
+                    continue
+                tickets = self.dependents[id] = [ticket for ticket in tickets if not ticket.over]
             for ticket in tickets:
                 here = [one for one in ticket.after if one.job == id]
                 changed += [ticket.job for one in here if self._settle(ticket, one) is not None]
             if tickets and (id == job.id or not self.arrays[id].unfinished):
                 del self.dependents[id]
         return changed
+
+    def _is_decided(self, array: Array) -> bool:
+        """Whether any dependency on it is met by now, or can never be."""
+        unfinished, not_ok = array.unfinished, array.not_ok
+        return any(is_met(kind, unfinished, not_ok) is not None for kind in AfterKind)
 
     def _settle(self, ticket: Ticket, dependency: Dependency) -> bool | None:
         """Look whether a dependency is met: then it is none any more. If it never can be, the job is doomed."""
@@ -272,6 +281,10 @@ class Gates:
 
     def update(self, ticket: Ticket, now: float) -> list[Job]:
         """Follow what became of a job; returns the others that came into the queue, or have another bound, by that."""
+        return self._give_seats(ticket.group, ticket) if self._follow(ticket, now) else []
+
+    def _follow(self, ticket: Ticket, now: float) -> bool:
+        """Follow what became of a job; whether that may change something for others."""
         job = ticket.job
         before = ticket.seated, ticket.wants, ticket.cost
         room = job.planned is not None or job.holding is not None
@@ -290,11 +303,11 @@ class Gates:
         ticket.wants = not ticket.seated and stays and not ticket.after and ticket.begin_at <= now
         ticket.why = held_back(job, _its_time) or ticket.why
         if not changed and before == (ticket.seated, ticket.wants, ticket.cost):
-            return []
+            return False
         if ticket.wants and not ticket.lined:
             heappush(ticket.group.line, (job.sequence, ticket))
             ticket.lined = True
-        return self._give_seats(ticket.group, ticket)
+        return True
 
     def change(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> list[Job]:
         """Give an array other limits; returns the jobs for which that changes something.
@@ -310,8 +323,9 @@ class Gates:
         _limit(group.cap, max_concurrent, max_slots)
         for ticket in sorted((one for one in tickets if one.seated), key=_sequence, reverse=True):
             if group.cap.exceeded:
-                changed += [ticket.job, *self.update(ticket, now)]
-        return changed + self._give_seats(group, None)
+                changed.append(ticket.job)
+                self._follow(ticket, now)
+        return list({job.id: job for job in changed + self._give_seats(group, None)}.values())
 
     def _give_seats(self, group: Group, cause: Ticket | None) -> list[Job]:
         """Give what seats there are; the jobs that got one, or have another bound, other than that of ``cause``."""

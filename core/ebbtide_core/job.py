@@ -235,6 +235,9 @@ class Job:
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
     excluded_gpus: frozenset[GpuId] = frozenset()
+    launches_in_vain: dict[NodeId, int] = field(default_factory=dict)
+    vain_in_row: int = 0
+    left_out_until: dict[NodeId, float] = field(default_factory=dict)
     task: Task | None = None
     ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
     again_of: JobId | None = None

@@ -111,9 +111,11 @@ class Ledger:
         self._foreign: dict[str, float] = {}
         self._accounts: dict[tuple[str, ...], Account] = {}
         self._total = Account()
+        self._last = 0.0
 
     def take(self, event: Event, now: float) -> None:
-        """Take in ``event`` of Unix time ``now``, the next in the journal."""
+        """Take in ``event`` of Unix time ``now``, the next in the journal; what a clock was ahead by has not passed."""
+        now = self._last = max(self._last, now)
         apply(self._state, event, now)
         if (job := getattr(event, "job", None)) is not None:
             self._look_at_job(job, event, now)
@@ -122,6 +124,7 @@ class Ledger:
 
     def close(self, now: float) -> Usage:
         """What all that comes to, with what goes on counted until Unix time ``now``. Nothing may follow."""
+        now = max(self._last, now)
         for entry in self._jobs.values():
             self._book_idle(entry, now)
             self._book_life(entry, now)

@@ -90,8 +90,14 @@ EVENTS_AT_ONCE: Final = 500
 """Lines of the journal that are read for a stream at a time."""
 LOG_WINDOW_BYTES: Final = 256 * KIB
 """Of a log that a node is asked for at a time."""
-MAX_UPLOADS: Final = 4
+MAX_UPLOADS: Final = 16
 """Working directories that are sent at a time: each keeps a disk and a core busy."""
+MAX_UPLOADS_PER_USER: Final = 2
+"""Of them."""
+UPLOAD_IDLE_S: Final = 60.0
+"""Whoever sends nothing of a working directory for so long is cut off; a slow line sends something."""
+SNAPSHOT_BYTES_PER_USER: Final = 20 * 1024 * MIB
+"""Working directories of one user on the master's disk, as they lie there: some hundred large ones."""
 MAX_RELAYED: Final = 16
 """Questions about checkpoints of one node that are not answered yet; each answer may be 1 MiB."""
 MAX_STATUS_WORDS: Final = 1000
@@ -126,8 +132,16 @@ MIN_PRIORITY: Final = 1
 MAX_PRIORITY: Final = 99
 """1 to 99 as in Determined, whose priority scheduler this follows; lower is more urgent."""
 DEFAULT_PRIORITY: Final = 42
+URGENT_PRIORITY: Final = 10
+"""The most urgent that a user may ask for; what is left is for operators."""
 MIN_WEIGHT: Final = 0.001
 MAX_WEIGHT: Final = 1000.0
+HEAVY_WEIGHT: Final = 10.0
+"""The greatest that a user may ask for: ten times the share of who asks for nothing."""
+RESERVED_GPU_HOURS: Final = 1000.0
+"""That one user may have reserved for themselves at a time: a node of 8 GPUs for five days."""
+RESERVED_AHEAD_S: Final = 30 * 24 * 3600.0
+"""How far from now a reservation of a user may end."""
 """A million between the least and the greatest share: sums of them stay exact enough."""
 MAX_NODES: Final = 4096
 """That one job may be spread over."""
@@ -148,6 +162,8 @@ MAX_CHANNELS_PER_JOB: Final = 32
 """At once: some terminals, tunnels and copies."""
 MAX_CHANNELS_PER_NODE: Final = 128
 """At once; with the window this bounds what a node's channels have on their way to 32 MiB in each direction."""
+MAX_LOG_WAITS_PER_NODE: Final = 48
+"""Logs of a node that are followed and get each line when it is printed; others are looked at now and then."""
 MAX_TREE_PATHS: Final = 256
 """Files and directories that one copy names."""
 
@@ -187,6 +203,10 @@ MAX_FRUITLESS_SUSPENSIONS: Final = 3
 REQUEUE_BACKOFF_S: Final = 1.0
 MAX_REQUEUE_BACKOFF_S: Final = 60.0
 """What asks to be run again, or is retried, waits twice as long each time, from one of these to the other."""
+MAX_LAUNCHES_IN_VAIN: Final = 3
+"""Of one job on one node in a row, after which it does without that node."""
+LEFT_OUT_S: Final = 300.0
+"""So long; by then somebody may have mended it."""
 RECOVERY_GRACE_S: Final = 30.0
 """How long a started master waits for the nodes that had attempts before it places anything."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign, silence
+from ebbtide_core import foreign, in_vain, silence
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobState, RefusalCause
@@ -28,6 +28,8 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"
         state.refresh(job, now)
+    if state.left_out:
+        in_vain.registered(state, node.id, now)
 
 
 def _part_with(state: ClusterState, node: Node) -> None:
@@ -66,6 +68,7 @@ def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -
     job.excluded |= {event.node}
     job.excluded_because[event.node] = event.reason
     job.choosy = True
+    in_vain.left_out(state, job, event.node, now)
 
 
 def readmit(state: ClusterState, job: Job) -> None:
@@ -73,6 +76,10 @@ def readmit(state: ClusterState, job: Job) -> None:
     state.leave_queue(job)
     job.excluded, job.excluded_gpus = frozenset(), frozenset()
     job.excluded_because.clear()
+    job.launches_in_vain.clear()
+    job.vain_in_row = 0
+    job.left_out_until.clear()
+    state.left_out.discard(job.id)
 
 
 def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
@@ -80,6 +87,7 @@ def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
     if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT):
         attempt = state.jobs[event.job].attempts[event.attempt - 1]
         yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
+    yield from in_vain.leave_out(state.jobs[event.job], event)
 
 
 def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:

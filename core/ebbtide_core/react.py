@@ -71,7 +71,11 @@ def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
     for job in list(state.unfinished.values()):
         if job.running or job.off_gpu or (event.kill and job.live is not None):
             grace_s = 0.0 if event.kill else job.spec.grace_s
-            yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
+            before = job.live.stop if job.live is not None else None
+            if before is not None and before.cause.final:  # it is to end for good: only faster
+                yield stop(job, before.cause, before.reason, before.for_job, grace_s)
+            else:
+                yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
 
 
 def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:

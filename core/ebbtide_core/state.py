@@ -3,6 +3,8 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
 
 from ebbtide_core import limits
 from ebbtide_core.arrays import Task
@@ -16,6 +18,9 @@ from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.quotas import Quotas
 from ebbtide_core.settings import Settings
 from ebbtide_core.work import Script, Speedup
+
+REFRESHED_AT_ONCE: Final = 100
+"""Jobs that something follows for, of one event."""
 
 
 class ClusterState:
@@ -44,8 +49,7 @@ class ClusterState:
             pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
-        self.operations: dict[str, JobId] = {}
-        self.requests: dict[str, str] = {}
+        self.operations, self.requests = dict[str, JobId](), dict[str, str]()
         self.speedup = speedup
         self.history = common.history
         self.rates = common.rates
@@ -62,7 +66,8 @@ class ClusterState:
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
         """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
-        self.unreachable: set[NodeId] = set()
+        self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
+        """Nodes that are silent; jobs for which one is left out (`ebbtide_core.in_vain`); who is refreshed later."""
         self.failing: dict[NodeId, dict[JobId, str]] = {}  # who failed there at once, in a row, and whose it is
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
@@ -189,8 +194,23 @@ class ClusterState:
         self._refresh_all(others, now)
 
     def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
-        for job in jobs:
+        """Of very many, those behind the first follow later (`go_on`): no event takes longer than others may wait."""
+        first = iter(jobs)
+        for job in islice(first, REFRESHED_AT_ONCE):
             self.refresh(job, now)
+        self._later.extend(first)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to do of what followed from an event."""
+        return bool(self._later)
+
+    def go_on(self, now: float) -> None:
+        """Do some of what is left of what followed from events."""
+        for _ in range(min(REFRESHED_AT_ONCE, len(self._later))):
+            job = self._later.popleft()
+            if job.id in self.jobs:  # it may be retired by now
+                self.refresh(job, now)
 
     def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
         """Give the array of that id other limits (see `ebbtide_core.gates`)."""
@@ -345,7 +365,21 @@ class ClusterState:
         due = []
         while self._delayed and self._delayed[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
+        for id in {job.id for job in due if job is not None} & self.left_out:
+            for node, until in list(self.jobs[id].left_out_until.items()):
+                if until <= now:
+                    self.admit(self.jobs[id], node)
         self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
+
+    def admit(self, job: Job, node: NodeId) -> None:
+        """Let ``job`` go once more to a node that was left out; if a launch fails there again, it is left out again."""
+        self.leave_queue(job)
+        job.excluded -= {node}
+        job.excluded_because.pop(node, None)
+        del job.left_out_until[node]
+        job.launches_in_vain[node] = limits.MAX_LAUNCHES_IN_VAIN - 1
+        if not job.left_out_until:
+            self.left_out.discard(job.id)
 
     def next_time(self) -> float | None:
         """When something is due next by itself."""

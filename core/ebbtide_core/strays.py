@@ -106,6 +106,8 @@ def _overtaken(state: ClusterState, job: Job | None, heard: Heard) -> Iterator[E
         return
     if any(node != heard.node and state.nodes[node].reachable for node in older.allocation.node_ids):
         return  # both are there: somebody has to look
+    if heard.orphan and heard.node in older.allocation.node_ids:
+        return  # the node has nothing but processes to go by, and tells of the older one itself
     if older.exited is not None:
         yield e.AttemptFreed(job.id, older.number)
     else:

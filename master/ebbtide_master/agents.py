@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,14 +43,18 @@ from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
 from ebbtide_master.renewing import Renewing
+from ebbtide_master.sharing_out import may_take
 from ebbtide_master.snapshot_windows import read_snapshot
 from ebbtide_master.snapshots import Snapshots
+from ebbtide_master.turns import own_line
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
 """How long a node may be disconnected before it counts as lost."""
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
+LOG_PAUSE_S: Final = 1.0
+"""Between looks at a log that is followed while others take the places of those who are told at once."""
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +79,7 @@ class Session:
         self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.acknowledged = 0.0  # when the agent was last told that it is heard, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
+        self.waits = Counter[str]()  # of these reads, those that wait for more to be printed, by user
         self.surprised = False  # by a message that makes no sense
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
@@ -190,10 +196,34 @@ class Agents(Renewing):
     async def read_log(
         self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool, rank: int | None = None
     ) -> agent_pb2.LogData:
-        """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked."""
+        """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked.
+
+        With `wait` it may be empty, but not at once: the node waits for more, or, where others wait already, we do.
+        """
         session = self._sessions.get(node)
         if session is None:
             raise LogUnavailableError(f"node {node} is not connected")
+        user = own_line()
+        if wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
+            await asyncio.sleep(LOG_PAUSE_S)
+            return await self.read_log(node, job, attempt, offset, max_bytes, False, rank)
+        session.waits[user] += wait
+        try:
+            return await self._read_log(session, node, job, attempt, offset, max_bytes, wait, rank)
+        finally:
+            session.waits[user] -= wait
+
+    async def _read_log(
+        self,
+        session: Session,
+        node: NodeId,
+        job: str,
+        attempt: int,
+        offset: int,
+        max_bytes: int,
+        wait: bool,
+        rank: int | None,
+    ) -> agent_pb2.LogData:
         request = next(self._requests)
         future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
         session.reads[request] = future

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core import admission, limits, memory
 from ebbtide_core import events as e
@@ -17,7 +18,7 @@ from ebbtide_core.spec import JobSpec, SpecError, validate
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.loop import RefusedError
+from ebbtide_master.loop import PAUSE, Parts, RefusedError
 from ebbtide_master.views import STATES, job_message
 
 Member = tuple[JobSpec, Task | None]
@@ -26,6 +27,8 @@ Member = tuple[JobSpec, Task | None]
 LIVE = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDING, JobState.STOPPING, JobState.UNREACHABLE)
 MOST_LIVELY = (*LIVE, JobState.SUSPENDED, JobState.PENDING, JobState.FAILED, JobState.CANCELLED, JobState.COMPLETED)
 """An array is in the first of these states that any of its tasks is in."""
+JOBS_OF_A_PART: Final = 100
+"""Are added up at a time, in less than a millisecond."""
 FINISHED_STATES = [STATES[state] for state in FINISHED]
 
 
@@ -49,6 +52,16 @@ def array_of(cluster: Cluster, id: str) -> Array | None:
     return cluster.state.gates.arrays.get(JobId(number))
 
 
+def breadth(cluster: Cluster, id: str) -> int:
+    """How many tasks have to be looked at to know those that ``id`` names."""
+    array = array_of(cluster, id) if cluster.job(JobId(id)) is None else None
+    if array is None:
+        return 1
+    low, _, high = id.partition(".")[2].partition("-")
+    width = int(high or low) - int(low) + 1 if low else len(array.tasks)
+    return max(1, min(len(array.tasks), width))
+
+
 def found(cluster: Cluster, id: str) -> Job:
     """The one job of that id; `RefusedError` if there is none, or it is an array."""
     job = cluster.job(JobId(id))
@@ -60,7 +73,7 @@ def found(cluster: Cluster, id: str) -> Job:
     return job
 
 
-def wishes(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event]:
+def wishes(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event | None]:
     """The same wish for each job that ``id`` names; of several, for those that can grant it, if any can."""
     jobs = named(cluster, id)
     if len(jobs) <= 1:
@@ -72,22 +85,22 @@ def wishes(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterato
         if cluster.refusal(event) is None:
             granted = True
             yield event
+        yield PAUSE
     if not granted:
         yield wish(jobs[0].id)
 
 
-def changed_among(cluster: Cluster, id: str, changed: set[JobId]) -> bool:
-    """Whether one of the jobs that ``id`` names is in ``changed``."""
+def changed_among(cluster: Cluster, id: str, changed: set[JobId], arrays: set[str]) -> bool:
+    """Whether one of the jobs that ``id`` names is in ``changed``, or its array in ``arrays``."""
     if cluster.job(JobId(id)) is not None:
         return id in changed
-    number = id.partition(".")[0]
-    return any(job.partition(".")[0] == number for job in changed)
+    return id.partition(".")[0] in arrays
 
 
 # --- how they are shown ---
 
 
-def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> client_pb2.Job:
+def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> Parts[client_pb2.Job]:
     """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together."""
     job = cluster.job(JobId(id))
     if job is not None:
@@ -102,7 +115,7 @@ def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> cl
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
     message = _together(array, id, states, now)
     if message.state in FINISHED_STATES or not briefly:
-        _add_up(message, jobs or named(cluster, id), now)
+        yield from _add_up(message, jobs or named(cluster, id), now)
     return message
 
 
@@ -128,16 +141,22 @@ def _together(array: Array, id: str, states: Counter[JobState], now: float) -> c
     return message
 
 
-def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> None:
+def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> Parts[None]:
     """What these tasks have, and had, all in all."""
-    lives = [job.attempts[-1] for job in jobs if job.live is not None and not job.off_gpu]
-    message.gpus_allocated.CopyFrom(parts_to_share(sum(live.allocation.share for live in lives)))
-    message.waiting_s = sum(job.waiting_s(now) for job in jobs)
-    message.running_s = sum(job.running_s(now) for job in jobs)
+    share, waiting_s, running_s, ended, exit_code = 0, 0.0, 0.0, 0.0, 0
+    for number, job in enumerate(jobs):
+        if number % JOBS_OF_A_PART == 0:
+            yield
+        if job.live is not None and not job.off_gpu:
+            share += job.attempts[-1].allocation.share
+        waiting_s += job.waiting_s(now)
+        running_s += job.running_s(now)
+        ended, exit_code = max(ended, job.ended or 0.0), max(exit_code, job.exit_code or 0)
+    message.gpus_allocated.CopyFrom(parts_to_share(share))
+    message.waiting_s, message.running_s = waiting_s, running_s
     message.tasks.indices = ranges(job.task.index for job in jobs if job.task is not None)
     if message.state in FINISHED_STATES:
-        message.end_time = max(job.ended or 0.0 for job in jobs)
-        message.exit_code = max((job.exit_code or 0 for job in jobs), default=0)
+        message.end_time, message.exit_code = ended, exit_code
 
 
 # --- how they are submitted ---
@@ -186,13 +205,18 @@ def submitted(
     hold: bool,
     operation: tuple[str, str] = ("", ""),
     again: Sequence[Job] = (),
-) -> Iterator[Event]:
+) -> Iterator[Event | None]:
     """The facts of a submit: all of its jobs, or none. ``operation`` is its id, and a digest of the request.
 
-    With ``again``, of which job each is a repetition.
+    With ``again``, of which job each is a repetition. What a master that ended meanwhile had accepted of an array
+    already is left as it is.
     """
     after = tuple(replace(one, job=_resolved(cluster, one.job, user)) for one in jobs[0][0].after)
     for number, (spec, task) in enumerate(jobs):
+        if number:
+            yield PAUSE
+        if task is not None and JobId(f"{id}.{task.index}") in cluster.state.jobs:
+            continue
         own, wanted = id, replace(spec, after=after) if after else spec
         if task is not None:
             own, task = JobId(f"{id}.{task.index}"), replace(task, array=id)
@@ -203,6 +227,15 @@ def submitted(
             yield needs
         if old is not None:
             yield e.JobRequeued(old, own)
+
+
+def is_whole(cluster: Cluster, id: JobId) -> bool:
+    """Whether all tasks of the array were accepted; of those of which a master that was killed had only begun, not."""
+    array = cluster.state.gates.arrays.get(id)
+    if array is None:
+        return True
+    task = next(iter(array.tasks.values())).task
+    return task is None or len(array.tasks) >= task.size
 
 
 def _resolved(cluster: Cluster, id: JobId, user: str) -> JobId:

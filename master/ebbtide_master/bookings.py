@@ -14,6 +14,8 @@ from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import booking_pb2
 
 from ebbtide_master.clock import Clock
+from ebbtide_master.config.limits import Bounds
+from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.loop import MasterLoop, RefusedError
 
 MAX_BOOKINGS: Final = 1000
@@ -31,15 +33,20 @@ class BookingsOfClients:
 
     _loop: MasterLoop
     _clock: Clock
+    bounds: Bounds
 
     async def ReserveGpus(self, request: booking_pb2.ReserveGpusRequest, context: Any) -> booking_pb2.Reservation:
         """Keep GPUs for a user; which ones is chosen now."""
         now = self._clock.now()
         _check(request, now)
+        who = caller() if caller().role < Role.OPERATOR else None
+        if who is not None and request.end > now + self.bounds.reserve_ahead_s:
+            raise SpecError("--for", f"ends more than {self.bounds.reserve_ahead_s / 86_400:g} days from now")
         made: list[BookingMade | Refusal] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
-            found = _book(cluster, request, now)
+            refusal = self._too_much(cluster, request, now) if who is not None else None
+            found = refusal or _book(cluster, request, now)
             made.append(found)
             return [found] if isinstance(found, BookingMade) else []
 
@@ -50,6 +57,16 @@ class BookingsOfClients:
             return _message(cluster.state.bookings.by_id[found.booking], cluster, self._clock.now())
 
         return await self._loop.tell(facts, answer)
+
+    def _too_much(self, cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float) -> Refusal | None:
+        """Why a user, who has reserved so much already, may not have that as well; None if they may."""
+        theirs = [one for one in cluster.state.bookings.by_id.values() if request.by in (one.by, one.user)]
+        has = sum(len(one.gpus) * max(0.0, one.until - max(one.since, now)) for one in theirs) / 3600.0
+        wants, most = request.gpus * (request.end - max(request.start, now)) / 3600.0, self.bounds.reserved_gpu_hours
+        if has + wants <= most:
+            return None
+        why = f"--for: {request.by} has {has:.4g} GPU hours reserved: {wants:.4g} more are over the limit of {most:g}"
+        return Refusal(RefusalKind.LIMIT, why)
 
     async def ListReservations(
         self, request: booking_pb2.ListReservationsRequest, context: Any

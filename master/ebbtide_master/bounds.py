@@ -9,6 +9,8 @@ from ebbtide_core.model import JobId
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_master.config.limits import Bounds
+from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.store.journal import Store
 
@@ -32,6 +34,20 @@ def check_submission(request: Submission, store: Store) -> None:
     check_user(request.user)
     if not store.has_room():
         raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
+
+
+def check_rank(bounds: Bounds, priority: int | None, weight: float | None) -> None:
+    """Raise `RefusedError` for a priority, or weight, that is beyond what a user may give to their own jobs."""
+    if caller().role >= Role.OPERATOR:
+        return
+    if priority is not None and priority < bounds.priority:
+        raise _beyond("--priority", f"{priority} is more urgent than {bounds.priority}, the limit for users")
+    if weight is not None and weight > bounds.weight:
+        raise _beyond("--weight", f"{weight:g} is more than {bounds.weight:g}, the limit for users")
+
+
+def _beyond(option: str, why: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.LIMIT, f"{option}: {why}: an operator can set it"))
 
 
 def digest_of(request: Submission) -> str:

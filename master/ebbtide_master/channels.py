@@ -11,6 +11,8 @@ from ebbtide_core.model import JobId, NodeId
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_master.loop import RefusedError
+from ebbtide_master.sharing_out import may_take
+from ebbtide_master.turns import own_line
 
 WINDOW: Final = limits.CHANNEL_WINDOW_BYTES
 
@@ -24,8 +26,9 @@ class Stream(Protocol):
 class Channel:
     """One channel, between its client's call and its node's stream."""
 
-    def __init__(self, id: int, stream: Stream, job: JobId, node: NodeId) -> None:
+    def __init__(self, id: int, stream: Stream, job: JobId, node: NodeId, user: str) -> None:
         self.id = id
+        self.user = user
         self.stream = stream
         self.job = job
         self.node = node
@@ -98,12 +101,16 @@ class Channels:
         """A channel to that node, which is asked for what is wanted. Raises `RefusedError` at a limit."""
         job = JobId(want.job_id)
         of_job = sum(channel.job == job for channel in self._open.values())
-        of_node = sum(channel.node == node for channel in self._open.values())
+        users = [channel.user for channel in self._open.values() if channel.node == node]
         if of_job >= limits.MAX_CHANNELS_PER_JOB:
             raise _full(f"job {job}", limits.MAX_CHANNELS_PER_JOB)
-        if of_node >= limits.MAX_CHANNELS_PER_NODE:
+        if len(users) >= limits.MAX_CHANNELS_PER_NODE:
             raise _full(f"node {node}", limits.MAX_CHANNELS_PER_NODE)
-        channel = Channel(next(self._ids), stream, job, node)
+        own = users.count(own_line())
+        if not may_take(own, len(users), limits.MAX_CHANNELS_PER_NODE):
+            words = f"you have {own} of the {len(users)} open channels of node {node}: the rest is for others"
+            raise RefusedError(Refusal(RefusalKind.LIMIT, words))
+        channel = Channel(next(self._ids), stream, job, node, own_line())
         self._open[channel.id] = channel
         stream.send_frame(channel_pb2.ChannelInput(channel=channel.id, open=want))
         return channel

@@ -1,15 +1,16 @@
 """The clients' side of the master: every verb of `ebb` ends in one of these methods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits, memory
 from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
-from ebbtide_core.effect import missing_effects
+from ebbtide_core.effect import in_short, missing_effects
 from ebbtide_core.events import Event
 from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
@@ -24,6 +25,7 @@ from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.arrays import (
     Member,
     found,
+    is_whole,
     members,
     named,
     shown,
@@ -31,10 +33,12 @@ from ebbtide_master.arrays import (
     wishes,
 )
 from ebbtide_master.bookings import BookingsOfClients
-from ebbtide_master.bounds import check_submission, check_user, digest_of, known_job
+from ebbtide_master.bounds import check_rank, check_submission, check_user, digest_of, known_job
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
+from ebbtide_master.config.limits import Bounds
 from ebbtide_master.connecting import Connecting
+from ebbtide_master.copies import Copies
 from ebbtide_master.environments import Environments, without
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.fencing_methods import FencingMethods
@@ -43,7 +47,7 @@ from ebbtide_master.identity.methods import IdentityMethods
 from ebbtide_master.joining import Joining
 from ebbtide_master.limiting import Limits
 from ebbtide_master.log_parts import node_of_part
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import PAUSE, Facts, MasterLoop, Parts, RefusedError
 from ebbtide_master.notice_methods import NoticeMethods
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.pages import PAGE_OF_STREAM, check_ids, names_of, pages, shown_of, to_be_shown, watched
@@ -58,6 +62,9 @@ from ebbtide_master.store.journal import Store
 from ebbtide_master.telling import Telling
 from ebbtide_master.usage import UsageOfClients
 from ebbtide_master.views import event_message, node_message, pool_messages, submit_reply
+
+CHANGES_OF_A_PART: Final = 200
+"""Are looked at a time, in less than a millisecond."""
 
 
 class Clients(
@@ -76,6 +83,8 @@ class Clients(
 ):
     """Turns wishes into facts through the loop, and shows what is."""
 
+    bounds = Bounds()
+
     def __init__(
         self,
         loop: MasterLoop,
@@ -89,6 +98,7 @@ class Clients(
         environments: Environments,
     ) -> None:
         self.queued, self.telling = Queued(limits.MAX_UNFINISHED_JOBS_PER_USER), Telling(Meter(Rates()))
+        self._copies = Copies()
         self._environments = environments
         self._snapshots = snapshots
         self._notifier = notifier
@@ -106,15 +116,18 @@ class Clients(
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         spec = with_idle_limit(spec, request.spec, self._loop.settings)
         check_submission(request, self._store)
+        check_rank(self.bounds, spec.priority, spec.weight)
         self._check_snapshot(spec)
         spec, warnings = self._with_notices(spec)
         validate(spec)  # all of it: the core does not see its environment
         jobs, chosen = without(members(request, spec), spec.env), list[JobId]()
         operation = (request.operation_id, digest_of(request))
 
-        def facts(cluster: Cluster) -> Iterable[Event]:
+        def facts(cluster: Cluster) -> Facts:
             if known := known_job(cluster, *operation):
                 chosen.append(known)
+                if not is_whole(cluster, known):  # the master ended before it had accepted all
+                    yield from submitted(cluster, known, jobs, request.user, request.hold)
                 return
             self.queued.add(cluster, request.user, len(jobs))
             chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
@@ -157,50 +170,58 @@ class Clients(
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
         """Give a job another priority, weight or pool. One that has them already is what was wished for."""
         check_user(request.user)
+        check_rank(
+            self.bounds,
+            request.priority if request.HasField("priority") else None,
+            request.weight if request.HasField("weight") else None,
+        )
         if request.HasField("max_concurrent") or request.HasField("max_slots"):
             return await self.change_limits(request)
         changes: list[e.JobChanged] = []
 
-        def facts(cluster: Cluster) -> Iterable[Event]:
+        def facts(cluster: Cluster) -> Facts:
             def changed(id: JobId) -> e.JobChanged:
                 return _changed(cluster.job(id), id, request)
 
             # All of it, or nothing: what is refused comes first.
-            jobs = named(cluster, request.job_id)
-            if request.HasField("pool") and all(cluster.refusal(changed(job.id)) is None for job in jobs):
+            refused = False
+            for job in named(cluster, request.job_id) if request.HasField("pool") else ():
+                refused = refused or cluster.refusal(changed(job.id)) is not None
+                yield PAUSE
+            if request.HasField("pool") and not refused:
                 yield from wishes(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))
             for change in wishes(cluster, request.job_id, changed):
-                assert isinstance(change, e.JobChanged)
-                changes.append(change)
+                if isinstance(change, e.JobChanged):
+                    changes.append(change)
                 yield change
 
-        def shown(cluster: Cluster) -> client_pb2.Job:
-            message = self._show(cluster, request.job_id)
-            message.effect = missing_effects(cluster.policies, cluster.state.jobs, changes)
+        def answer(cluster: Cluster) -> Parts[client_pb2.Job]:
+            message = yield from self._show(cluster, request.job_id)
+            message.effect = yield from _effect(cluster, changes)
             return message
 
-        return await self._loop.tell(facts, shown)
+        return await self._loop.tell_in_parts(facts, answer)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
         """Give a job up. One that was cancelled already is what was wished for."""
 
-        def facts(cluster: Cluster) -> Iterable[Event]:
+        def facts(cluster: Cluster) -> Facts:
             if (jobs := named(cluster, request.job_id)) and all(job.state is JobState.CANCELLED for job in jobs):
                 return []
             return wishes(cluster, request.job_id, lambda id: _cancelled(cluster.job(id), id, request))
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, request.job_id))
+        return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, request.job_id))
 
     async def _pause(self, id: str, kind: type[e.HoldRequested | e.SuspendRequested]) -> client_pb2.Job:
         """With what the job waited for until then."""
 
-        def facts(cluster: Cluster) -> Iterable[Event]:
+        def facts(cluster: Cluster) -> Facts:
             return wishes(cluster, id, lambda one: kind(one, _waited(cluster.job(one))))
 
-        return await self._loop.tell(facts, lambda cluster: self._show(cluster, id))
+        return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, id))
 
     async def _wish(self, id: str, wish: Callable[[JobId], Event]) -> client_pb2.Job:
-        return await self._loop.tell(lambda cluster: wishes(cluster, id, wish), lambda cluster: self._show(cluster, id))
+        return await self._loop.tell_in_parts(lambda c: wishes(c, id, wish), lambda c: self._show(c, id))
 
     # --- jobs ---
 
@@ -208,37 +229,38 @@ class Clients(
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
         check_ids(request.job_ids)
-        names = await self._loop.ask(lambda c: names_of(c, request.job_ids, request.all, bool(request.folded)))
-        jobs = list[client_pb2.Job]()
+        names = await self._loop.ask_in_parts(lambda c: names_of(c, request.job_ids, request.all, bool(request.folded)))
+        reply = client_pb2.ListJobsReply()
         for page in pages(names):
             async with self.telling.page(caller(), limits.LISTED_COST * len(page)):
-                jobs += await self._loop.ask(partial(shown_of, names=page, now=self._clock.now()))
-        return client_pb2.ListJobsReply(jobs=jobs)
+                reply.jobs.extend(await self._loop.ask_in_parts(partial(shown_of, names=page, now=self._clock.now())))
+        return reply
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job; of its environment, which may hold secrets, the names."""
-        message = await self._loop.ask(lambda cluster: self._show(cluster, request.job_id))
+        message = await self._loop.ask_in_parts(lambda cluster: self._show(cluster, request.job_id))
         message.spec.env.update(dict.fromkeys(self._environments.of(JobId(request.job_id)), ""))
         return message
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
         """The jobs now, then each whenever it changes; ends when all that were named are finished."""
         check_ids(request.job_ids)
-        wanted = list(dict.fromkeys(request.job_ids))
+        wanted, ends = list(dict.fromkeys(request.job_ids)), set[str]()
         with self._changes.watch() as watcher:
-            due, over = await self._loop.ask(lambda cluster: to_be_shown(cluster, wanted, None))
+            due, over = await self._loop.ask_in_parts(lambda cluster: to_be_shown(cluster, wanted, None, ends))
             while True:
                 for page in pages(due, PAGE_OF_STREAM):
                     async with self.telling.page(caller(), len(page)):
                         ask = partial(watched, names=page, by_name=bool(wanted), now=self._clock.now())
-                        for message in await self._loop.ask(ask):
+                        for message in await self._loop.ask_in_parts(ask):
                             yield message
                 if over:
                     return
                 changed = await watcher.wait_changed()
-                due, over = await self._loop.ask(lambda cluster: to_be_shown(cluster, wanted, changed))  # noqa: B023
+                ask_on = partial(to_be_shown, wanted=wanted, changed=changed, ends=ends)
+                due, over = await self._loop.ask_in_parts(ask_on)
 
-    def _show(self, cluster: Cluster, id: str) -> client_pb2.Job:
+    def _show(self, cluster: Cluster, id: str) -> Parts[client_pb2.Job]:
         return shown(cluster, id, self._clock.now())
 
     # --- events and logs ---
@@ -380,6 +402,15 @@ def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e
     return e.JobChanged(id, priority, weight, old_priority, old_weight, request.user)
 
 
+def _effect(cluster: Cluster, changes: list[e.JobChanged]) -> Parts[str]:
+    """What these changes do not do, in words."""
+    jobs, found, pages = cluster.state.jobs, list[str](), range(0, len(changes), CHANGES_OF_A_PART)
+    for start in pages:
+        found += missing_effects(cluster.policies, jobs, changes[start : start + CHANGES_OF_A_PART])
+        yield
+    return in_short(found)
+
+
 def _moved(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobMoved:
     return e.JobMoved(id, request.pool, "" if job is None else job.pool, request.user)
 
@@ -396,7 +427,8 @@ def _waited(job: Job | None) -> str:
 
 def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:
     """What a submit would be answered, and why it would be refused."""
-    first = next(submitted(cluster, JobId(""), jobs, user, False))
+    [first] = islice(submitted(cluster, JobId(""), jobs, user, False), 1)
+    assert first is not PAUSE
     refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)

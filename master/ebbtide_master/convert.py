@@ -1,7 +1,9 @@
 """Between the wire and the core: messages to nouns and back. Nothing is decided here."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Final
 
 from ebbtide_core import commands as c
@@ -57,6 +59,7 @@ _LINKS = {
     agent_pb2.GPU_LINK_NUMA_NODE: LinkKind.NUMA_NODE,
     agent_pb2.GPU_LINK_SYSTEM: LinkKind.SYSTEM,
 }
+_HOST: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = limits.MAX_FACT_LENGTH
 MAX_NOTE_LENGTH: Final = limits.MAX_NOTE_LENGTH
@@ -118,6 +121,8 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
     for field in ("hostname", "boot_id", "version", "address", "checkpoint_root_id", "gpu_backend"):
         if len(getattr(hello, field)) > MAX_FACT_LENGTH:
             raise SpecError(field, f"is over the limit of {MAX_FACT_LENGTH} characters")
+    if hello.address and not is_host(hello.address):
+        raise SpecError("address", f"{hello.address[:64]!r} is neither an address nor the name of a host")
     check_marks(hello.labels, tuple(hello.taints))
     return e.NodeRegistered(
         node=NodeId(hello.node),
@@ -136,6 +141,16 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
     )
+
+
+def is_host(text: str) -> bool:
+    """Whether it is an IP address or the name of a host, and so nothing that a program could take for more."""
+    if _HOST.fullmatch(text):
+        return True
+    try:
+        return bool(ip_address(text)) and "%" not in text
+    except ValueError:
+        return False
 
 
 def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:

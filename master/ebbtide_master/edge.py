@@ -11,6 +11,7 @@ from ebbtide_core import limits
 from ebbtide_core.cluster import RefusalKind
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.later import RETRY_KEY
+from ebbtide_protos.v1 import client_pb2
 from google.protobuf.message import DecodeError
 
 from ebbtide_master.agents import LogUnavailableError
@@ -19,6 +20,7 @@ from ebbtide_master.guard import Allow, Guard
 from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
+from ebbtide_master.pages import PAGE
 from ebbtide_master.rates import TooFastError
 
 SLOW_READER_S: Final = limits.SLOW_READER_S
@@ -72,7 +74,7 @@ def _guarded(name: str, handler: Any, guard: Guard) -> Any:
         method = _streamed(name, guard, _check, handler.unary_stream)
         return grpc.unary_stream_rpc_method_handler(method, parse, handler.response_serializer)
     called = _called(name, guard, handler.unary_unary)
-    return grpc.unary_unary_rpc_method_handler(called, parse, handler.response_serializer)
+    return grpc.unary_unary_rpc_method_handler(called, parse, _serializer(handler.response_serializer))
 
 
 def _called(
@@ -83,7 +85,7 @@ def _called(
             with guard.admitted(name, context, streams=False) as admitted:
                 wanted = _check(request, admitted.allow)  # what is refused does not wait for its turn
                 async with admitted.turn:
-                    return admitted.show(await method(wanted, context))
+                    return await _seen(await method(wanted, context), admitted.show)
         except grpc.aio.AbortError:
             raise
         except grpc.aio.InternalError:  # the caller is gone: nobody has to be told
@@ -92,6 +94,23 @@ def _called(
             await _abort(name, context, error)
 
     return call
+
+
+async def _seen(reply: Any, show: Callable[[Any], Any]) -> Any:
+    """What may be seen of a reply. A long list is put together as bytes, in parts: others have turns in between."""
+    if not isinstance(reply, client_pb2.ListJobsReply):
+        return show(reply)
+    parts, jobs = list[bytes](), reply.jobs
+    for start in range(0, len(jobs), PAGE):
+        page = client_pb2.ListJobsReply(jobs=jobs[start : start + PAGE])
+        parts.append(show(page).SerializeToString())
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+def _serializer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """``serialize``, but for what is bytes already."""
+    return lambda reply: reply if isinstance(reply, bytes) else serialize(reply)
 
 
 def _streamed(

@@ -1,30 +1,31 @@
-"""The file that tells clients and agents on this machine where the master is, and which process it is."""
+"""The file that tells clients and agents of this account which process the master is, and where its ports are."""
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def published(home: Path, host: str, port: int, cluster_id: str, agent_port: int, *, tls: bool) -> Iterator[None]:
-    """``master.json`` in ``home``, for as long as the block lasts; written in one step, so that nobody reads half."""
+def published(home: Path, cluster_id: str, ports: Mapping[str, str | int]) -> Iterator[None]:
+    """``master.json`` in ``home``, for as long as the block lasts; written in one step, so that nobody reads half.
+
+    ``ports`` says where it is reached besides the socket in its home: host, port and agent_port, or nothing.
+    """
     content = {
         "pid": os.getpid(),
         "starttime": _own_start_time(),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        "host": host,
-        "port": port,
-        "agent_port": agent_port,
-        "tls": tls,
+        **ports,
         "started_at": time.time(),
         "cluster_id": cluster_id,
     }
     path = home / "master.json"
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(content))
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
+        json.dump(content, file)
     draft.replace(path)
     try:
         yield

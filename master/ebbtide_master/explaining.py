@@ -16,6 +16,8 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.arrays import found
 from ebbtide_master.clock import Clock
+from ebbtide_master.copies import LONGEST_S, Copies
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError
 from ebbtide_master.store.journal import Store, StoredEvent
 from ebbtide_master.views import event_message, reason_of
@@ -30,20 +32,24 @@ class _Serving(Protocol):
     _loop: MasterLoop
     _clock: Clock
     _store: Store
+    _copies: Copies
 
 
 class Explaining:
-    """The part of the clients' side that explains. It looks ahead beside the loop, on a copy."""
+    """The part of the clients' side that explains. It looks ahead in a copy of this process."""
 
     async def Explain(self: _Serving, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
         """Why a job waits, and when it may start."""
         now = self._clock.now()
-        message, copies = await self._loop.ask(lambda cluster: _explained(cluster, request, now))
-        changes = _changes(request)
-        if copies:
-            message.forecast.CopyFrom(await _foreseen(copies[0], request.job_id, now, ()))
-        if copies and changes is not None:
-            message.what_if.CopyFrom(await _foreseen(copies[1], request.job_id, now, changes(copies[1])))
+        async with self._copies.turn(caller().user):
+            message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
+            if seen is None:
+                return message
+            told = await seen
+        if told is None:
+            message.forecast.basis = f"not foreseen: that took longer than {LONGEST_S:g} s"
+        else:
+            message.MergeFrom(client_pb2.Explanation.FromString(told))
         return message
 
     async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
@@ -69,20 +75,20 @@ def _told(lines: Iterable[StoredEvent]) -> Iterator[client_pb2.Event]:
 
 
 def _explained(
-    cluster: Cluster, request: client_pb2.ExplainRequest, now: float
-) -> tuple[client_pb2.Explanation, list[Cluster]]:
-    """What is known at once, and copies of the cluster to look ahead with: one, and one for what is asked about."""
+    cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
+) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
+    """What is known at once, and what a copy foresees, if anything can be."""
     job = found(cluster, request.job_id)
     changes, message = _changes(request), explanation_message(job, explain(cluster.state, job, now))
     waits = not job.state.finished and job.planned is None and job.live is None
     if changes is not None:
         _check(cluster, job, waits, changes(cluster))
     if not waits:
-        return message, []
+        return message, None
     if (count := len(cluster.state.unfinished)) > MOST_JOBS:
         message.forecast.basis = f"not foreseen: {count} unfinished jobs are over the limit of {MOST_JOBS}"
-        return message, []
-    return message, [fork(cluster) for _ in range(1 if changes is None else 2)]
+        return message, None
+    return message, copies.compute(lambda: _foreseen(cluster, job.id, now, changes))
 
 
 def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> None:
@@ -119,9 +125,14 @@ def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
     return changes
 
 
-async def _foreseen(copy: Cluster, job: str, now: float, changes: Iterable[Event]) -> client_pb2.Forecast:
-    seen = await asyncio.to_thread(forecast, copy, JobId(job), now, changes)
-    return forecast_message(seen)
+def _foreseen(cluster: Cluster, job: JobId, now: float, changes: Changes | None) -> bytes:
+    """When the job starts, and when it would, as a part of an explanation."""
+    ahead = fork(cluster)
+    message = client_pb2.Explanation(forecast=forecast_message(forecast(ahead, job, now)))
+    if changes is not None:
+        ahead = fork(cluster)
+        message.what_if.CopyFrom(forecast_message(forecast(ahead, job, now, changes(ahead))))
+    return message.SerializeToString()
 
 
 def forecast_message(seen: Forecast) -> client_pb2.Forecast:

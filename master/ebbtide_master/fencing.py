@@ -15,6 +15,7 @@ from ebbtide_core.model import NodeId
 
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.fencing import FencingSettings
+from ebbtide_master.convert import is_host
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 
 LOOK_S: Final = 5.0
@@ -74,7 +75,7 @@ class Fencing:
         node = cluster.state.nodes[id]
         if node.connected or not node.lost or node.dead or not node.attempts:
             return None
-        address = node.facts.address or node.facts.hostname
+        address = next((one for one in (node.facts.address, node.facts.hostname) if is_host(one)), "")
         return {"EBB_NODE": id, "EBB_ADDRESS": address, "EBB_SILENT_S": f"{self._silent_s(node):.0f}"}
 
     def _silent_s(self, node: Node) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -46,6 +47,7 @@ class Guard:
         self._calls: Crowd = crowd_of_calls()
         self._streams: Crowd = crowd_of_streams()
         self._agents: Crowd = crowd_of_agents()
+        self._lines = count()
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @contextmanager
@@ -55,7 +57,7 @@ class Guard:
         set_caller(caller)
         agent = ACCESS.get(method) is Access.AGENT
         # Each agent has a line of its own: what nodes report does not wait behind what users want.
-        stand_in(f"agent {context.peer()}" if agent else f"user {caller.user}")
+        stand_in(f"agent {next(self._lines)}" if agent else f"user {caller.user}")
         crowd = self._agents if agent else self._streams if streams else self._calls
         with crowd.one_more(caller.user):
             yield Admitted(

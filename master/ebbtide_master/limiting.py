@@ -33,4 +33,4 @@ class Limits:
             new_slots = request.max_slots * WHOLE if request.HasField("max_slots") else slots
             yield e.ArrayChanged(JobId(request.job_id), new_jobs, new_slots, jobs, slots, request.user)
 
-        return await self._loop.tell(facts, lambda cluster: shown(cluster, request.job_id, self._clock.now()))
+        return await self._loop.tell_in_parts(facts, lambda cluster: shown(cluster, request.job_id, self._clock.now()))

@@ -4,13 +4,17 @@ A batch of work is handled, what it recorded is committed in one transaction, an
 leave. If the journal fails, nothing has left and the master stops. Who brings it takes turns (`ebbtide_master.turns`),
 and a batch is short, so that nobody waits for long because somebody else has much to do. Questions are answered
 between batches, when everything is durable.
+
+What takes long is done in parts: facts of which some are `PAUSE`, and answers that are generators. A part of the facts
+is committed with its batch, and then it is others' turn before the next part.
 """
 
 import asyncio
 import heapq
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any, Final, TypeVar
 
 from ebbtide_core.cluster import Cluster, Refusal
@@ -22,7 +26,7 @@ from ebbtide_core.settings import Settings
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.store.journal import Store
-from ebbtide_master.turns import Turns
+from ebbtide_master.turns import OURS, Turns, own_line
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
@@ -30,8 +34,16 @@ MAX_QUEUE: Final = 10_000
 BATCH_S: Final = 0.01
 """After so long a batch is committed, and so long questions are answered, while more of either waits."""
 WAKE_MARGIN_S: Final = 0.001
+LOOK_S: Final = 30.0
+"""It is looked at least so often whether the next time to wake has come."""
+
+PAUSE: Final = None
+"""Among facts: those before it may be committed, and others have their turn, before it goes on with those behind it."""
 
 Answer = TypeVar("Answer")
+Facts = Iterable[Event | None]
+Parts = Generator[None, None, Answer]
+"""An answer that takes long: others have their turn wherever it yields, and the cluster may be another then."""
 
 
 class StoppedError(Exception):
@@ -51,9 +63,14 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class _Work:
-    facts: Callable[[Cluster], Iterable[Event]]
+    """``begun`` is what is left of its facts, and ``answering`` of its answer, once something of them was done."""
+
+    facts: Callable[[Cluster], Facts]
     answer: Callable[[Cluster], Any]
     done: asyncio.Future[Any]
+    line: str = OURS
+    begun: Iterator[Event | None] | None = None
+    answering: Parts[Any] | None = None
 
 
 class MasterLoop:
@@ -86,24 +103,39 @@ class MasterLoop:
         """What the administrator decided; it stays as it is for as long as the master runs."""
         return self._cluster.state.settings
 
-    async def tell(self, facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]) -> Answer:
+    async def tell(self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Answer]) -> Answer:
         """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
 
         Raises `RefusedError` at the first fact that is refused, and `StoppedError` if the master ended before that.
+        What was before a `PAUSE` may be on disk then.
         """
-        return await self._wait_in(self._wishes, facts, answer)
+        answered: Answer = await self._wait_in(self._wishes, facts, answer)
+        return answered
+
+    async def tell_in_parts(
+        self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]
+    ) -> Answer:
+        """The same with an answer that takes long."""
+        answered: Answer = await self._wait_in(self._wishes, facts, answer)
+        return answered
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
         """Read the cluster: the answer holds all that was replied to before, and nothing that is not durable."""
-        return await self._wait_in(self._questions, _no_facts, answer)
+        answered: Answer = await self._wait_in(self._questions, _no_facts, answer)
+        return answered
+
+    async def ask_in_parts(self, answer: Callable[[Cluster], Parts[Answer]]) -> Answer:
+        """The same where the answer takes long."""
+        answered: Answer = await self._wait_in(self._questions, _no_facts, answer)
+        return answered
 
     async def _wait_in(
-        self, turns: Turns[_Work], facts: Callable[[Cluster], Iterable[Event]], answer: Callable[[Cluster], Answer]
-    ) -> Answer:
+        self, turns: Turns[_Work], facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Any]
+    ) -> Any:
         if self._stopped:
             raise StoppedError
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        await turns.put(_Work(facts, answer, done))
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        await turns.put(_Work(facts, answer, done, own_line()))
         self._filled.set()
         self._fail_queued_if_stopped()  # while this waited for room in the queue
         return await done
@@ -127,8 +159,12 @@ class MasterLoop:
         """Answer questions, for a short time."""
         clock = asyncio.get_running_loop().time
         ends = clock() + BATCH_S
-        while self._questions and clock() < ends:
-            self._reply(self._questions.take())
+        while self._questions:
+            work = self._questions.take()
+            if not self._reply(work, ends):
+                self._questions.put_back(work.line, work)
+            if clock() >= ends:
+                return
 
     def _stop(self, batch: list[_Work]) -> None:
         """Let nobody wait for an answer that will not come."""
@@ -151,9 +187,14 @@ class MasterLoop:
         now, ends = self._clock.now(), clock() + BATCH_S
         commands: list[Command] = []
         replies: list[Callable[[], None]] = []
-        while self._wishes and len(batch) < MAX_BATCH and clock() < ends:
-            batch.append(self._wishes.take())
-            replies.append(self._take(batch[-1], now, commands))
+        unfinished: list[_Work] = []
+        while self._wishes and len(batch) < MAX_BATCH and (not batch or clock() < ends):
+            batch.append(work := self._wishes.take())
+            reply = self._take(work, now, commands, ends)
+            if reply is None:
+                unfinished.append(work)
+            else:
+                replies.append(reply)
         if commands or any(work.facts is _wake for work in batch):
             began = time.perf_counter()
             commands.extend(self._cluster.handle(SchedulingDue(), now))
@@ -171,28 +212,38 @@ class MasterLoop:
         for reply in replies:
             reply()
         self._changes.publish(records)
+        for work in unfinished:
+            self._wishes.put_back(work.line, work)
 
-    def _take(self, work: _Work, now: float, commands: list[Command]) -> Callable[[], None]:
-        """Handle one piece of work; returns what to do once it is durable."""
-        news = self._news(work)
+    def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
+        """Handle work, or some of it; returns what to do once it is durable, None if more of it follows."""
+        clock = asyncio.get_running_loop().time
+        news = work.begun = work.begun or self._news(work)
         while True:
             try:
-                fact = next(news, None)
+                fact = next(news)
+            except StopIteration:
+                return lambda: self._answer(work)
             except Exception as error:  # noqa: BLE001 (it is whoever tells that gets it; reading has changed nothing)
                 failed = error
                 return lambda: _fail(work.done, failed)
-            if fact is None:
-                return lambda: self._reply(work)
-            commands.extend(self._cluster.handle(fact, now))
-            self._changes.note(fact, self._on_node(fact))
+            if fact is not PAUSE:
+                commands.extend(self._cluster.handle(fact, now))
+                self._changes.note(fact, self._on_node(fact))
+            elif clock() >= ends:
+                return None
 
-    def _news(self, work: _Work) -> Iterator[Event]:
+    def _news(self, work: _Work) -> Iterator[Event | None]:
         """Its facts, none of which is refused. Raises `RefusedError`, or whatever is wrong with them."""
         for fact in work.facts(self._cluster):
-            refusal = self._cluster.refusal(fact)
-            if refusal is not None:
+            if fact is not PAUSE and (refusal := self._cluster.refusal(fact)) is not None:
                 raise RefusedError(refusal)
             yield fact
+
+    def _answer(self, work: _Work) -> None:
+        """Reply to what was told; where that takes long, as to a question."""
+        if not self._reply(work, 0.0):
+            self._questions.put_back(work.line, work)
 
     def _on_node(self, fact: Event) -> Iterable[JobId]:
         """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
@@ -201,13 +252,25 @@ class MasterLoop:
         node = self._cluster.state.nodes.get(fact.node)
         return node.attempts if node is not None else ()
 
-    def _reply(self, work: _Work) -> None:
+    def _reply(self, work: _Work, ends: float) -> bool:
+        """Whether the answer is complete; of one in parts, there may be more to do at ``ends``."""
+        clock = asyncio.get_running_loop().time
         if work.done.done():  # whoever asked is gone
-            return
+            return True
         try:
-            work.done.set_result(work.answer(self._cluster))
+            answer = work.answering or work.answer(self._cluster)
+            if not isinstance(answer, GeneratorType):
+                work.done.set_result(answer)
+                return True
+            work.answering = answer
+            next(answer)
+            while clock() < ends:
+                next(answer)
+        except StopIteration as last:
+            work.done.set_result(last.value)
         except Exception as error:  # noqa: BLE001 (it is whoever asked that gets it; reading has changed nothing)
             work.done.set_exception(error)
+        return work.done.done()
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -227,7 +290,8 @@ class MasterLoop:
         """See to it that the next time to wake is not missed."""
         loop = asyncio.get_running_loop()
         # Woken a rounding error too early, the core would find nothing due.
-        when = loop.time() + max(0.0, self._wakes[0] - self._clock.now()) + WAKE_MARGIN_S
+        wait_s = min(LOOK_S, max(0.0, self._wakes[0] - self._clock.now()))  # the clock may be set meanwhile
+        when = loop.time() + wait_s + WAKE_MARGIN_S
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()

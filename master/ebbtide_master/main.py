@@ -47,7 +47,7 @@ from ebbtide_master.store.opening import open_store
 if TYPE_CHECKING:
     from ebbtide_master.tls.doors import Doors
 
-LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+LOOPBACK: Final = "127.0.0.1"
 COLLECTED: Final = (5_000, 20, 500)
 """When garbage in cycles is looked for, in objects made, and how much more rarely among older ones: jobs are objects
 by the hundred that stay, and going over those of ten thousand jobs takes a tenth of a second with nobody served."""
@@ -61,9 +61,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MasterOptions:
-    """How a master is started. ``port`` 0 is any free one; it is recorded in ``home``.
+    """How a master is started. It serves its own account on a socket in ``home``, others over TLS.
 
-    ``port`` None: what `ebb master init` was told, else any. ``agent_port``, with TLS only: None: the one after it.
+    Whoever says ``host``, ``port`` or ``agent_port`` wants others served: an authority is made if there is none. None:
+    loopback, the port that `ebb master init` was told, and the one after it. 0 is any free one; both are recorded.
 
     ``config`` is its configuration file; None: the one in ``home``, if there is one. ``policy`` and its options are
     those of the pool `DEFAULT_POOL`; None: what the file says of it, else the default. So for ``metrics_port``: 0 is
@@ -72,7 +73,7 @@ class MasterOptions:
     """
 
     home: Path
-    host: str = "127.0.0.1"
+    host: str | None = None
     port: int | None = None
     agent_port: int | None = None
     policy: str | None = None
@@ -120,13 +121,14 @@ def _allow_open_files() -> None:
 
 def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
     """Everything that can be wrong before anything runs."""
-    if options.host not in LOOPBACK_HOSTS and not _speaks_tls(options):
-        message = f"--host {options.host}: only loopback is served without TLS and identities: 'ebb master init' first"
-        raise StartError(message, EXIT_USAGE)
-    if options.agent_port is not None and not _speaks_tls(options):
-        message = f"--agent-port {options.agent_port}: agents have a port of their own with TLS only: 'ebb master init'"
-        raise StartError(message, EXIT_USAGE)
     config = _read_config(options)
+    wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
+    if wants_ports and not _speaks_tls(options) and _url(options, config):
+        message = (
+            "masters on one database need the same authority: 'ebb master init' on one machine, "
+            f"and its ca.pem and ca.key in {options.home / 'tls'} on the others"
+        )
+        raise StartError(message, EXIT_USAGE)
     settings = _settings(options, config)
     default = settings.pools[DEFAULT_POOL]
 
@@ -135,13 +137,25 @@ def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]
 
     try:
         new_cluster()
-        return new_cluster, open_store(_url(options, config), options.home), config
+        store = open_store(_url(options, config), options.home)
+        if wants_ports and not _speaks_tls(options):
+            _make_authority(options.home)
+        return new_cluster, store, config
     except PolicyError as error:
         raise StartError(str(error), EXIT_USAGE) from None
     except StoreInUseError as error:
         raise StartError(str(error), EXIT_FAILED) from None
     except StoreError as error:
         raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
+
+
+def _make_authority(home: Path) -> None:
+    from ebbtide_master.tls.folder import TlsFolder
+
+    try:
+        TlsFolder.of(home).create_authority(time.time())
+    except OSError as error:
+        raise StartError(f"no authority for certificates could be made: {error}", EXIT_FAILED) from None
 
 
 def _url(options: MasterOptions, config: Config) -> str:
@@ -245,15 +259,13 @@ async def _run_server(
         from ebbtide_master.identity.certificates import CertificateGate
 
         gate = CertificateGate(gate, doors.enrolment)
-    port = options.port if options.port is not None else doors.folder.port if doors is not None else 0
     policy = cluster.state.settings.pools[DEFAULT_POOL].policy
     try:
         reread = partial(_reread, options)
         async with serving(
             cluster,
             store,
-            options.host,
-            port,
+            options.home,
             policy,
             gate,
             config,
@@ -264,9 +276,12 @@ async def _run_server(
         ) as service:
             stopped = _stop_signals()
             _reload_signal(service.reloading)
-            ports = (service.port, store.cluster_id, service.agent_port)
-            with published(options.home, _from_here(options.host), *ports, tls=doors is not None):
-                log.info("serving=%s:%d policy=%s epoch=%d", options.host, service.port, policy, service.epoch)
+            ports: dict[str, str | int] = {}
+            if doors is not None:
+                ports = {"host": _from_here(doors.host), "port": service.port, "agent_port": service.agent_port}
+            with published(options.home, store.cluster_id, ports):
+                where = f"{doors.host}:{service.port}" if doors is not None else options.home
+                log.info("serving=%s policy=%s epoch=%d", where, policy, service.epoch)
                 journal = replace(config.journal, backup_every_s=0.0) if _url(options, config) else config.journal
                 async with backing_up(store.folder, journal), _metrics(options, config, service, store, doors):
                     return await _until_stopped(stopped, service.consumer, store.lost)
@@ -310,7 +325,8 @@ def _doors(options: MasterOptions, store: Store) -> "Doors | None":
     from ebbtide_master.tls.doors import open_doors
 
     try:
-        return open_doors(options.home, options.host, options.port, options.agent_port, store.vault, time.time)
+        host = LOOPBACK if options.host is None else options.host
+        return open_doors(options.home, host, options.port, options.agent_port, store.vault, time.time)
     except (CertificateError, OSError) as error:
         raise StartError(f"the certificates of this master cannot be used: {error}", EXIT_FAILED) from None
 

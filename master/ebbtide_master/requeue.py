@@ -1,22 +1,20 @@
 """``ebb requeue``: back to the queue, or once more."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ebbtide_core import events as e
 from ebbtide_core.arrays import Task
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
-from ebbtide_core.events import Event
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobId, JobState
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.arrays import Member, named, shown, submitted, wishes
+from ebbtide_master.arrays import Member, is_whole, named, shown, submitted, wishes
 from ebbtide_master.bounds import check_submission, digest_of, known_job
 from ebbtide_master.clock import Clock
 from ebbtide_master.environments import Environments
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import Facts, MasterLoop, Parts, RefusedError
 from ebbtide_master.queued import Queued
 from ebbtide_master.store.journal import Store
 
@@ -38,11 +36,13 @@ class Requeues:
         check_submission(request, self._store)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
 
-        def facts(cluster: Cluster) -> Iterator[Event]:
+        def facts(cluster: Cluster) -> Facts:
+            jobs = named(cluster, request.job_id)
             if known := known_job(cluster, *operation):
                 chosen.append(known)
+                if not is_whole(cluster, known):  # the master ended before it had accepted all
+                    yield from _the_rest(cluster, known, jobs, request.failed)
                 return
-            jobs = named(cluster, request.job_id)
             if not request.failed and not (jobs and all(job.state.finished for job in jobs)):
                 chosen.append(JobId(request.job_id))
                 yield from wishes(cluster, request.job_id, e.RequeueRequested)
@@ -56,12 +56,20 @@ class Requeues:
                 owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs
                 yield from submitted(cluster, chosen[0], again, owner, False, operation, jobs)
 
-        def answer(cluster: Cluster) -> client_pb2.Job:
+        def answer(cluster: Cluster) -> Parts[client_pb2.Job]:
             if not chosen:
                 raise RefusedError(_nothing_failed(cluster, request.job_id))
             return shown(cluster, chosen[0], self._clock.now())
 
-        return await self._loop.tell(facts, answer)
+        return await self._loop.tell_in_parts(facts, answer)
+
+
+def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Facts:
+    """The facts of the tasks that ``id`` lacks, of those that were over when its first was submitted."""
+    first = next(iter(cluster.state.gates.arrays[id].tasks.values()))
+    over = [job for job in jobs if job.ended is not None and job.ended <= first.submitted]
+    over = [job for job in over if job.state is JobState.FAILED] if failed else over
+    return submitted(cluster, id, _again(cluster, over), first.user, False, again=over)
 
 
 def _again(cluster: Cluster, jobs: list[Job]) -> list[Member]:

@@ -1,17 +1,20 @@
-"""The master as it serves: loop, agents' and clients' side put together behind one port."""
+"""The master as it serves: loop, agents' and clients' side put together behind its socket and its ports."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
+from ebbtide_protos import door
+from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 
 from ebbtide_master.agents import Agents
@@ -44,14 +47,14 @@ _DEFAULTS: Final = Config()
 
 
 class PortError(Exception):
-    """The port cannot be listened on."""
+    """The socket or a port cannot be listened on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A serving master. ``consumer`` ends only by an error, after which the master must stop.
 
-    ``agent_port`` is ``port`` unless agents need certificates.
+    ``port`` and ``agent_port`` are 0 without an authority: then it is reached by the socket in its home alone.
     """
 
     port: int
@@ -66,8 +69,7 @@ class Service:
 async def serving(
     cluster: Cluster,
     store: Store,
-    host: str,
-    port: int,
+    home: Path,
     policy: str,
     gate: Gate,
     config: Config = _DEFAULTS,
@@ -76,18 +78,19 @@ async def serving(
     doors: "Doors | None" = None,
     accounts: Accounts = lambda user: AGENTS_OWN,
 ) -> AsyncIterator[Service]:
-    """Serve the recovered ``cluster`` for as long as the block lasts. Port 0 is any free one.
+    """Serve the recovered ``cluster`` for as long as the block lasts, on the socket in ``home``.
 
     ``reread`` reads the configuration again, or raises `ConfigError`; without it, ``config`` is all that there is.
-    With ``doors``, clients and agents have a port each, and both speak TLS.
+    With ``doors``, clients and agents have a port each besides, and both speak TLS.
 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
+    bounds = config.bounds
     snapshots = Snapshots(store.folder / "snapshots")
+    snapshots.per_user, snapshots.bytes_per_user = bounds.uploads, bounds.snapshot_bytes
     environments = Environments(store.vault)
     await environments.forget_others(lambda id: bool(named(cluster, id)))
-    bounds = config.bounds
     agents = Agents(
         store.cluster_id, epoch, clock, snapshots, environments, config.log_rules, bounds.log_bytes, accounts
     )
@@ -104,40 +107,50 @@ async def serving(
     agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
     clients = Clients(loop, agents, store, clock, changes, info, snapshots, notifier, environments)
     clients.queued, clients.telling = Queued(config.bounds.queued), Telling(meter)
-    clients.identities = gate.identities
+    clients.identities, clients.bounds = gate.identities, bounds
     clients.reloading = Reloading(reread or (lambda: config), config, loop, agents, notifier, clock)
     client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
-    bound, agent_bound = _listen(server, host, port, doors)
-    parts = [consumer := asyncio.create_task(loop.run())]
-    if doors is not None:
-        clients.front = Front(doors, doors.public_host(host), bound, agent_bound)
-        agents.enrolment = doors.enrolment
-        parts.append(_upkeep(doors))
-    try:
-        await _announce(loop, consumer, epoch)
-        notifier.run()
-        agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
-        await server.start()
-        yield Service(bound, agent_bound, epoch, loop, consumer, clients.reloading)
-    finally:
-        await agents.close()
-        await fencing.close()
-        await server.stop(STOP_GRACE_S)
-        for part in parts:
-            part.cancel()
-        await asyncio.wait(parts)
-        await notifier.close()
+    with _listening(server, home):
+        bound, agent_bound = (0, 0) if doors is None else _listen(server, doors)
+        parts = [consumer := asyncio.create_task(loop.run())]
+        if doors is not None:
+            clients.front = Front(doors, doors.public_host, bound, agent_bound)
+            agents.enrolment = doors.enrolment
+            parts.append(_upkeep(doors))
+        try:
+            await _announce(loop, consumer, epoch)
+            notifier.run()
+            agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
+            await server.start()
+            yield Service(bound, agent_bound, epoch, loop, consumer, clients.reloading)
+        finally:
+            await agents.close()
+            await fencing.close()
+            await server.stop(STOP_GRACE_S)
+            for part in parts:
+                part.cancel()
+            await asyncio.wait(parts)
+            await notifier.close()
 
 
-def _listen(server: grpc.aio.Server, host: str, port: int, doors: "Doors | None") -> tuple[int, int]:
+@contextmanager
+def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
+    """On the socket in ``home``, which only the account that runs the master can reach."""
+    with ExitStack() as stack:
+        try:
+            target = stack.enter_context(door.made(home))
+            server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
+        except (NotTrusted, OSError, RuntimeError) as error:
+            raise PortError(f"cannot listen in {home / door.FOLDER}: {error}") from None
+        yield
+
+
+def _listen(server: grpc.aio.Server, doors: "Doors") -> tuple[int, int]:
     """The ports of clients and of agents."""
-    if doors is None:
-        bound = _bind(server, host, port, grpc.local_server_credentials(grpc.LocalConnectionType.LOCAL_TCP), "--port")
-        return bound, bound
     from ebbtide_master.tls.credentials import for_agents, for_clients
 
-    bound = _bind(server, host, port, for_clients(doors.folder), "--port")
-    return bound, _bind(server, host, doors.agent_port, for_agents(doors.folder), "--agent-port")
+    bound = _bind(server, doors.host, doors.port, for_clients(doors.folder), "--port")
+    return bound, _bind(server, doors.host, doors.agent_port, for_agents(doors.folder), "--agent-port")
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:

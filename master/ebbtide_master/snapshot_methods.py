@@ -9,8 +9,9 @@ from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_protos.snapshots import snapshot_from_message
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_master.arrays import JOBS_OF_A_PART
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
 from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store.journal import Store
 
@@ -34,8 +35,9 @@ class SnapshotMethods:
         snapshot = _checked(first.snapshot)
         if not self._store.has_room():
             raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
-        self._snapshots.collect(await self._loop.ask(needed))
-        await self._snapshots.receive(snapshot, caller().user, _windows(first, request_iterator))
+        kept, user = await self._loop.ask_in_parts(needed), caller().user
+        self._snapshots.collect(kept)
+        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept)
         yield client_pb2.SnapshotState(present=True)
 
     def _check_snapshot(self, spec: JobSpec) -> None:
@@ -45,10 +47,15 @@ class SnapshotMethods:
             raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
 
 
-def needed(cluster: Cluster) -> set[str]:
-    """The digests of the snapshots that unfinished jobs begin with."""
-    specs = (job.spec for job in cluster.state.unfinished.values())
-    return {spec.snapshot.digest for spec in specs if spec.snapshot is not None}
+def needed(cluster: Cluster) -> Parts[dict[str, set[str]]]:
+    """The digests of the snapshots that unfinished jobs begin with, and whose these jobs are."""
+    found = dict[str, set[str]]()
+    for number, job in enumerate(list(cluster.state.unfinished.values())):
+        if not number % JOBS_OF_A_PART:
+            yield
+        if job.spec.snapshot is not None:
+            found.setdefault(job.spec.snapshot.digest, set()).add(job.user)
+    return found
 
 
 async def _windows(

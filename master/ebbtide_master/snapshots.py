@@ -9,7 +9,8 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import AsyncIterator, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -26,6 +27,9 @@ MOST_UPLOADS: Final = limits.MAX_UPLOADS
 """At once."""
 WINDOW_BYTES: Final = 1024 * 1024
 _GZIP: Final = 31
+Needed = Mapping[str, Collection[str]]
+"""The users whose unfinished jobs begin with a snapshot, by its digest."""
+_NONE: Final[Needed] = {}
 
 
 class Snapshots:
@@ -33,8 +37,11 @@ class Snapshots:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._uploads = 0
+        self._uploads: Counter[str] = Counter()
+        self._arriving: Counter[str] = Counter()
         self._owners: dict[str, set[str]] = {}
+        self.per_user = limits.MAX_UPLOADS_PER_USER
+        self.bytes_per_user = limits.SNAPSHOT_BYTES_PER_USER
         for part in folder.glob("*.part"):
             part.unlink()
 
@@ -51,25 +58,62 @@ class Snapshots:
             return False
         return True
 
-    async def receive(self, snapshot: SnapshotRef, user: str, windows: AsyncIterator[bytes]) -> None:
-        """Keep what ``user`` sends if it is what it is said to be. `RefusedError` if not; half a one is never kept."""
-        if self._uploads >= MOST_UPLOADS:
-            raise RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: more than {MOST_UPLOADS} are sent at once"))
-        self._uploads += 1
+    async def receive(
+        self,
+        snapshot: SnapshotRef,
+        user: str,
+        windows: AsyncIterator[bytes],
+        needed: Needed = _NONE,
+    ) -> None:
+        """Keep what ``user`` sends if it is what it is said to be. `RefusedError` if not; half a one is never kept.
+
+        What is ``needed`` by unfinished jobs of theirs counts as theirs, as what they have sent to this master does.
+        """
+        if self._uploads[user] >= self.per_user:
+            raise _limited(f"{user} sends {self.per_user} at a time already, which is the limit")
+        if self._uploads.total() >= MOST_UPLOADS:
+            raise _limited(f"more than {MOST_UPLOADS} are sent at once")
+        kept = self._make_room(user, needed)
+        self._uploads[user] += 1
+        arrived = 0
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self._folder / f"{snapshot.digest}.{secrets.token_hex(4)}.part"
         try:
             with part.open("xb") as file:
                 receiver = _Receiver(snapshot, file)
-                async for window in windows:
+                async for window in _prompt(windows):
+                    arrived += len(window)
+                    self._arriving[user] += len(window)
+                    if (used := kept + self._arriving[user]) > self.bytes_per_user:
+                        most = f"{self.bytes_per_user / limits.MIB:.0f} MiB"
+                        raise _limited(f"{user} has {used / limits.MIB:.0f} MiB with this one: the limit is {most}")
                     await asyncio.to_thread(receiver.take, window)
                 await asyncio.to_thread(receiver.finish)
             part.rename(self._path(snapshot.digest))
             self._owners.setdefault(snapshot.digest, set()).add(user)
         finally:
-            self._uploads -= 1
+            self._uploads[user] -= 1
+            self._arriving[user] -= arrived
             with suppress(FileNotFoundError):
                 part.unlink()
+
+    def _make_room(self, user: str, needed: Needed) -> int:
+        """How many bytes the user has here; if that is nearly too much, without those that no job of theirs needs."""
+        theirs = {digest for whose in (self._owners, needed) for digest, users in whose.items() if user in users}
+        sizes = {digest: self._size(digest) for digest in theirs}
+        if sum(sizes.values()) > self.bytes_per_user // 2:
+            for digest in theirs - needed.keys():
+                if self._owners[digest] == {user}:
+                    self._path(digest).unlink(missing_ok=True)
+                    sizes[digest] = 0
+                    del self._owners[digest]
+        return sum(sizes.values())
+
+    def _size(self, digest: str) -> int:
+        try:
+            return self._path(digest).stat().st_size
+        except (OSError, ValueError):
+            return 0
 
     def read(self, digest: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
         """A window of the compressed archive, and whether it is the last. Raises OSError, ValueError."""
@@ -123,6 +167,23 @@ class _Receiver:
             raise _damaged("it has another digest: did files change meanwhile?")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+async def _prompt(windows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same; `RefusedError` if nothing comes for too long."""
+    while True:
+        try:
+            async with asyncio.timeout(limits.UPLOAD_IDLE_S):
+                window = await anext(windows, None)
+        except TimeoutError:
+            raise _limited(f"nothing was sent for {limits.UPLOAD_IDLE_S:g} s") from None
+        if window is None:
+            return
+        yield window
+
+
+def _limited(why: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: {why}"))
 
 
 def _damaged(why: str) -> RefusedError:

@@ -24,12 +24,13 @@ def own_line() -> str:
 
 
 class _Line(Generic[Work]):
-    __slots__ = ("coming", "room", "works")
+    __slots__ = ("back", "coming", "room", "works")
 
     def __init__(self, most: int) -> None:
         self.works: deque[Work] = deque()
         self.room = asyncio.Semaphore(most)
         self.coming = 0  # in the line, or waiting for room in it
+        self.back = 0  # in the line once more, though their room was given up
 
 
 class Turns(Generic[Work]):
@@ -61,6 +62,15 @@ class Turns(Generic[Work]):
         line.coming += 1
         self._add(OURS, line, work)
 
+    def put_back(self, name: str, work: Work) -> None:
+        """Work of that line of which only a part was done: it is the first there, once it is the line's turn again."""
+        line = self._lines.setdefault(name, _Line(self._most))
+        line.coming += 1
+        line.back += 1
+        if not line.works:
+            self._next.append(name)
+        line.works.appendleft(work)
+
     def _add(self, name: str, line: _Line[Work], work: Work) -> None:
         if not line.works:
             self._next.append(name)
@@ -73,7 +83,10 @@ class Turns(Generic[Work]):
         work = line.works.popleft()
         if line.works:
             self._next.append(name)
-        line.room.release()
+        if line.back:
+            line.back -= 1
+        else:
+            line.room.release()
         self._leave(name, line)
         return work
 

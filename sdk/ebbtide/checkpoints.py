@@ -14,7 +14,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,8 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ebbtide import regular, trees
+
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
+MANIFEST_BYTES = 64 * 1024 * 1024
+"""More is not read: it is no manifest."""
 
 _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -93,7 +96,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+        _discard(draft)
         raise
     _sync(attempt_dir)
     _sync(attempt_dir.parent)
@@ -114,7 +117,7 @@ def verify(path: Path) -> Checkpoint:
     checkpoint = _compare_sizes(path, manifest)
     for file in manifest.files:
         try:
-            with (path / file.path).open("rb") as stream:
+            with open(regular.open_regular(path / file.path), "rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise InvalidCheckpoint(f"{path / file.path}: cannot be read: {error.strerror}") from error
@@ -141,10 +144,10 @@ def publish_copy(path: Path) -> Checkpoint:
     """
     draft = copy_of(path)
     inspect(draft)
-    for parent, _, names in os.walk(draft):
-        for name in names:
-            _sync_file(Path(parent, name))
-        _sync(Path(parent))
+    for folder in trees.walk(draft):
+        for name in folder.files:
+            _sync_file(name, folder.descriptor)
+        os.fsync(folder.descriptor)
     if path.exists():
         _remove(path)
     draft.rename(path)
@@ -233,7 +236,7 @@ def remove_drafts(attempt_dir: Path) -> None:
     for parent in (job_dir, *(path for _, path in _attempts(job_dir))):
         for path, match in _subdirectories(parent, _DRAFT):
             if not (parent == attempt_dir and match[1] and _is_alive(int(match[1]))):
-                shutil.rmtree(path, ignore_errors=True)
+                _discard(path)
 
 
 def _is_alive(pid: int) -> bool:
@@ -325,28 +328,27 @@ def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
 def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
     """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
     records = []
-    for parent, directories, names in os.walk(root):
-        if parent == str(root):
-            directories[:] = [name for name in directories if not name.startswith(ignore)]
-            names = [name for name in names if not name.startswith(ignore)]
+    for folder in trees.walk(root):
+        if not folder.path:
+            folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
+            folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
         else:
-            _sync(Path(parent))
-        directories.sort()
-        paths = (Path(parent, name) for name in sorted(names))
-        records += [_record_file(root, path) for path in paths if stat.S_ISREG(path.lstat().st_mode)]
+            os.fsync(folder.descriptor)
+        facts = ((name, os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)) for name in folder.files)
+        records += [_record_file(folder, name) for name, found in facts if stat.S_ISREG(found.st_mode)]
     return records
 
 
-def _record_file(root: Path, path: Path) -> File:
-    with path.open("rb") as stream:
+def _record_file(folder: trees.Folder, name: str) -> File:
+    with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
         os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return File(path.relative_to(root).as_posix(), os.fstat(stream.fileno()).st_size, digest)
+        return File(folder.below(name), os.fstat(stream.fileno()).st_size, digest)
 
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        raw = json.loads((path / MANIFEST).read_bytes())
+        raw = json.loads(regular.read_regular(path / MANIFEST, MANIFEST_BYTES))
         if raw["format"] != FORMAT:
             raise ValueError(f"format {raw['format']}, expected {FORMAT}")
         without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
@@ -407,8 +409,14 @@ def _remove(path: Path) -> bool:
         path.rename(doomed)
     except FileNotFoundError:
         return False
-    shutil.rmtree(doomed, ignore_errors=True)
+    _discard(doomed)
     return True
+
+
+def _discard(draft: Path) -> None:
+    """Remove what nobody takes for a checkpoint; what cannot be removed now stays until the next attempt."""
+    with contextlib.suppress(OSError):
+        trees.remove(draft)
 
 
 def _create(directory: Path) -> None:
@@ -420,14 +428,14 @@ def _create(directory: Path) -> None:
 
 
 def _write_durably(path: Path, content: dict[str, Any]) -> None:
-    with path.open("w", encoding="ascii") as stream:
+    with open(regular.create(path), "w", encoding="ascii") as stream:
         json.dump(content, stream)
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as stream:
+def _sync_file(name: str, directory: int) -> None:
+    with open(regular.open_regular(name, dir_fd=directory), "rb") as stream:
         os.fsync(stream.fileno())
 
 

@@ -8,7 +8,7 @@ import pytest
 from ebbtide_cli.main import main
 
 from tests.client.runs import Ebb, Result, start_ebb
-from tests.client.scripted_master import ScriptedMaster, serve
+from tests.client.scripted_master import ScriptedMaster, serving
 from tests.json_schema import check_json
 
 
@@ -26,11 +26,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def master(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedMaster]:
     """A scripted master that `ebb` finds through EBB_MASTER."""
     scripted = ScriptedMaster()
-    server, address = serve(scripted)
-    monkeypatch.setenv("EBB_MASTER", address)
-    yield scripted
-    scripted.close()
-    server.stop(None).wait()
+    with serving(scripted) as address:
+        monkeypatch.setenv("EBB_MASTER", address)
+        yield scripted
 
 
 @pytest.fixture

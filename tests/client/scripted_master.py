@@ -5,9 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
+from ebbtide_protos import door
 from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
@@ -261,13 +265,17 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         gone.wait(60)
 
 
-def serve(master: ScriptedMaster) -> tuple[grpc.Server, str]:
-    """Serve on a free port of the loopback interface; return the server and HOST:PORT."""
+@contextmanager
+def serving(master: ScriptedMaster) -> Iterator[str]:
+    """Where it serves for as long as the block lasts: at the socket in a home of its own."""
     server = grpc.server(ThreadPoolExecutor(4))
     client_pb2_grpc.add_ClientServiceServicer_to_server(master, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, f"127.0.0.1:{port}"
+    with TemporaryDirectory(prefix="ebb-") as home, door.made(Path(home)) as target:
+        server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
+        server.start()
+        yield f"unix:{home}"
+        master.close()
+        server.stop(None).wait()
 
 
 def make_node(**fields: Any) -> client_pb2.Node:

@@ -178,9 +178,9 @@ def test_wait_for_any_returns_with_the_first_to_finish(ebb, master):
 
 def test_wait_gives_up_in_time(ebb, master):
     master.add(make_job("17", "RUNNING"), make_job("18", "COMPLETED"))
-    result = ebb("wait", "--timeout", "0.3s", "17", "18")
+    result = ebb("wait", "--timeout", "3s", "17", "18")
     assert (result.code, result.out) == (124, "job 18 COMPLETED\n")
-    assert result.complaint == "after 0.3s still waiting for jobs 17, 18"
+    assert result.complaint == "after 3s still waiting for jobs 17, 18"
     assert ebb("wait", "--timeout", "1h", "18").code == 0
 
 

@@ -13,6 +13,7 @@ from ebbtide_cli import main as entry_point
 from ebbtide_cli.processes import Process
 from ebbtide_cli.verb import VERBS
 
+from tests.certificates import an_authority
 from tests.client.runs import modules_of, start_ebb
 from tests.client.scripted_master import make_job
 
@@ -126,7 +127,7 @@ def test_a_record_of_a_dead_master_is_not_believed(ebb, home, change):
     (home / "master.json").write_text(json.dumps(own_record(**change)))
     result = ebb("ls")
     assert result.code == 3
-    assert result.complaint == f"no master at 127.0.0.1:1 (EBB_HOME {home}): start one with 'ebb up'"
+    assert result.complaint == f"no master in EBB_HOME {home}: start one with 'ebb up'"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"host": "127.0.0.1"}', '{"host": 1, "port": "x"}'])
@@ -138,7 +139,7 @@ def test_a_damaged_record_is_one_line(ebb, home, content):
 
 def test_a_master_that_does_not_listen_yet_is_not_there(ebb, home):
     (home / "master.json").write_text(json.dumps(own_record()))
-    assert ebb("ls").complaint == f"no master at 127.0.0.1:1 (EBB_HOME {home}): start one with 'ebb up'"
+    assert ebb("ls").complaint == f"no master at unix:{home} (EBB_HOME {home}): start one with 'ebb up'"
 
 
 def test_the_option_wins_over_the_variable_and_the_variable_over_the_record(ebb, master, home, monkeypatch):
@@ -162,7 +163,21 @@ def test_a_host_that_does_not_exist_is_exit_3(ebb):
     assert result.complaint.startswith("no master at a..b:1 (--master")
 
 
-def test_something_else_than_a_master_is_exit_3(ebb):
+def test_nothing_is_said_to_a_port_of_which_nobody_knows_whose_it_is(ebb, home):
+    (home / "token").write_text("ebb_home")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        result = ebb("ls", "--master", address)
+        assert result.code == 3
+        assert result.complaint == f"nothing proves who the master at {address} is: log in there first ('ebb login')"
+        said, _ = listener.accept()
+        with said:
+            assert said.recv(1) == b""
+
+
+def test_something_else_than_a_master_is_exit_3(ebb, home, monkeypatch):
+    (home / "ca.pem").write_text(an_authority().certificate.pem)
+    monkeypatch.setenv("EBB_CA", str(home / "ca.pem"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with start_ebb("ls", "--master", address) as process:

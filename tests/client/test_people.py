@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_cli import credentials, logins
-from ebbtide_cli.address import Address, find_master
+from ebbtide_cli.address import Address, at_home, find_master
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.logins import Login
 from ebbtide_cli.submitting import snapshots
@@ -75,8 +75,8 @@ def test_the_token_is_that_of_the_environment_else_of_the_login_else_of_the_home
     address = Address("127.0.0.1", 1, "test")
     assert credentials._token(address) is None
     (home / "token").write_text("ebb_home\n")
-    assert credentials._token(address) == "ebb_home"
-    assert credentials._token(Address("192.0.2.1", 1, "test")) is None, "it is of this machine only"
+    assert credentials._token(at_home(home, "test")) == "ebb_home"
+    assert credentials._token(address) is None, "it is for the master of that home only"
     log_in(HERE, "ebb_login")
     assert credentials._token(address) == "ebb_login"
     monkeypatch.setenv("EBB_TOKEN", " ebb_named ")

@@ -9,7 +9,7 @@ from ebbtide_cli.credentials import _token, authority
 from ebbtide_cli.logins import Login, trying
 
 from tests.client.runs import Ebb
-from tests.client.scripted_master import ScriptedMaster, make_job, serve
+from tests.client.scripted_master import ScriptedMaster, make_job, serving
 
 NOBODY = "127.0.0.1:1"
 
@@ -19,10 +19,8 @@ def address(home, monkeypatch) -> Iterator[str]:
     """Where a master serves."""
     scripted = ScriptedMaster()
     scripted.jobs["17"] = make_job()
-    server, address = serve(scripted)
-    yield address
-    scripted.close()
-    server.stop(None).wait()
+    with serving(scripted) as address:
+        yield address
 
 
 @pytest.mark.parametrize("order", ["{nobody},{address}", "{address},{nobody}", " {nobody} , {address} "])

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import RefusalKind
-from ebbtide_core.effect import missing_effect, missing_effects
+from ebbtide_core.effect import in_short, missing_effect, missing_effects
 from ebbtide_core.events import GpuHealthChanged, JobChanged, JobSubmitted
 from ebbtide_core.limits import RECOVERY_GRACE_S
 from ebbtide_core.model import (
@@ -462,9 +462,9 @@ def test_whether_a_change_does_something_is_up_to_the_policy_of_the_pool() -> No
     lab = Lab("fifo", gpus=1)
     jobs = [lab.submit(1), lab.submit(1)]
     changes = [JobChanged(job.id, 5, 1.0, 42, 1.0) for job in jobs]
-    said = missing_effects({"default": create_policy("fifo", {})}, lab.cluster.state.jobs, changes)
+    said = in_short(missing_effects({"default": create_policy("fifo", {})}, lab.cluster.state.jobs, changes))
     assert said == "job 1: its priority will have no effect: policy fifo does not go by priority; so for 1 more"
-    assert missing_effects({"default": create_policy("priority", {})}, lab.cluster.state.jobs, changes) == ""
+    assert missing_effects({"default": create_policy("priority", {})}, lab.cluster.state.jobs, changes) == []
 
 
 def test_a_weight_that_is_changed_moves_the_shares_of_those_who_run() -> None:

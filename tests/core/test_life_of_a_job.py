@@ -21,6 +21,7 @@ from ebbtide_core.model import (
     JobState,
     NodeId,
     RefusalCause,
+    StopCause,
     SuspendMode,
 )
 from ebbtide_core.spec import JobSpec
@@ -436,6 +437,17 @@ class TestMasterLife:
         assert {job.state, later.state} == {JobState.SUSPENDED, JobState.PENDING}
         lab.tell(e.Unquiesced())
         assert launched(lab.last) == {job.id, later.id}
+
+    def test_a_job_that_is_being_cancelled_stays_so_when_the_cluster_goes_down_at_once(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.tell(e.CancelRequested(job.id, now=False))
+        lab.tell(e.Quiesced(kill=True))
+        assert (stopped(lab.last), job.state) == ({job.id}, JobState.STOPPING)
+        assert job.live is not None
+        assert job.live.stop is not None
+        assert (job.live.stop.cause, job.live.stop.grace_s) == (StopCause.CANCELLED, 0.0)
+        lab.end(job)
+        assert job.state is JobState.CANCELLED
 
     def test_replaying_the_journal_gives_the_same_cluster(self, lab: Lab) -> None:
         _eventful_day(lab)

@@ -71,6 +71,16 @@ def test_whatever_happens_to_the_agent_its_jobs_are_in_a_group_that_is_left_alon
     assert "ebbtide-jobs.service" in agent.words("Wants") & agent.words("After")
 
 
+def test_master_and_agent_are_of_different_accounts_and_have_a_directory_each() -> None:
+    homes = set()
+    for name in ("ebbtide-master.service", "ebbtide-agent.service"):
+        unit = Unit(name)
+        (home,) = (value.partition("=")[2] for value in unit.settings["Environment"] if value.startswith("EBB_HOME="))
+        assert (home, unit["StateDirectoryMode"]) == (f"/var/lib/{unit['StateDirectory']}", "0700")
+        homes.add(home)
+    assert len(homes) == 2
+
+
 def test_an_agent_that_may_not_use_that_group_leaves_its_jobs_alive_in_its_own() -> None:
     agent = Unit("ebbtide-agent.service")
     assert (agent["Delegate"], agent["KillMode"], agent["OOMPolicy"]) == ("yes", "process", "continue")

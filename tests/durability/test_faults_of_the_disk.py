@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 from tests.durability.traced import Master, a_master, injecting, jobs_in, submit
@@ -95,11 +96,12 @@ def test_a_slow_disk_delays_submits_and_no_heartbeat(tmp_path: Path) -> None:
     with a_master(tmp_path, delayed) as master:
         record = master.ready()
         assert record is not None, master.end()
-        asyncio.run(submits_and_heartbeats(tmp_path, f"127.0.0.1:{record['port']}"))
+        with door.reached(tmp_path) as target:
+            asyncio.run(submits_and_heartbeats(tmp_path, target))
 
 
 async def submits_and_heartbeats(home: Path, target: str) -> None:
-    async with grpc.aio.secure_channel(target, grpc.local_channel_credentials()) as channel:
+    async with grpc.aio.insecure_channel(target) as channel:
         clients: Any = client_pb2_grpc.ClientServiceStub(proven(channel, home))
         agent = Agent(agent_pb2_grpc.AgentServiceStub(proven(channel, home)), make_hello("n1"))
         await agent.register()

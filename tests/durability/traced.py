@@ -63,7 +63,7 @@ class Master:
 
     @contextmanager
     def client(self, record: dict[str, Any]) -> Iterator[client_pb2_grpc.ClientServiceStub]:
-        with reach(self.home, f"127.0.0.1:{record['port']}") as channel:
+        with reach(self.home) as channel:
             yield client_pb2_grpc.ClientServiceStub(channel)
 
     def end(self) -> tuple[int, str]:

@@ -96,7 +96,7 @@ class Cluster:
         """Start one more agent."""
         options = [*(["--checkpoint-root", str(checkpoint_root)] if checkpoint_root else []), *more]
         log = (self.home / f"agent-{name}.log").open("ab")
-        command = [*EBB, "agent", "--name", name, "--gpus", gpus, *options]
+        command = [*EBB, "agent", "--name", name, "--gpus", gpus, *ANY_ACCOUNT, *options]
         with log:
             agent = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         self.agents.append(agent)

@@ -1,6 +1,5 @@
 """What the examples of the help need around them: a directory with the files that they name, programs, and jobs."""
 
-import json
 import os
 import re
 import shutil
@@ -112,8 +111,12 @@ class Stage:
 
     def master(self) -> str:
         """Where the master listens."""
-        record = json.loads((self.cluster.home / "master.json").read_text())
-        return f"127.0.0.1:{record['port']}"
+        return f"unix:{self.cluster.home}"
+
+    def masters(self) -> dict[str, str]:
+        """What stands for it where examples name one."""
+        ports = [f"{host}.lab.example:{port}" for host in ("login", "standby") for port in (7077, 7078)]
+        return dict.fromkeys(("unix:/home/ada/lab", *ports), self.master())
 
     def perform(self, line: str, *, code: int = 0, seconds: float = 60.0) -> str:
         """Run a line that ends by itself; what it printed."""

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.e2e.cluster import EXAMPLES, Cluster, wait_for
 from tests.examples.test_exactness import digest
+from tests.late import torch
 
 ENDLESS = ["--steps", "1000000"]
 SMALL = {

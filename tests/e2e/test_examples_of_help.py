@@ -184,7 +184,7 @@ def perform(stage: Stage, line: str) -> None:
     ids = dict.fromkeys(re.findall(r"(?<![\w.-])1[789](?![\w.]|:\d)", line))
     if way.first:
         stage.perform(way.first)
-    names, taken = {"127.0.0.1:4711": stage.master(), **stage.ports, **dict(way.names)}, ()
+    names, taken = {**stage.masters(), **stage.ports, **dict(way.names)}, ()
     for id, kind in zip(ids, way.jobs, strict=False):
         names[id] = job(stage, kind, taken)
         taken += (names[id],)
@@ -294,7 +294,7 @@ def test_the_examples_of_agent_join(idle_cluster: Cluster, tmp_path: Path) -> No
     (idle_cluster.home / "ebbtide.toml").write_text("[pools.a100]\n")
     idle_cluster.up("none", "--node", "first")
     for line in of("agent"):
-        adapted = stage.adapted(line, {"127.0.0.1:4711": stage.master()})
+        adapted = stage.adapted(line, stage.masters())
         stage.interrupt(adapted, lambda _: len(idle_cluster.nodes_up()) == 2, signal.SIGTERM)
         wait_for("it is gone", lambda: len(idle_cluster.nodes_up()) == 1)
 

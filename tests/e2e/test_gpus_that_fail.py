@@ -10,7 +10,7 @@ import psutil
 import pytest
 from ebbtide_agent import procfs
 
-from tests.e2e.cluster import Cluster, alive, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, Cluster, alive, wait_for
 
 GIB = 2**30
 # Has a child that shares nothing with it any more: no parent, no session, no lock, no variable.
@@ -123,7 +123,7 @@ def test_the_owner_of_a_foreign_process_is_told(idle_cluster: Cluster, tmp_path:
     command = f'{sys.executable} -Sc \'import os; open("{told}", "w").write(os.environ["EBB_FOREIGN_PID"])\''
     log = (tmp_path / "agent.log").open("ab")
     with log:
-        arguments = ["agent", "--name", "ws", "--gpus", "1xT4", "--on-foreign", command]
+        arguments = ["agent", "--name", "ws", "--gpus", "1xT4", *ANY_ACCOUNT, "--on-foreign", command]
         agent = subprocess.Popen(
             [sys.executable, "-m", "ebbtide_cli.main", *arguments], env=cluster.environment, stdout=log, stderr=log
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import EBB, Cluster, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, EBB, Cluster, wait_for
 from tests.sbatch.test_translation import REFUSED
 
 SCRIPTS = Path(__file__).parents[1] / "sbatch/scripts"
@@ -18,9 +18,9 @@ def slurm_cluster(idle_cluster: Cluster) -> Iterator[Cluster]:
     idle_cluster.up("none")
     shared = idle_cluster.home / "shared"
     for name in ("gpu-1", "gpu-2"):
-        command = [*EBB, "agent", "--name", name, "--gpus", "4xA100-40GB", "--checkpoint-root", str(shared)]
+        command = [*EBB, "agent", "--name", name, "--gpus", "4xA100-40GB", *ANY_ACCOUNT]
         agent = subprocess.Popen(
-            [*command, "--cpus", "64", "--mem", "256GiB"],
+            [*command, "--checkpoint-root", str(shared), "--cpus", "64", "--mem", "256GiB"],
             env=idle_cluster.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

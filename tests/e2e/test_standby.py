@@ -1,7 +1,6 @@
 """A master that stands by, with everything around it: agents and `ebb` find whoever leads, and jobs do not notice."""
 
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,15 +19,14 @@ class Pair:
     def __init__(self, cluster: Cluster, second_home: Path, url: str) -> None:
         self.cluster = cluster
         self.homes = (cluster.home, second_home)
-        self.ports = (_free_port(), _free_port())
         self._url = url
         self._running: list[subprocess.Popen[bytes]] = []
-        cluster.environment["EBB_MASTER"] = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        cluster.environment["EBB_MASTER"] = ",".join(f"unix:{home}" for home in self.homes)
 
     def start(self, which: int) -> subprocess.Popen[bytes]:
         """The first or the second master."""
         environment = self.cluster.environment | {"EBB_HOME": str(self.homes[which])}
-        command = [*EBB, "master", "--store", self._url, "--port", str(self.ports[which])]
+        command = [*EBB, "master", "--store", self._url]
         with (self.homes[which] / "log").open("ab") as log:
             self._running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         return self._running[-1]
@@ -88,9 +86,3 @@ def test_a_job_runs_on_while_the_lead_goes_from_one_master_to_the_other_and_back
     done.touch()
     ended = cluster.wait_for_state(job, "FAILED")
     assert (ended["exit_code"], ended["attempt"], ended["restarts"]) == (7, 1, 0)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

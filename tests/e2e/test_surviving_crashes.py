@@ -65,11 +65,12 @@ def test_every_acknowledged_job_is_there_after_the_master_was_killed(cluster: Cl
 
 
 def test_down_suspends_and_up_resumes(cluster: Cluster, tmp_path: Path) -> None:
-    job = cluster.submit("--grace", "5s", "--", sys.executable, str(WITNESS), str(tmp_path), "100", "0")
+    job = cluster.submit("--grace", "5s", "--", sys.executable, str(WITNESS), str(tmp_path), "0", "0")
     wait_for("the job runs", lambda: cluster.show(job)["pid"])
     cluster.ebb("down")
     assert cluster.leftovers() == []
     cluster.up()
+    (tmp_path / "enough").touch()
     shown = cluster.wait_for_state(job, "COMPLETED")
     assert shown["attempt"] == 2
     assert [s["reason"] for s in shown["suspensions"]] == ["the cluster is going down"]

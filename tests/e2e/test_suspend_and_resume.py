@@ -73,6 +73,7 @@ def test_each_example_goes_on_where_it_left_off(
     assert resume == before[-1]
 
 
+@pytest.mark.slow
 def test_a_job_suspended_on_one_workstation_resumes_on_the_other(idle_cluster: Cluster, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     idle_cluster.up("none", "--node", "head")

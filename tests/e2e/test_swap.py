@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.cluster import Cluster, wait_for
 
 COUNT = """
@@ -23,6 +25,7 @@ def counting(cluster: Cluster) -> str:
     return job
 
 
+@pytest.mark.slow
 def test_it_makes_room_for_an_urgent_job_and_misses_nothing(idle_cluster: Cluster, tmp_path: Path) -> None:
     cluster = idle_cluster
     cluster.up("1xA100-40GB")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ebbtide_protos.protocol import PROTOCOL
 
-from tests.e2e.cluster import EBB, REPOSITORY, Cluster, alive, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, alive, wait_for
 
 pytestmark = [pytest.mark.history, pytest.mark.slow]
 
@@ -68,6 +68,8 @@ class Upgrade:
     def start(self, part: str) -> None:
         """Start the master or the agent, of which none runs."""
         words = ["master"] if part == "master" else ["agent", "--name", NODE, "--gpus", "2xT4"]
+        if part == "agent" and "PYTHONPATH" not in self.cluster.environment:
+            words += ANY_ACCOUNT
         with (self.cluster.home / f"{part}.out").open("ab") as out:
             self._running[part] = subprocess.Popen([*EBB, *words], env=self.cluster.environment, stdout=out, stderr=out)
         record = self.cluster.home / ("master.json" if part == "master" else f"nodes/{NODE}/agent.json")

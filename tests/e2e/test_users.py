@@ -29,8 +29,7 @@ class Person:
 
     @property
     def address(self) -> str:
-        record = json.loads((self.cluster.home / "master.json").read_text())
-        return f"127.0.0.1:{record['port']}"
+        return f"unix:{self.cluster.home}"
 
     def pipe(self, text: str, *arguments: str, code: int = 0) -> Result:
         """`ebb` with this on its standard input."""

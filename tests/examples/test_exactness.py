@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ebbtide import checkpoints
 
 from tests.examples.attempts import MOMENTS
+from tests.late import torch
 
 STEPS, SAVE_EVERY = 300, 7
 SMALL = {
@@ -70,6 +70,7 @@ def check(folder: Path, seed: int, suspensions: int, steps: int) -> None:
     assert log.count("resumed from step") > suspensions // 2
 
 
+@pytest.mark.slow  # tests/sdk has the moments of one save, tests/e2e a few suspensions of real examples
 def test_a_suspension_at_any_kind_of_moment_changes_nothing(tmp_path: Path) -> None:
     run_twice(tmp_path, seed=3, suspensions=len(MOMENTS), steps=64)
     for script in SMALL:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy
 import pytest
-import torch
 from ebbtide import checkpoints
 
 from tests.examples.running import (
@@ -21,6 +20,7 @@ from tests.examples.running import (
     started,
     steps,
 )
+from tests.late import torch
 
 SMALL = {
     "digits.py": ["--steps", 240, "--width", 16, "--batch", 128, "--log-every", 1, "--checkpoint-every", 50],

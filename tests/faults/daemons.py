@@ -82,8 +82,8 @@ class Master(Protocol):
     def log_end(self) -> str: ...
 
 
-def published(home: Path, master: Master) -> int:
-    """The port of this very process of the master, once it serves. Raises NotInTime."""
+def published(home: Path, master: Master) -> None:
+    """Wait until this very process of the master serves. Raises NotInTime."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if not master.runs():
@@ -91,16 +91,9 @@ def published(home: Path, master: Master) -> int:
         with contextlib.suppress(FileNotFoundError):
             record = json.loads((home / "master.json").read_text())
             if record["pid"] == master.pid:
-                return int(record["port"])
+                return
         time.sleep(0.002)
     raise NotInTime(f"the master does not serve after {START_S:g} s:\n{master.log_end()}")
-
-
-def choose_port(home: Path) -> int:
-    """One for the masters of a new home, of which the first has run when this returns."""
-    with Daemon(home, "master", "master") as first:
-        first.start()
-        return published(home, first)
 
 
 def end_all_of(home: Path) -> None:

@@ -10,9 +10,10 @@ from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_protos.v1 import client_pb2
 
+from tests.e2e.cluster import ANY_ACCOUNT
 from tests.e2e.day.line import Line
-from tests.faults.daemons import Daemon, NotInTime, choose_port, end_all_of
-from tests.faults.proxy import Proxy
+from tests.faults.daemons import Daemon, NotInTime, end_all_of, published
+from tests.faults.proxy import Proxy, a_line
 
 NODES = {"left": "2xA100-40GB", "middle": "2xA100-40GB", "right": "2xRTX4090"}
 READY_S = 60.0
@@ -24,8 +25,8 @@ class Node:
     def __init__(self, home: Path, name: str, gpus: str, line: Proxy) -> None:
         self.name, self.line = name, line
         self.folder = home / "nodes" / name
-        options = ("--gpus", gpus, "--master", f"127.0.0.1:{line.port}", "--checkpoint-root", str(home / "checkpoints"))
-        self.agent = Daemon(home, f"agent-{name}", "agent", "--name", name, "--warm", "0", *options)
+        options = ("--gpus", gpus, "--master", f"unix:{line.home}", "--checkpoint-root", str(home / "checkpoints"))
+        self.agent = Daemon(home, f"agent-{name}", "agent", "--name", name, "--warm", "0", *ANY_ACCOUNT, *options)
 
     def supervisors(self) -> dict[str, Identity]:
         """Those that live now, by JOB.ATTEMPT."""
@@ -54,11 +55,11 @@ class Field:
         with ExitStack() as closing:
             closing.callback(self.line.close)
             closing.callback(end_all_of, self.home)
-            port = choose_port(self.home)
-            self.master = closing.enter_context(Daemon(self.home, "master", "master", "--port", str(port)))
+            self.master = closing.enter_context(Daemon(self.home, "master", "master"))
             self.master.start()
+            published(self.home, self.master)
             for number, (name, gpus) in enumerate(NODES.items()):
-                proxy = closing.enter_context(Proxy(lambda: ("127.0.0.1", port), self.seed + number))
+                proxy = closing.enter_context(a_line(self.home, name, self.seed + number))
                 self.nodes[name] = node = Node(self.home, name, gpus, proxy)
                 closing.enter_context(node.agent).start()
             self.wait_until_whole()

@@ -25,7 +25,7 @@ import grpc
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2
 
 from tests.faults import figures
-from tests.faults.daemons import Daemon, choose_port, end_all_of, published
+from tests.faults.daemons import Daemon, end_all_of, published
 from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
 from tests.faults.mould import Cast, Mould
 from tests.proof import reach
@@ -65,15 +65,15 @@ class Tally:
 class Client(threading.Thread):
     """Submits until told to stop; what it has begun it ends."""
 
-    def __init__(self, number: int, home: Path, port: int, tally: Tally, seed: int) -> None:
+    def __init__(self, number: int, home: Path, tally: Tally, seed: int) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.number, self.tally = number, tally
-        self.home, self.port = home, port
+        self.home = home
         self.dice = random.Random(f"{seed} {number}")
         self.stop = threading.Event()
 
     def run(self) -> None:
-        with reach(self.home, f"127.0.0.1:{self.port}", OPTIONS) as channel:
+        with reach(self.home, OPTIONS) as channel:
             submit = client_pb2_grpc.ClientServiceStub(channel).Submit
             for last in count(1):
                 if self.stop.wait(self.dice.uniform(0, 2 * PAUSE_S)):
@@ -136,13 +136,12 @@ def kill_around_submits(home: Path, kills: int, seed: int) -> Outcome:
     """So many kills of the master of a new home; what its journal holds then is compared with what clients know."""
     tally = Tally()
     try:
-        port = choose_port(home)
-        fixed = ("master", "--port", str(port))
-        with Mould() as mould, Daemon(home, "master", *fixed) as plain:
+        with Mould() as mould, Daemon(home, "master", "master") as plain:
             plain.start()
-            with submitting(home, port, tally, seed):
-                _kill_again_and_again(plain, Cast(mould, home, *fixed), random.Random(seed), tally, kills)
-            return compare(jobs_of(home, port), tally, kills)
+            published(home, plain)
+            with submitting(home, tally, seed):
+                _kill_again_and_again(plain, Cast(mould, home, "master"), random.Random(seed), tally, kills)
+            return compare(jobs_of(home), tally, kills)
     finally:
         end_all_of(home)
 
@@ -174,9 +173,9 @@ def _wait_for_reply(tally: Tally, before: int) -> None:
 
 
 @contextlib.contextmanager
-def submitting(home: Path, port: int, tally: Tally, seed: int) -> Iterator[None]:
+def submitting(home: Path, tally: Tally, seed: int) -> Iterator[None]:
     """While this lasts, clients submit; in the end all have their replies."""
-    clients = [Client(number, home, port, tally, seed) for number in range(CLIENTS)]
+    clients = [Client(number, home, tally, seed) for number in range(CLIENTS)]
     for client in clients:
         client.start()
     try:
@@ -189,9 +188,9 @@ def submitting(home: Path, port: int, tally: Tally, seed: int) -> Iterator[None]
         assert not client.is_alive(), f"{client.name} does not get its reply"
 
 
-def jobs_of(home: Path, port: int) -> list[tuple[str, str]]:
+def jobs_of(home: Path) -> list[tuple[str, str]]:
     """Operation, which is the name here, and id of each job that the master has."""
-    with reach(home, f"127.0.0.1:{port}", (*OPTIONS, ("grpc.max_receive_message_length", -1))) as channel:
+    with reach(home, (*OPTIONS, ("grpc.max_receive_message_length", -1))) as channel:
         stub = client_pb2_grpc.ClientServiceStub(channel)
         reply = stub.ListJobs(client_pb2.ListJobsRequest(all=True), timeout=30, wait_for_ready=True)
     return [(job.spec.name, job.job_id) for job in reply.jobs]

@@ -14,7 +14,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any, Self
+
+from ebbtide_protos import door
 
 CHUNK = 1 << 16
 RESET = struct.pack("ii", 1, 0)
@@ -83,10 +86,14 @@ class _Reset(Exception):
 class Proxy:
     """Passes connections to ``port`` on to ``target()``, which is asked for each; a context that ends them all.
 
+    With a ``home``, it passes on what comes to the socket there, as if it were a master; a path as target is a socket.
+
     Its methods may be called from any thread, and return when they are in effect. ``seed`` decides the delays."""
 
-    def __init__(self, target: Callable[[], Address], seed: int = 0) -> None:
+    def __init__(self, target: Callable[[], Address | Path], seed: int = 0, home: Path | None = None) -> None:
         self.port = 0
+        self.home = home
+        self._open = contextlib.ExitStack()
         self._target = target
         self._random = random.Random(seed)
         self._faults: dict[Way, Fault] = dict.fromkeys(Way, Pass())
@@ -138,6 +145,10 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
 
     async def _listen(self) -> None:
+        if self.home is not None:
+            target = self._open.enter_context(door.made(self.home))
+            self._server = await asyncio.start_unix_server(self._accept, target.removeprefix("unix:"))
+            return
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -148,6 +159,7 @@ class Proxy:
         await self._drop()
         await asyncio.gather(*self._tasks)
         await self._server.wait_closed()
+        self._open.close()
 
     async def _set(self, fault: Fault, ways: tuple[Way, ...]) -> None:
         self._faults |= dict.fromkeys(ways, fault)
@@ -186,7 +198,7 @@ class Proxy:
             await self._changed.wait()
         if self._refuses:
             raise _Reset
-        far, onward = await asyncio.open_connection(*self._target())
+        far, onward = await _connected(self._target())
         connection.writers.append(onward)
         try:
             async with asyncio.TaskGroup() as both:
@@ -223,3 +235,18 @@ class Proxy:
                 return
             sink.write(data)
             await sink.drain()
+
+
+def a_line(home: Path, name: str, seed: int = 0) -> Proxy:
+    """One to the master of ``home``, which has run: what an agent or a client finds there is that master's."""
+    place = home / "lines" / name
+    place.mkdir(mode=0o700, parents=True)
+    (place / "token").symlink_to(home / "token")
+    return Proxy(lambda: home, seed, place)
+
+
+async def _connected(target: Address | Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not isinstance(target, Path):
+        return await asyncio.open_connection(*target)
+    with door.entered(target) as named:
+        return await asyncio.open_unix_connection(named.removeprefix("unix:"))

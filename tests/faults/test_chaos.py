@@ -13,7 +13,7 @@ from tests.e2e.cluster import REPOSITORY, wait_for
 from tests.faults import kills, storm
 
 KILLS = 30
-FAULTS = 18
+FAULTS = 12
 LONG_S = 4.0
 
 

@@ -8,10 +8,10 @@ import grpc
 import pytest
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2
 
-from tests.e2e.cluster import wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, wait_for
 from tests.e2e.day.line import Line
-from tests.faults.daemons import Daemon, choose_port, end_all_of, published
-from tests.faults.proxy import Hold, Proxy, Way
+from tests.faults.daemons import Daemon, end_all_of, published
+from tests.faults.proxy import Hold, Proxy, Way, a_line
 from tests.proof import reach
 
 WITNESS = Path(__file__).parents[1] / "e2e" / "witness.py"
@@ -20,9 +20,9 @@ WITNESS = Path(__file__).parents[1] / "e2e" / "witness.py"
 class World:
     """A master that is killed and started again, a line to it, and one that is never bad."""
 
-    def __init__(self, home: Path, port: int, bad: Proxy) -> None:
+    def __init__(self, home: Path, bad: Proxy) -> None:
         self.home, self.bad = home, bad
-        self.master = Daemon(home, "master", "master", "--port", str(port))
+        self.master = Daemon(home, "master", "master")
         self.line = Line(home)
 
     def start(self) -> None:
@@ -43,9 +43,8 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """It serves; nothing of it is left in the end."""
-    port = choose_port(tmp_path)
-    with Proxy(lambda: ("127.0.0.1", port)) as bad:
-        world = World(tmp_path, port, bad)
+    with a_line(tmp_path, "bad") as bad:
+        world = World(tmp_path, bad)
         with world.master:
             world.start()
             try:
@@ -57,7 +56,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_who_asks_again_because_the_reply_never_came_gets_the_job_that_is_there(world: World) -> None:
     request = world.request("true")
-    with reach(world.home, f"127.0.0.1:{world.bad.port}") as channel:
+    with reach(world.home, over=world.bad.home) as channel:
         grpc.channel_ready_future(channel).result(10)
         world.bad.set(Hold(), Way.BACK)
         reply = client_pb2_grpc.ClientServiceStub(channel).Submit.future(request, timeout=30)
@@ -73,8 +72,8 @@ def test_who_asks_again_because_the_reply_never_came_gets_the_job_that_is_there(
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["and-is-lost", "and-arrives-later"])
 def test_one_attempt_runs_if_the_master_dies_while_its_launch_is_on_its_way(world: World, arrives: bool) -> None:
-    options = ("--gpus", "1xT4", "--warm", "0", "--master", f"127.0.0.1:{world.bad.port}")
-    with Daemon(world.home, "agent-n1", "agent", "--name", "n1", *options) as agent:
+    options = ("--gpus", "1xT4", "--warm", "0", "--master", f"unix:{world.bad.home}")
+    with Daemon(world.home, "agent-n1", "agent", "--name", "n1", *ANY_ACCOUNT, *options) as agent:
         agent.start()
         wait_for("the node is there", lambda: world.line.ask("ListNodes", client_pb2.ListNodesRequest()).nodes)
         world.bad.set(Hold(), Way.BACK)

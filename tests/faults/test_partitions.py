@@ -17,9 +17,9 @@ from ebbtide_core.model import JobId, NodeId
 from ebbtide_master import agents, service
 from ebbtide_protos.v1 import client_pb2
 
-from tests.e2e.cluster import EBB
+from tests.e2e.cluster import ANY_ACCOUNT, EBB
 from tests.faults.daemons import end_all_of
-from tests.faults.proxy import Hold, Proxy, Swallow, Way
+from tests.faults.proxy import Hold, Proxy, Swallow, Way, a_line
 from tests.master.world import Master, a_master
 
 SILENCE_S = 0.4
@@ -96,12 +96,11 @@ async def a_world(home: Path, *others: str) -> AsyncIterator[World]:
     """Node ``cut`` is behind the line; the others are not."""
     started = []
     async with a_master(home) as master:
-        address = ("127.0.0.1", master.service.port)
-        with Proxy(lambda: address) as line:
-            for name, port in [("cut", line.port), *((name, address[1]) for name in others)]:
-                options = ["--gpus", "1xT4", "--warm", "0", "--master", f"127.0.0.1:{port}"]
+        with a_line(home, "cut") as line:
+            for name, at in [("cut", line.home), *((name, home) for name in others)]:
+                options = ["--gpus", "1xT4", "--warm", "0", "--master", f"unix:{at}"]
                 with (home / f"{name}.log").open("ab") as log:
-                    command = [*EBB, "agent", "--name", name, *options]
+                    command = [*EBB, "agent", "--name", name, *ANY_ACCOUNT, *options]
                     started.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
             world = World(master, line)
             try:

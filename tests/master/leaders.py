@@ -24,16 +24,16 @@ from pathlib import Path
 from ebbtide_master.main import MasterOptions, run
 from ebbtide_master.store import leadership
 leadership.LEASE_S = float(sys.argv[1])
-sys.exit(run(MasterOptions(Path(sys.argv[2]), store=sys.argv[3], port=int(sys.argv[4]))))
+sys.exit(run(MasterOptions(Path(sys.argv[2]), store=sys.argv[3])))
 """
 
 
 class Leader:
     """One master process, with a home of its own; what it says is read all the time."""
 
-    def __init__(self, home: Path, url: str, lease_s: float = LEASE_S, port: int = 0) -> None:
+    def __init__(self, home: Path, url: str, lease_s: float = LEASE_S) -> None:
         self.home = home
-        command = [sys.executable, "-c", PROGRAM, str(lease_s), str(home), url, str(port)]
+        command = [sys.executable, "-c", PROGRAM, str(lease_s), str(home), url]
         self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self._said: list[str] = []
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -84,7 +84,8 @@ class Leader:
     @contextlib.contextmanager
     def asked(self) -> Iterator[client_pb2_grpc.ClientServiceStub]:
         """A client's stub for it."""
-        with reach(self.home, f"127.0.0.1:{self.ready()['port']}") as channel:
+        self.ready()
+        with reach(self.home) as channel:
             yield client_pb2_grpc.ClientServiceStub(channel)
 
 

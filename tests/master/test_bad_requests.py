@@ -9,6 +9,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.commands import WakeAt
 from ebbtide_core.dependency import AfterKind, Dependency
 from ebbtide_core.model import JobId, JobState
 from ebbtide_core.policies.registry import create_policy
@@ -106,8 +107,9 @@ def test_a_chain_of_100_000_jobs_is_followed_to_its_end_without_recursion(count)
         after = (Dependency(JobId(str(number - 1)), AfterKind.OK),) if number > 1 else ()
         spec = JobSpec(command=("x",), workdir="/", after=after)
         cluster.handle(e.JobSubmitted(JobId(str(number)), spec, "ann"), 0.0)
-    cluster.handle(e.CancelRequested(JobId("1"), True), 1.0)
-    cluster.handle(e.SchedulingDue(), 1.0)
+    out = cluster.handle(e.CancelRequested(JobId("1"), True), 1.0)
+    while any(isinstance(command, WakeAt) and command.time <= 1.0 for command in out):
+        out = cluster.handle(e.SchedulingDue(), 1.0)
     assert not cluster.state.unfinished
     assert {job.state for job in cluster.state.jobs.values()} == {JobState.CANCELLED}
 

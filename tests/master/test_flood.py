@@ -104,7 +104,7 @@ async def test_who_does_not_read_is_cut_off_and_keeps_nobody_waiting(tmp_path: P
         await master.ask.Submit(large, metadata=ANN)
         # What arrives is not kept for it either, whatever the line could take.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{master.service.port}", options)
+        channel = grpc.aio.insecure_channel(master.target, options)
         lazy = client_pb2_grpc.ClientServiceStub(channel).WatchJobs(client_pb2.WatchJobsRequest(), metadata=ANN)
         await lazy.read()
         other = master.ask.WatchJobs(client_pb2.WatchJobsRequest(), metadata=ANN)
@@ -125,17 +125,17 @@ async def test_idle_connections_are_closed_and_an_agent_is_served_meanwhile(tmp_
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         with ExitStack() as stack:
-            idle = [stack.enter_context(socket.socket()) for _ in range(60)]
+            idle = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(60)]
             for one in idle:
                 one.setblocking(False)
-                one.connect_ex(("127.0.0.1", master.service.port))
+                one.connect_ex(master.target.removeprefix("unix:"))
             job = await master.submit()
             assert (await agent.receive("launch")).job_id == job
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(DEADLINE_S):  # all of them are closed: there is room for whoever comes
                 for one in idle:
                     await _closed(loop, one)
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{master.service.port}", [("grpc.use_local_subchannel_pool", 1)])
+        channel = grpc.aio.insecure_channel(master.target, [("grpc.use_local_subchannel_pool", 1)])
         async with channel:
             await asyncio.wait_for(channel.channel_ready(), DEADLINE_S)
 

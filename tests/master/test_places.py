@@ -66,7 +66,7 @@ class TestPlace:
 
     def test_a_directory_that_everybody_may_write_to_is_refused(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o1777)
-        with pytest.raises(StoreError, match="can be written by everybody"):
+        with pytest.raises(StoreError, match="can be written by others"):
             SqliteStore(tmp_path / "journal.db")
 
 

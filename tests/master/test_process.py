@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from ebbtide_master.tls.initialise import initialise
 from ebbtide_protos.handshake import speaks_tls
@@ -29,8 +30,8 @@ import sys
 from pathlib import Path
 from ebbtide_master.main import MasterOptions, run
 options = dict(pair.split("=") for pair in sys.argv[2:])
-port = int(options.pop("port", "0"))
-sys.exit(run(MasterOptions(Path(sys.argv[1]), port=port, **options)))
+numbers = {name: int(options.pop(name)) for name in ("port", "agent_port") if name in options}
+sys.exit(run(MasterOptions(Path(sys.argv[1]), **numbers, **options)))
 """
 
 
@@ -81,7 +82,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @contextlib.contextmanager
 def client(record: dict[str, Any], home: Path) -> Iterator[client_pb2_grpc.ClientServiceStub]:
-    with reach(home, f"127.0.0.1:{record['port']}") as channel:
+    with reach(home) as channel:
         yield client_pb2_grpc.ClientServiceStub(channel)
 
 
@@ -96,24 +97,17 @@ def test_it_says_where_and_who_it_is_and_takes_that_back_when_it_is_told_to_stop
     stat = Path(f"/proc/{process.popen.pid}/stat").read_text()
     assert record["starttime"] == int(stat[stat.rindex(")") + 2 :].split()[19])
     assert record["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert set(record) == {
-        "pid",
-        "starttime",
-        "boot_id",
-        "host",
-        "port",
-        "started_at",
-        "cluster_id",
-        "agent_port",
-        "tls",
-    }
+    assert set(record) == {"pid", "starttime", "boot_id", "started_at", "cluster_id"}
+    assert (tmp_path / "master.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert _listening(process.popen.pid) == []
     with client(record, tmp_path) as stub:
         info = stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S)
         assert (info.cluster_id, info.epoch) == (record["cluster_id"], 1)
     process.popen.send_signal(signal.SIGTERM)
     code, err = process.end()
     assert (code, "Traceback" in err) == (0, False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "master.lock", "token", "vault.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "master.lock", "run", "token", "vault.db"]
 
 
 def test_ctrl_c_is_as_good_as_sigterm_also_while_someone_watches(start: Start, tmp_path: Path) -> None:
@@ -142,29 +136,49 @@ def test_after_kill_9_the_next_one_takes_over_the_home_and_knows_every_job(start
         assert stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S).epoch == 2
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "::", "example.org", ""])
-def test_a_host_beyond_loopback_is_refused(start: Start, host: str) -> None:
-    code, err = start(f"host={host}").end()
-    assert (code, err) == (
-        2,
-        f"ebb: --host {host}: only loopback is served without TLS and identities: 'ebb master init' first\n",
-    )
+def _listening(pid: int) -> list[int]:
+    """The TCP ports at which a process listens."""
+    return [one.laddr.port for one in psutil.Process(pid).net_connections("tcp") if one.status == psutil.CONN_LISTEN]
 
 
-def test_with_an_authority_every_host_is_served_over_tls_and_nothing_else(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["192.168.1.1", "example.org", ""])
+def test_a_host_that_is_none_of_this_machine_is_refused(start: Start, host: str) -> None:
+    code, err = start(f"host={host}", "port=0").end()
+    assert (code, f"--host {host!r}" in err or "cannot listen there" in err) == (1, True), err
+
+
+@pytest.mark.parametrize("said", ["host=127.0.0.1", "host=0.0.0.0", "port=0", "agent_port=0"])
+def test_who_wants_a_port_gets_an_authority_without_being_asked_and_speaks_tls_only(
+    start: Start, tmp_path: Path, said: str
+) -> None:
+    process = start(said, *(["port=0"] if said != "port=0" else []))
+    record = process.ready()
+    assert record["host"] == "127.0.0.1"
+    ports = [record["port"], record["agent_port"]]
+    assert sorted(_listening(process.popen.pid)) == sorted(ports)
+    assert all(speaks_tls("127.0.0.1", port) for port in ports)
+    with client(record, tmp_path) as stub:
+        submit(stub)
+    assert (tmp_path / "tls/ca.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_with_an_authority_every_host_is_served_over_tls_and_this_account_besides(start: Start, tmp_path: Path) -> None:
     initialise(tmp_path, ("localhost",), None)
-    record = start("host=0.0.0.0").ready()
-    assert (record["host"], record["tls"]) == ("127.0.0.1", True)
+    record = start("host=0.0.0.0", "port=0").ready()
+    assert record["host"] == "127.0.0.1"
     assert record["port"] != record["agent_port"]
     assert all(speaks_tls("127.0.0.1", record[port]) for port in ("port", "agent_port"))
-    with client(record, tmp_path) as stub, pytest.raises(grpc.RpcError) as caught:
+    with client(record, tmp_path) as stub:
         stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S)
+    plain = grpc.insecure_channel(f"127.0.0.1:{record['port']}")
+    with plain as channel, pytest.raises(grpc.RpcError) as caught:
+        client_pb2_grpc.ClientServiceStub(channel).ShowCluster(client_pb2.ShowClusterRequest(), timeout=DEADLINE_S)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_agents_have_no_port_of_their_own_without_an_authority(start: Start) -> None:
-    code, err = start("agent_port=7078").end()
-    assert (code, err.startswith("ebb: --agent-port 7078: ")) == (2, True)
+def test_masters_on_one_database_do_not_make_an_authority_each(start: Start) -> None:
+    code, err = start("port=0", "store=postgresql://ebbtide@192.0.2.1/x").end()
+    assert (code, "the same authority: 'ebb master init'" in err) == (2, True), err
 
 
 def test_an_authority_without_its_key_is_no_reason_to_serve_without_tls(start: Start, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.recovery import recovered
 from ebbtide_master.service import Service, serving
 from ebbtide_master.store.sqlite import SqliteStore
+from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
 DEADLINE_S = 10.0
@@ -132,8 +133,15 @@ class Master:
     """A serving master and a client's stub for it."""
 
     def __init__(
-        self, service: Service, cluster: Cluster, store: SqliteStore, channel: grpc.aio.Channel, gate: TokenGate
+        self,
+        service: Service,
+        cluster: Cluster,
+        store: SqliteStore,
+        channel: grpc.aio.Channel,
+        gate: TokenGate,
+        target: str,
     ) -> None:
+        self.target = target
         self.identities = gate.identities
         self.service, self.cluster, self.store, self.channel = service, cluster, store, channel
         self.ask: Any = client_pb2_grpc.ClientServiceStub(channel)
@@ -234,12 +242,12 @@ async def a_master(
         cluster, notifier = recovered(journal, attempt)
         gate = (TokenGate if guarded else OpenGate)(Identities(store.vault), cluster, time.time)
         service = await stack.enter_async_context(
-            serving(cluster, store, "127.0.0.1", 0, policy, gate, config, notifier, reread, accounts=accounts)
+            serving(cluster, store, home, policy, gate, config, notifier, reread, accounts=accounts)
         )
         options = [("grpc.use_local_subchannel_pool", 1)]
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options)
-        await stack.enter_async_context(channel)
-        yield Master(service, cluster, store, channel, gate)
+        target = stack.enter_context(door.reached(home))
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(target, options=options))
+        yield Master(service, cluster, store, channel, gate, target)
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

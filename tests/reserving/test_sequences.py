@@ -11,7 +11,8 @@ from ebbtide_sim.experiments.reservations import PAPER
 from ebbtide_sim.reserving.distributions import Exponential, Uniform, parse_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate
+
+from tests.late import scipy_integrate as integrate
 
 ALPHA = CostModel()
 FULL = CostModel(0.95, 1.0, 1.05)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,82 @@ def test_everything_is_on_disk_before_its_name_is_and_the_name_before_the_save_r
     assert {os.path.relpath(path, draft) for path in synced if path.startswith(draft)} == inside
     assert synced[-1] == draft, "with the manifest's name in it"
     assert ("fsync", str(published.parent)) in calls[at:]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.ESTALE], ids=["EMFILE", "EIO", "ESTALE"])
+def test_a_checkpoint_is_not_published_without_a_directory_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    good = publish(tmp_path, 1, 10)
+    fail_to_list(monkeypatch, "shards", code)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what is asked
+        publish(tmp_path, 1, 20)
+    assert caught.value.errno == code
+    (tmp_path / "attempt-2").mkdir()
+    writing("by itself")(tmp_path / "attempt-2")
+    with pytest.raises(OSError):  # noqa: PT011
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    monkeypatch.undo()
+    assert checkpoints.retain(tmp_path, keep=1) == []
+    assert checkpoints.newest_valid(tmp_path) == good
+
+
+def fail_to_list(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """However a directory of this name is opened or listed, the system refuses."""
+    real_open, real_scandir = os.open, os.scandir
+
+    def broken_open(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code))
+        return real_open(path, flags, mode, dir_fd=dir_fd)
+
+    def broken_scandir(path: str | Path | int) -> object:
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code))
+        return real_scandir(path)
+
+    monkeypatch.setattr(os, "open", broken_open)
+    monkeypatch.setattr(os, "scandir", broken_scandir)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "sparse", "link", "socket"])
+def test_what_is_no_manifest_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    good = publish(tmp_path, 1, 10)
+    bad = publish(tmp_path, 1, 20).path / "MANIFEST.json"
+    bad.unlink()
+    if kind == "pipe":
+        os.mkfifo(bad)
+    elif kind == "sparse":
+        bad.touch()
+        os.truncate(bad, 2 << 30)
+    elif kind == "link":
+        bad.symlink_to("/dev/zero")
+    else:
+        os.mknod(bad, 0o600 | stat.S_IFSOCK)
+    assert checkpoints.newest_valid(tmp_path) == good
+    with pytest.raises(InvalidCheckpoint, match="cannot be read"):
+        checkpoints.verify(bad.parent)
+
+
+def test_a_pipe_in_the_place_of_a_draft_does_not_hold_up_the_seal(tmp_path: Path) -> None:
+    (tmp_path / "attempt-1").mkdir()
+    writing("by itself")(tmp_path / "attempt-1")
+    os.mkfifo(tmp_path / "attempt-1" / ".MANIFEST.json")
+    assert checkpoints.seal(tmp_path / "attempt-1", job_id="7", attempt=1, complete=True) is not None
+
+
+def test_a_checkpoint_may_be_as_deep_as_a_path_is_long(tmp_path: Path) -> None:
+    def write(directory: Path) -> None:
+        below = directory / "/".join(["d"] * 1_100)
+        subprocess.run(["mkdir", "-p", below], check=True)
+        (below / "weights").write_text("weights")
+
+    published = checkpoints.publish(tmp_path / "attempt-1", 1, write, job_id="7", attempt=1)
+    assert checkpoints.newest_valid(tmp_path) == published
+    for step in (2, 3):
+        publish(tmp_path, 1, step)
+    assert checkpoints.retain(tmp_path, keep=2) == [published.path]
+    assert not published.path.exists()
 
 
 def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:

@@ -9,6 +9,13 @@ import pytest
 from ebbtide import distributed
 from ebbtide.distributed import Group
 
+
+@pytest.fixture(autouse=True)
+def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that other tests have left in this process are not the backend's."""
+    monkeypatch.setattr(distributed, "_switches", lambda: {"7": "1"})
+
+
 ONE_LOOK = 1
 """What it takes to see that no other thread runs."""
 

@@ -1,5 +1,7 @@
 """Training that changes its number of ranks: which samples it sees, what it adds up, and what it saves."""
 
+from __future__ import annotations
+
 import json
 import os
 import random
@@ -9,23 +11,29 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-import ebbtide.torch as ebt
 import numpy
 import pytest
-import torch
 from ebbtide import checkpoints
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
+from tests.late import ebbtide_torch as ebt
+from tests.late import torch
+from tests.late import torch_nn as nn
 from tests.sdk.listening import Listener
 
-CPU = torch.device("cpu")
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_loaded() -> None:
+    """Hypothesis would take its import for a slow example."""
+    torch.device("cpu")
+    ebt.World(0, 1, torch.device("cpu"))
+
+
 def world(rank: int, size: int) -> ebt.World:
-    return ebt.World(rank, size, CPU)
+    return ebt.World(rank, size, torch.device("cpu"))
 
 
 def take_step(length: int, batch: int, state: dict[str, int], size: int) -> tuple[list[int], dict[str, int]]:

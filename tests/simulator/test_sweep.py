@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
 from ebbtide_core.policies.registry import PolicyError
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.sweep import combine, in_processes, on_dask
+
+from tests.late import distributed
 
 BASE = Setup(workload="bags", limit=60, nodes="1x4")
 
@@ -15,7 +16,7 @@ BASE = Setup(workload="bags", limit=60, nodes="1x4")
 def test_a_real_dask_cluster_runs_the_same_sweep(tmp_path: Path) -> None:
     sweep = combine(BASE, [("policy", ("fifo", "fitgpp")), ("seed", ("0", "1"))])
     setups = [setup for _, setup in sweep.runs]
-    with LocalCluster(
+    with distributed.LocalCluster(
         n_workers=1,
         threads_per_worker=1,
         processes=False,

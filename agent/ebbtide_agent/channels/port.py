@@ -1,9 +1,12 @@
 """The node's end of a channel to a TCP port that a job listens on."""
 
 import asyncio
+import ipaddress
 import os
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide_protos.v1 import channel_pb2
@@ -12,23 +15,32 @@ from ebbtide_agent.channels.flow import copy_in, copy_out
 from ebbtide_agent.channels.line import ChannelError, Line
 
 _LISTENS = "0A"
-_TABLES = {"/proc/net/tcp": "127.0.0.1", "/proc/net/tcp6": "::1"}
-_ANY_V6 = "0" * 32
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    inode: str
+    address: Address  # at which it answers
 
 
 async def forward(
-    line: Line, port: int, pids: Iterable[int], opened: channel_pb2.ChannelOpened
+    line: Line, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Connect to the port, on which one of these processes listens, and stay to the end. Raises ChannelError."""
-    host = _where(port, pids)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = _where(port, pids())
+    family = socket.AF_INET6 if listener.address.version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, (host, port))
+            await asyncio.get_running_loop().sock_connect(connection, (str(listener.address), port))
         except OSError as error:
             raise ChannelError(f"port {port}: {error.strerror}") from None
+        if _where(port, pids()) != listener:  # who answered may be somebody else, who has its place by now
+            raise ChannelError(f"port {port}: the job listens elsewhere now")
         line.opened(opened)
         feeding = asyncio.create_task(_feed(line, connection), name="channel input")
         try:
@@ -49,27 +61,34 @@ async def _feed(line: Line, connection: socket.socket) -> None:
         return  # it has closed it itself
 
 
-def _where(port: int, pids: Iterable[int]) -> str:
-    """The loopback address at which the port answers. What others on the node listen on is not the job's to show."""
-    found = {inode: host for table, host in _TABLES.items() for inode, host in _listeners(Path(table), port, host)}
-    mine = found.keys() & {inode for pid in pids for inode in _sockets(pid)} if found else set()
-    if not mine:
+def _where(port: int, pids: Iterable[int]) -> _Listener:
+    """Where the job answers at that port. What others on the node listen on, at other addresses, is not its to show."""
+    found = [listener for table in _TABLES for listener in _listeners(table, port)]
+    mine = {inode for pid in pids for inode in _sockets(pid)} if found else set()
+    if not (own := [listener for listener in found if listener.inode in mine]):
         raise ChannelError(f"port {port}: no process of the job listens on it")
-    return sorted(found[inode] for inode in mine)[0]
+    return min(own, key=lambda listener: (not listener.address.is_loopback, listener.address.version, listener.inode))
 
 
-def _listeners(table: Path, port: int, host: str) -> list[tuple[str, str]]:
+def _listeners(table: Path, port: int) -> Iterator[_Listener]:
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:
-        return []  # a kernel without this family
-    found = []
+        return  # a kernel without this family
     for row in rows:
-        number = row[1].rpartition(":")[2]
+        address, _, number = row[1].rpartition(":")
         if row[3] == _LISTENS and int(number, 16) == port:
-            # What listens on every address of IPv6 mostly takes IPv4, too; on ::1 it answers in any case.
-            found.append((row[9], host))
-    return found
+            yield _Listener(row[9], _reachable(address))
+
+
+def _reachable(text: str) -> Address:
+    """The address that the kernel's table shows; the loopback one of its family if it stands for all."""
+    words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
+    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    address = ipaddress.ip_address(packed)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return ipaddress.ip_address(_LOOPBACK[address.version]) if address.is_unspecified else address
 
 
 def _sockets(pid: int) -> list[str]:

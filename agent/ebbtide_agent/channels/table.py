@@ -20,6 +20,9 @@ from ebbtide_agent.channels.port import forward
 from ebbtide_agent.channels.session import attach
 from ebbtide_agent.channels.tree import send
 
+_ANSWER_S = 10.0
+"""In which it has to be known whose the files are, and where."""
+
 log = logging.getLogger(__name__)
 
 
@@ -109,8 +112,6 @@ class Channels:
         place = self._inside.place(*key)
         opened = channel_pb2.ChannelOpened(node=self._node, attempt=want.attempt)
         if want.WhichOneof("want") == "tree":
-            if (workdir := self._inside.copied_workdir(want.job_id)) is not None:
-                want.tree.workdir = str(workdir)
             return self._send(line, want, opened)
         if not self._inside.runs(*key):
             raise ChannelError(f"attempt {want.attempt} of job {want.job_id} does not run on this node")
@@ -122,14 +123,20 @@ class Channels:
             case "port":
                 if (port := want.port or place.port) is None:
                     raise ChannelError(f"job {want.job_id} serves no port that it was given: name one")
-                return forward(line, port, self._inside.pids_of(*key), opened)
+                return forward(line, port, partial(self._inside.pids_of, *key), opened)
         raise ChannelError("this node's version cannot do that")
 
     async def _send(
         self, line: Line, want: channel_pb2.OpenChannel, opened: channel_pb2.ChannelOpened
     ) -> channel_pb2.ChannelClosed:
         try:
-            account = await apart(partial(self._inside.account, want.job_id, want.attempt))
+            async with asyncio.timeout(_ANSWER_S):
+                account = await apart(partial(self._inside.account, want.job_id, want.attempt))
+                workdir = await apart(partial(self._inside.copied_workdir, want.job_id))
         except FileNotFoundError:
             raise ChannelError(f"job {want.job_id} has no files on this node") from None
+        except TimeoutError:
+            raise ChannelError(f"the directory of job {want.job_id} does not answer") from None
+        if workdir is not None:
+            want.tree.workdir = str(workdir)
         return await send(line, want.tree, self._inside.roots(want.job_id), opened, account)

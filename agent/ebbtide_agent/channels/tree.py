@@ -78,6 +78,7 @@ def _reader(account: Account | None) -> "subprocess.Popen[bytes]":
     reader: subprocess.Popen[bytes] = subprocess.Popen(
         command,
         cwd="/",
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},  # whoever it runs as may read it
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,

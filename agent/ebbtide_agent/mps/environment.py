@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ebbtide_agent.mps.control import Control
@@ -35,12 +35,13 @@ def without_mps(directory: Path) -> dict[str, str]:
     return {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "none")}
 
 
-def allocator_environment(gpu: Gpu, total_bytes: int, intent: Intent) -> dict[str, str]:
+def allocator_environment(gpu: Gpu, total_bytes: int, intent: Intent, version: Sequence[int] | None) -> dict[str, str]:
     """Have PyTorch's allocator keep to the job's memory on this GPU, of `total_bytes` in all.
 
-    Added to what the user has set; empty if the user has set this, or if the job's PyTorch would not understand.
+    Added to what the user has set; empty if the user has set this, or if the job's PyTorch, which is of that version if
+    it is known, would not understand.
     """
-    if not gpu.mem_bytes or not total_bytes or torch_version(intent.command, intent.env) < _FIRST_TORCH:
+    if not gpu.mem_bytes or not total_bytes or tuple(version or ()) < _FIRST_TORCH:
         return {}
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set is the one that counts
     name = next((name for name in names if name in intent.env), "PYTORCH_ALLOC_CONF")
@@ -52,8 +53,11 @@ def allocator_environment(gpu: Gpu, total_bytes: int, intent: Intent) -> dict[st
     return {name: f"{given},{option}" if given else option}
 
 
-def torch_version(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, ...]:
-    """Version of the PyTorch that this command would import, as far as its environment shows; empty if unknown."""
+def torch_version(command: Sequence[str], env: Mapping[str, str]) -> list[int]:
+    """Version of the PyTorch that this command would import, as far as its environment shows; empty if unknown.
+
+    For a helper's process: it looks into directories of the user's.
+    """
     program = shutil.which(command[0], path=env.get("PATH", "")) if command else None
     homes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", "")]
     if program is not None and Path(program).name.startswith("python"):
@@ -61,5 +65,5 @@ def torch_version(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[int
     for home in filter(None, homes):
         for path in sorted(Path(home).glob("lib/python3*/site-packages/torch-*.dist-info")):
             if found := re.match(r"torch-(\d+)\.(\d+)", path.name):
-                return int(found[1]), int(found[2])
-    return ()
+                return [int(found[1]), int(found[2])]
+    return []

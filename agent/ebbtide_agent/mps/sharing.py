@@ -9,7 +9,7 @@ client, or was ended by a signal, or is first for the second time: else it may w
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,12 +18,13 @@ from pathlib import Path
 
 from ebbtide_agent.apart import apart
 from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
 from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import FAULT, Daemon
-from ebbtide_agent.mps.environment import allocator_environment, mps_environment, without_mps
+from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version, without_mps
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor.cgroup import Group, delegated, group_name
 from ebbtide_agent.supervisor.intent import Gpu as Part
 from ebbtide_agent.supervisor.intent import Intent
@@ -42,6 +43,7 @@ _CAUSE_S = 1.0
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
 _SETTINGS_S = 10.0
+_LOOK_AT_TORCH_S = 5.0
 # The first compute capability with limits for each client, and with memory of its own for each.
 _VOLTA = 7
 # After a daemon that did not start.
@@ -225,13 +227,27 @@ class Sharing:
             environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
         else:
             total_bytes = self._mem_bytes.get(part.uuid, 0)
-            with rights_of(intent.account):  # it looks into the job's Python environment
-                environment = allocator_environment(part, total_bytes, intent) if self._is_real else {}
+            environment = allocator_environment(part, total_bytes, intent, await self._torch(intent))
             limited_by = "pytorch" if environment else ""
             environment |= without_mps(self._directory) if intent.swaps or intent.account is not None else {}
         if self._is_real and await self._limit(intent, part):
             limited_by = "driver"
         return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
+
+    async def _torch(self, intent: Intent) -> Sequence[int] | None:
+        """The version of the job's PyTorch, as far as it can be known in time."""
+        if not self._is_real:
+            return None
+        shown = {name: intent.env[name] for name in ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX") if name in intent.env}
+        asked = ask(torch_version, intent.command[:1], shown, account=intent.account, within_s=_LOOK_AT_TORCH_S)
+        try:
+            found = await asked
+        except OSError as error:
+            found = Unknown(str(error))
+        if isinstance(found, Unknown):
+            log.warning("event=torch-unknown job=%s reason=%r", intent.job_id, found.reason)
+            return None
+        return found
 
     async def _limit(self, intent: Intent, part: Part) -> bool:
         """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""

@@ -3,10 +3,12 @@ there before the request, was written after it."""
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ebbtide import checkpoints
+from ebbtide import checkpoints, trees
 
 from ebbtide_agent.supervisor.status import Checkpointed
 
@@ -21,26 +23,40 @@ class Contents:
 
     @classmethod
     def of(cls, directory: Path) -> "Contents":
+        """Raises OSError if it cannot be read, or is no directory."""
         return cls(frozenset(_list(directory)))
+
+    @classmethod
+    def from_json(cls, content: Iterable[Iterable[str | int]]) -> "Contents":
+        """What a helper's process answered to `look`. Raises TypeError or ValueError."""
+        return cls(frozenset((str(path), int(size), int(changed)) for path, size, changed in content))
 
     def paths(self) -> frozenset[str]:
         return frozenset(path for path, _, _ in self.files)
 
 
+def look(directory: str) -> dict[str, Any]:
+    """The files of a checkpoint directory now, and where it really is, for a helper's process. Raises OSError."""
+    real = os.path.realpath(directory)
+    return {"real": real, "files": _list(Path(real))}
+
+
 def judge(
     directory: Path,
-    before: Contents,
+    before: Contents | None,
     sealed: checkpoints.Checkpoint | None,
     *,
     cut_short: frozenset[str],
     handled: bool,
     uses_sdk: bool,
 ) -> Checkpointed:
-    """What the directory says, now that no process of the attempt lives.
+    """What the directory says, now that no process of the attempt lives; None as `before`: nobody knows what was there.
 
     `sealed`: what the script wrote here without the SDK. `cut_short`: what it was writing here when it was killed.
     `handled`: the job was signalled and had a handler, without which nothing could be saved.
     """
+    if before is None:
+        return Checkpointed.UNKNOWN if handled else Checkpointed.NO
     changed = {path for path, _, _ in Contents.of(directory).files - before.files}
     if any(_is_published(directory, path) for path in changed):
         return Checkpointed.YES
@@ -57,9 +73,11 @@ def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:
 def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:
     """Paths below the directory that these processes have open for writing now, but for what they only append to.
 
+    It is named as it really is: to find that out might never come back.
+
     The latter are logs, which are open all the time and of which nobody expects an end.
     """
-    prefix = f"{os.path.realpath(directory)}/"
+    prefix = f"{directory}/"
     found = (path for pid in pids for path in _open_for_writing(pid))
     return frozenset(path.removeprefix(prefix) for path in found if path.startswith(prefix))
 
@@ -99,12 +117,12 @@ def _is_published(directory: Path, path: str) -> bool:
 
 def _list(directory: Path) -> list[_File]:
     found: list[_File] = []
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            path = os.path.join(parent, name)
-            try:
-                stat = os.lstat(path)
-            except OSError:  # e.g. a draft that was renamed meanwhile
-                continue
-            found.append((os.path.relpath(path, directory), stat.st_size, stat.st_mtime_ns))
+    try:
+        for folder in trees.walk(directory, changing=True):
+            for name in folder.files:
+                with suppress(FileNotFoundError):  # e.g. a draft that was renamed meanwhile
+                    facts = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+                    found.append((folder.below(name), facts.st_size, facts.st_mtime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     return found

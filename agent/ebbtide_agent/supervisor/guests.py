@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import termios
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from typing import Any, Final
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.supervisor import processes
 from ebbtide_agent.supervisor.cgroup import Group
-from ebbtide_agent.supervisor.launch import entrance
+from ebbtide_agent.supervisor.program import Entrance, Program
 
 HANGUP_S: Final = 5.0
 """What a process may take to end after SIGHUP."""
@@ -46,7 +45,7 @@ class Door:
 @dataclass(slots=True)
 class _Guest:
     connection: socket.socket
-    process: "subprocess.Popen[bytes]"
+    program: Program
     kill_at: float = math.inf
 
 
@@ -80,9 +79,11 @@ class Guests:
 
     def reaped(self, pid: int, returncode: int) -> None:
         """Tell how a guest ended; of any other process nothing is said."""
+        guest = self._guests.get(pid)
+        if guest is not None and not guest.program.is_settled:
+            self._settle(pid, guest)
         guest = self._guests.pop(pid, None)
         if guest is not None:
-            guest.process.returncode = returncode
             how = {"signal": -returncode} if returncode < 0 else {"exit_code": returncode}
             _answer(guest.connection, how)
             self._dismiss(guest.connection)
@@ -110,7 +111,7 @@ class Guests:
             if request and len(streams) == _STREAMS:
                 self._start(connection, json.loads(request), streams)
                 return
-        except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             _answer(connection, {"error": _words(error)})
         finally:
             for stream in streams:
@@ -122,19 +123,31 @@ class Guests:
         terminal, account = bool(request["terminal"]), self._door.account
         if terminal and account is not None:
             os.fchown(stdin, account.uid, -1)
-        with entrance(self._door.workdir, partial(_settle, self._door.group, terminal), account) as way_in:
-            process = subprocess.Popen(
-                [str(argument) for argument in request["command"]],
-                env={**self._door.environment, **request["env"]},
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=(self._door.lock,),
-                start_new_session=True,
-                **way_in,
-            )
-        self._guests[process.pid] = _Guest(connection, process)
-        _answer(connection, {"pid": process.pid})
+        program = Program(
+            [str(argument) for argument in request["command"]],
+            {**self._door.environment, **request["env"]},
+            Entrance(self._door.workdir, account, partial(_arrive, self._door.group, terminal), session=True),
+            (stdin, stdout, stderr),
+            (self._door.lock,),
+            _explain,
+        )
+        guest = self._guests[program.pid] = _Guest(connection, program)
+        self._selector.register(program, selectors.EVENT_READ, partial(self._settle, program.pid, guest))
+
+    def _settle(self, pid: int, guest: _Guest) -> None:
+        """Tell that its program runs, or why it cannot, once that is known."""
+        if guest.program.is_settled:
+            return
+        descriptor = guest.program.fileno()
+        if not guest.program.hear():
+            return
+        self._selector.unregister(descriptor)
+        if guest.program.failure is None:
+            _answer(guest.connection, {"pid": pid})
+            return
+        del self._guests[pid]
+        _answer(guest.connection, {"error": guest.program.failure[0]})
+        self._dismiss(guest.connection)
 
     def _hang_up(self, connection: socket.socket) -> None:
         self._dismiss(connection)
@@ -150,7 +163,7 @@ class Guests:
             connection.close()
 
 
-def _settle(group: Group | None, terminal: bool) -> None:
+def _arrive(group: Group | None, terminal: bool) -> None:
     """In the new process: into the attempt's control group, and, as a session leader, to its terminal."""
     if group is not None:
         group.enter()
@@ -165,6 +178,10 @@ def _signal_tree(pid: int, signum: int) -> None:
 def _answer(connection: socket.socket, content: dict[str, Any]) -> None:
     with suppress(OSError):
         connection.send(json.dumps(content).encode())
+
+
+def _explain(error: Exception) -> list[str]:
+    return [_words(error)]
 
 
 def _words(error: Exception) -> str:

@@ -4,23 +4,21 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ebbtide_agent import procfs
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.identity import Identity, boot_id
-from ebbtide_agent.rights import become, rights_of
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
+from ebbtide_agent.supervisor.workdir import MagicLink
 
 # Of exec: they say that this program, or these arguments, cannot be executed anywhere.
 _BAD_COMMAND = {
@@ -40,7 +38,6 @@ class Rank:
 
     local_rank: int
     identity: Identity
-    _process: "subprocess.Popen[bytes]"
     _standby: Standby | None = None
 
     @property
@@ -50,7 +47,8 @@ class Rank:
 
     def ended(self, returncode: int) -> None:
         """To be told how the process ended by whoever reaped it."""
-        self._process.returncode = returncode
+        if self._standby is not None:
+            self._standby.process.returncode = returncode
 
 
 def start(
@@ -60,6 +58,7 @@ def start(
     environment: Mapping[str, str],
     output: int,
     lock: int,
+    wait: Callable[[Program], None],
     cgroup: Group | None = None,
     standby: Standby | None = None,
     account: Account | None = None,
@@ -68,61 +67,41 @@ def start(
     """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused.
 
     `standby` is one that is held ready for it, and takes its place if it can. It runs as `account` (None: as this
-    process does), and has besides the lock the descriptors that are to be `inherited`.
+    process does), and has besides the lock the descriptors that are to be `inherited`. `wait` returns when its program
+    runs, or cannot, and raises Refused if nobody can wait for that; the process may live then.
     """
     if not command:
         raise Refused("the command is empty", RefusalCause.BAD_JOB)
     if standby is not None and standby.give(command, workdir, environment, output, lock, cgroup):
-        return _rank(local_rank, standby.process, standby)
+        return _rank(local_rank, standby.process.pid, standby)
+    settle = None if cgroup is None else cgroup.enter
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # When this returns the program runs, or the reason why it does not is known.
-        with entrance(workdir, None if cgroup is None else cgroup.enter, account) as way_in:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(lock, *inherited),
-                process_group=0,
-                **way_in,
-            )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        with rights_of(account):
-            raise _refusal(command, workdir, error) from error
-    return _rank(local_rank, process)
-
-
-@contextmanager
-def entrance(workdir: str, settle: Callable[[], None] | None, account: Account | None) -> Iterator[dict[str, Any]]:
-    """What Popen has to be told so that a process begins in this directory, as this account; `settle` comes first.
-
-    The directory is opened with the account's rights. Raises OSError.
-    """
-    if account is None:
-        yield {"cwd": workdir, "preexec_fn": settle}  # safe: we have one thread
-        return
-    with rights_of(account):
-        directory = os.open(workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield {"preexec_fn": partial(_enter, directory, settle, account)}
+        program = Program(
+            command,
+            environment,
+            Entrance(workdir, account, settle),
+            (null, output, output),
+            (lock, *inherited),
+            partial(_refusal, command, workdir),
+        )
+    except OSError as error:
+        raise Refused(f"cannot start a process: {error.strerror}") from error
     finally:
-        os.close(directory)
+        os.close(null)
+    rank = _rank(local_rank, program.pid)
+    wait(program)
+    if program.failure is not None:
+        reason, cause = program.failure
+        raise Refused(reason, RefusalCause(cause))
+    return rank
 
 
-def _enter(directory: int, settle: Callable[[], None] | None, account: Account) -> None:
-    """In the new process."""
-    if settle is not None:
-        settle()
-    become(account)
-    os.fchdir(directory)
-
-
-def _rank(local_rank: int, process: "subprocess.Popen[bytes]", standby: Standby | None = None) -> Rank:
+def _rank(local_rank: int, pid: int, standby: Standby | None = None) -> Rank:
     # Nobody has reaped it, so it is still there even if it has ended.
-    stat = procfs.read_stat(process.pid)
+    stat = procfs.read_stat(pid)
     assert stat is not None
-    return Rank(local_rank, Identity(boot_id(), process.pid, stat.starttime), process, standby)
+    return Rank(local_rank, Identity(boot_id(), pid, stat.starttime), standby)
 
 
 def stop_signal(name: str) -> int:
@@ -162,15 +141,18 @@ def _is_free(port: int, host: str) -> bool:
     return True
 
 
-def _refusal(command: Sequence[str], workdir: str, error: Exception) -> Refused:
-    if isinstance(error, subprocess.SubprocessError):
-        return Refused(f"its account cannot be taken on, or may not enter {workdir}")
+def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str]:
+    """Why the command cannot be executed, and the cause; with the rights that it was to be executed with."""
+    if isinstance(error, NotEntered):
+        return [f"its account cannot be taken on, or may not enter {workdir}", RefusalCause.NODE]
     if not isinstance(error, OSError):
-        return Refused(f"command or environment cannot be passed on: {error}", RefusalCause.BAD_JOB)
+        return [f"command or environment cannot be passed on: {error}", RefusalCause.BAD_JOB]
+    if isinstance(error, MagicLink):
+        return [f"working directory {workdir} {error.strerror}", RefusalCause.BAD_JOB]
     if not Path(workdir).is_dir():
-        return Refused(f"working directory {workdir} does not exist", RefusalCause.BAD_JOB)
+        return [f"working directory {workdir} does not exist", RefusalCause.BAD_JOB]
     if not os.access(workdir, os.X_OK, effective_ids=True):
-        return Refused(f"working directory {workdir} may not be entered", RefusalCause.BAD_JOB)
+        return [f"working directory {workdir} may not be entered", RefusalCause.BAD_JOB]
     if error.errno in _BAD_COMMAND:
-        return Refused(f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", RefusalCause.BAD_JOB)
-    return Refused(f"cannot start {command[0]!r}: {error.strerror}")
+        return [f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", RefusalCause.BAD_JOB]
+    return [f"cannot start {command[0]!r}: {error.strerror}", RefusalCause.NODE]

@@ -1,7 +1,8 @@
 """The job's lock on this node: two attempts of one job never run here at the same time, whatever state was lost.
 
 Every process of the job inherits the lock, so it outlives even a supervisor that is killed. The file holds the highest
-attempt that ever held it: an order that was overtaken by a newer one is refused for good.
+attempt that ever held it: an order that was overtaken by a newer one is refused for good. It names its job, too:
+whoever has it open is the job's, wherever the file is by then.
 """
 
 import fcntl
@@ -57,7 +58,7 @@ def _acquire(descriptor: int, path: Path, attempt: int) -> None:
     # Of fixed width and in place: no moment exists in which the file is empty.
     writable = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.pwrite(writable, b"%0*d\n" % (_WIDTH, attempt), 0)
+        os.pwrite(writable, b"%0*d\n%s\n" % (_WIDTH, attempt, os.fsencode(path.stem)), 0)
     finally:
         os.close(writable)
 

@@ -42,7 +42,7 @@ class Output:
     """All that one attempt prints on this node."""
 
     def __init__(self, intent: Intent, place: AttemptDir) -> None:
-        """Raises OSError, and Refused if the file that it is to be copied to cannot be written."""
+        """Raises OSError."""
         self._rules = LogRules(intent.log_rules, _printers(intent, place))
         self._ranks = _ranks_output(intent, place)
         self._file = None
@@ -71,8 +71,10 @@ class Output:
         self.next_at = now + self._pause_s
         return len(self._rules.matches) > known
 
-    def finish(self) -> None:
-        """Look at all that is left; nobody prints any more."""
+    def finish(self, patience_s: float) -> None:
+        """Look at all that is left; nobody prints any more. What is copied and does not go on gets so long."""
+        if self._file is not None:
+            self._file.patience_s = patience_s
         self._look(final=True)
         for part in (self._ranks, self._file):
             if part is not None:

@@ -3,22 +3,29 @@
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebbtide import checkpoints
 
+from ebbtide_agent.accounts import Account
 from ebbtide_agent.attempt_dir import JOB_SOCKET, AttemptDir
 from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
 from ebbtide_agent.job_dir import provide_job_dir
-from ebbtide_agent.rights import rights_of
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
+from ebbtide_agent.supervisor import settling
 from ebbtide_agent.supervisor.edits import edited
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
+from ebbtide_agent.supervisor.output_file import try_to_open
 from ebbtide_agent.supervisor.script import command_of, has_python
+from ebbtide_agent.supervisor.settling import Remains
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
+Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
+"""What a task says with these arguments and rights. Raises OSError, and Refused where nobody can wait for it."""
 _CANNOT_SAVE = "cannot use the checkpoint directory"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
 
@@ -30,36 +37,76 @@ class Prepared:
     command: tuple[str, ...]
     signal: int  # number of the stop signal
     resumed_step: int | None
+    has_workdir: bool
     environments: tuple[dict[str, str], ...]  # one per process
     port: int  # where its ranks meet; 0: it has but one
     edited: tuple[str, ...]  # scripts that have changed since the job was submitted
 
 
-def prepare(intent: Intent, place: AttemptDir) -> Prepared:
-    """To be called with the job's lock held. Raises Refused."""
+def prepare(intent: Intent, place: AttemptDir, ask: Ask) -> Prepared:
+    """To be called with the job's lock held. Through `ask`, others touch the user's files. Raises Refused."""
     signum = stop_signal(intent.signal)
     with refusing(_CANNOT_SAVE if intent.account is None else f"{_CANNOT_SAVE} as {intent.account.name}"):
         if intent.account is not None:
-            provide_job_dir(intent.job_dir, intent.account)
-        with rights_of(intent.account):
-            checkpoint = _prepare_directories(intent)
-    with rights_of(intent.account):
-        can_start, changed = has_python(intent.python_env), edited(intent)
-    if not can_start:
-        reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
-        raise Refused(reason, RefusalCause.NO_PATH)
+            ask(_provide, (intent,), None)
+        remains = list(settling.noted(intent))
+        found = ask(_look, (intent, remains), intent.account)
+    if found["refusal"]:
+        raise Refused(found["refusal"], RefusalCause(found["cause"]))
+    for sealed in remains[: found["sealed"]]:
+        settling.drop(intent, sealed.attempt)
     with refusing("cannot write the job's script"):
-        command = command_of(intent, place)
+        command = ask(_script, (intent, place), intent.account)
     port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
-    resume_dir = "" if checkpoint is None else str(checkpoint.path)
     return Prepared(
-        command=command + _resume_args(intent, resume_dir),
+        command=(*command, *_resume_args(intent, found["resume_dir"])),
         signal=signum,
-        resumed_step=None if checkpoint is None else checkpoint.step,
-        environments=_environments(intent, place, resume_dir, port),
+        resumed_step=found["step"],
+        has_workdir=found["has_workdir"],
+        environments=_environments(intent, place, found["resume_dir"], port),
         port=port,
-        edited=changed,
+        edited=tuple(found["edited"]),
     )
+
+
+def _provide(intent: Intent) -> None:
+    assert intent.account is not None
+    provide_job_dir(intent.job_dir, intent.account)
+
+
+def _script(intent: Intent, place: AttemptDir) -> list[str]:
+    return list(command_of(intent, place))
+
+
+def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
+    """What the processes will find, with the user's rights. Raises OSError if they cannot save."""
+    answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": 0}
+    try:
+        answer["sealed"] = _seal(intent, remains)
+        checkpoint = _prepare_directories(intent)
+        if not has_python(intent.python_env):
+            reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
+            raise Refused(reason, RefusalCause.NO_PATH)
+        if intent.output:
+            try_to_open(Path(intent.output))
+    except Refused as refused:
+        return answer | {"refusal": str(refused), "cause": refused.cause}
+    step, resume_dir = (None, "") if checkpoint is None else (checkpoint.step, str(checkpoint.path))
+    return (
+        answer
+        | {"step": step, "resume_dir": resume_dir, "edited": edited(intent)}
+        | {"has_workdir": os.path.isdir(intent.workdir)}
+    )
+
+
+def _seal(intent: Intent, remains: list[Remains]) -> int:
+    """Seal what earlier attempts left for which there was no time; how many of them have been."""
+    for count, left in enumerate(remains):
+        try:
+            settling.seal(intent, left, None)
+        except OSError:
+            return count
+    return len(remains)
 
 
 def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:

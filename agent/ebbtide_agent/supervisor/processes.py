@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -103,12 +103,13 @@ def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:
     return [process for process in processes if is_below(process.pid, root) and process.signal(signum)]
 
 
-def kill_below(root: int) -> bool:
-    """Send SIGKILL to every process below `root`; False if none lives there any more.
+def kill_below(root: int, spared: Collection[int] = ()) -> bool:
+    """Send SIGKILL to every process below `root` but those `spared`; False if none lives there any more.
 
     To be repeated until none is left, for some may be forking.
     """
-    return bool(signal_below(root, descendants(root), signal.SIGKILL))
+    doomed = [pid for pid in descendants(root) if pid not in spared]
+    return bool(signal_below(root, doomed, signal.SIGKILL))
 
 
 def is_below(pid: int, root: int) -> bool:

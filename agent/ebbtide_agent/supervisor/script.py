@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ebbtide_agent import slurm
 from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 
 # What a script without a first line that says so is run by, as under Slurm.
@@ -14,7 +13,7 @@ _SHELL = ("/bin/bash",)
 
 
 def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
-    """What is executed: the command, with the copy of its script in its place. Raises OSError.
+    """What is executed: the command, with the copy of its script in its place, written with our rights. Raises OSError.
 
     Under Slurm a script runs on the first node, and the others do what its `srun` says.
     """
@@ -31,7 +30,7 @@ def _written(intent: Intent, place: AttemptDir) -> Path:
     """Where the script lies for this attempt: another account finds it among its own files."""
     folder, name = (place.path, "script") if intent.account is None else (intent.job_dir, f"script-{intent.attempt}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with rights_of(intent.account), open(os.open(folder / name, flags, 0o700), "w") as file:
+    with open(os.open(folder / name, flags, 0o700), "w") as file:
         file.write(intent.script)
     return folder / name
 

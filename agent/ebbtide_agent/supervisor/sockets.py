@@ -4,6 +4,7 @@ Agents and guests' makers come to the attempt's own directory. What the job's pr
 they run as another account than the agent's, behind the attempt's door.
 """
 
+import json
 import os
 import socket
 from dataclasses import dataclass
@@ -56,11 +57,15 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
 
 
 def _give(door: Path, intent: Intent, account: Account) -> None:
-    """Have the account write to the job's socket. It cannot write behind the door: what `srun` locks is there."""
+    """Have the account write to the job's socket. It cannot write behind the door: what `srun` locks is there, and
+    what the attempt was given, in case that everything else of it is lost."""
     os.chmod(door / JOB_SOCKET, 0o600)
     os.chown(door / JOB_SOCKET, account.uid, account.gid)
+    (door / "gpus").write_text(json.dumps({"gpus": [{"uuid": gpu.uuid} for gpu in intent.gpus]}))
     for index in range(len(intent.gpus) if intent.slurm else 0):
-        os.close(os.open(door / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
+        lock = os.open(door / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        os.fchmod(lock, 0o444)  # whatever the umask is
+        os.close(lock)
 
 
 def _bind(path: Path, kind: int, *, listening: bool = False) -> socket.socket:

@@ -46,7 +46,7 @@ class Standby:
         cgroup: Group | None,
     ) -> bool:
         """Have it go on as this process of an attempt; False if it cannot, and then it is gone."""
-        if command == self.recipe.command and os.path.isdir(workdir) and self.process.poll() is None:
+        if command == self.recipe.command and self.process.poll() is None:
             order = {
                 "program": self._program,
                 "command": command,

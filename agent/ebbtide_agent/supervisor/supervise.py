@@ -8,15 +8,17 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
+from ebbtide_agent.helper import errand
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import cgroup, fake_gpus, linux, lock, processes, standby
+from ebbtide_agent.supervisor import cgroup, fake_gpus, lease, linux, lock, processes, standby
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.guests import Door
@@ -24,15 +26,19 @@ from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
+from ebbtide_agent.supervisor.program import Program
 from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.sockets import claim
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
+from ebbtide_agent.supervisor.waiting import Waiting
 from ebbtide_agent.supervisor.watch import Watch
 
 # How often a full disk is tried again.
 _DISK_FULL_S = 1.0
+# How often it is looked whether processes that were killed are gone.
+_LOOK_S = 0.005
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -84,21 +90,24 @@ def _supervise(
             return  # it has, or had, a supervisor already; the agent finds what it left
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
-            prepared = prepare(intent, place)
+            waiting = Waiting(channel, received, intent.failover_after_s, intent.leased_at)
+            prepared = prepare(intent, place, waiting.ask)
+            if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, waiting.leased_at()):
+                raise Refused("its lease was over before it could start")
             started_at = time.time()
             with refusing("cannot start the attempt"):
                 output = Output(intent, place)
-            ranks = _start(intent, place, prepared, held, fence, group, standbys, sockets.session)
+            ranks = _start(intent, place, prepared, held, fence, group, standbys, sockets.session, waiting.until)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
             environment = prepared.environments[0]
             door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
             watch = Watch(intent, prepared.signal, ranks, reports, status, sockets.control, door, output)
-            watch.run(channel, received)
-            output.finish()
+            watch.run(channel, waiting.received())
+            output.finish(watch.patience_s())
             status.log_matches = list(output.matches)
-            conclude(intent, watch, reports, status, place.output)
+            conclude(intent, watch, reports, status, place)
             _record(place, status)
     except Refused as refusal:
         _refuse(channel, place, status, refusal)
@@ -151,10 +160,11 @@ def _start(
     group: Group | None,
     standbys: list[Standby],
     session: socket.socket | None,
+    wait: Callable[[Program], None],
 ) -> list[Rank]:
     """Start all processes, or none; those that are held ready first. Raises Refused."""
     ranks: list[Rank] = []
-    if standbys and standbys[0].recipe != Recipe.of(intent):
+    if standbys and (standbys[0].recipe != Recipe.of(intent) or not prepared.has_workdir):
         _dismiss(standbys)
     try:
         with refusing("cannot start the attempt"):
@@ -170,6 +180,7 @@ def _start(
                     environment if session is None else {**environment, "EBB_SESSION": str(session.fileno())},
                     output,
                     held,
+                    wait,
                     group,
                     ready,
                     intent.account,
@@ -195,8 +206,12 @@ def _end_all(ranks: list[Rank]) -> None:
         rank.ended(-signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
-            processes.kill_below(os.getpid())
-            os.waitpid(-1, 0)
+            processes.kill_below(os.getpid(), errand.on_their_way())
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            errand.buried(pid)
+            if not pid and not set(procfs.children(os.getpid())) - errand.on_their_way():
+                return
+            time.sleep(0.0 if pid else _LOOK_S)
 
 
 def _note_start(status: Status, prepared: Prepared, ranks: list[Rank], started_at: float) -> None:

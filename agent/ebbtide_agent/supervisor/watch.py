@@ -6,16 +6,18 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.helper import errand
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.rights import rights_of
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
@@ -35,10 +37,22 @@ from ebbtide_agent.swap.sequence import Ending as Outcome
 PROGRESS_S = 0.3
 # How often a lease is looked at: what waits for time to go by does not see that the machine slept.
 _LEASE_LOOK_S = 1.0
+# What the look at the checkpoint directory may take before the stop signal is sent.
+_LOOK_S = 1.0
+# What may take long at the end, such as to seal what was written, gets so much, and after a stop so much more than the
+# grace period.
+_SETTLE_S = 60.0
+_SETTLE_AFTER_STOP_S = 1.2
+# The same for what is on its way to the file of --output.
+_OUTPUT_S = 5.0
+_OUTPUT_AFTER_STOP_S = 0.8
 # How often SIGKILL is repeated until no process is left.
 _SWEEP_S = 0.02
 # These must not end a supervisor: its job would be without one. Handlers, unlike SIG_IGN, are not inherited by it.
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+T = TypeVar("T")
 
 
 class Watch:
@@ -76,7 +90,11 @@ class Watch:
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
         self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
-        self.contents_at_stop = Contents(frozenset())
+        self.contents_at_stop: Contents | None = None  # None: nobody knows
+        self._saves_in = intent.checkpoint_dir
+        self._looking: Errand[Any] | None = None  # at the checkpoint directory, before the stop signal is sent
+        self._is_over = False  # no process of it is left
+        self._end_by = math.inf  # the end of the grace period of the stop that was requested
         self.checkpoint_at: float | None = None  # when the first one after the stop request was published
         self._checkpoints_at_stop = 0
         self._swapping = Swapping(intent, self._me, self._selector)
@@ -99,7 +117,27 @@ class Watch:
                 key.data()
             self._look_at_output()
             self._tell_progress()
+        self._look_no_more()
         self._guests.close()
+        self._is_over = True
+
+    def patience_s(self) -> float:
+        """How long what was printed may take on its way to its file, now that no process of the attempt is left."""
+        return min(_OUTPUT_S, max(0.0, self._end_by + _OUTPUT_AFTER_STOP_S - time.monotonic()))
+
+    def answer_to(self, task: Callable[..., T], *arguments: Any) -> T | Unknown:
+        """What a helper's process says when no process of the attempt is left; orders are heard meanwhile.
+
+        Raises the OSError that the task raised.
+        """
+        asked = Errand(task, *arguments, account=self._intent.account, within_s=_SETTLE_S)
+        self._selector.register(asked, selectors.EVENT_READ, _do_nothing)
+        while not asked.hear():
+            asked.deadline = min(asked.deadline, self._end_by + _SETTLE_AFTER_STOP_S)
+            for key, _ in self._selector.select(max(0.0, asked.deadline - time.monotonic())):
+                key.data()
+        self._selector.unregister(asked)
+        return asked.end()
 
     def _reap(self) -> bool:
         """Bury whatever has ended, orphans of the job included; False if no process is left."""
@@ -109,14 +147,14 @@ class Watch:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return True
+                return not errand.on_their_way() or bool(set(procfs.children(self._me)) - errand.on_their_way())
             returncode = os.waitstatus_to_exitcode(status)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._note_end(rank, returncode)
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
-            else:
+            elif not errand.buried(pid):
                 self._guests.reaped(pid, returncode)
 
     def _others_live(self) -> bool:
@@ -160,14 +198,15 @@ class Watch:
         now = time.monotonic()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
         if due is Due.SIGNAL:
-            self._deliver()
+            if not self._still_looking(now):
+                self._deliver()
         elif due is Due.KILL:
             if not self._sweeping:
                 self._sweeping = True
                 self._note_killing(handlers_live)
             if self._group is not None:
                 self._group.kill()
-            processes.kill_below(self._me)
+            processes.kill_below(self._me, errand.on_their_way())
 
     def _end_with_lease(self) -> None:
         """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
@@ -186,7 +225,7 @@ class Watch:
         self._reactions = processes.reactions(descendants(self._me), self.signum)
         for is_leaders, targets in self._targets():
             dying = [pid for pid in targets.pids if pid not in targets.handlers]
-            self.cut_short |= evidence.being_written(self._intent.checkpoint_dir, dying)
+            self.cut_short |= evidence.being_written(self._saves_in, dying)
             reached = processes.signal_below(self._me, targets.pids, self.signum)
             leader_reached |= is_leaders and bool(reached)
             self._handlers += [process for process in reached if process.pid in targets.handlers]
@@ -215,7 +254,8 @@ class Watch:
 
     def _children(self) -> list[int]:
         """Of this process, without guests: they hear of the end by its coming."""
-        return [pid for pid in procfs.children(self._me) if pid not in self._guests.pids]
+        others = self._guests.pids | errand.on_their_way()
+        return [pid for pid in procfs.children(self._me) if pid not in others]
 
     def _among(self, pids: Sequence[int]) -> Targets:
         """Exactly these processes."""
@@ -232,11 +272,14 @@ class Watch:
         if self.ending.stop_requested_at is None:
             return
         self.exit.killed = bool(self.ending.running or handlers_live)
-        writing = evidence.being_written(self._intent.checkpoint_dir, descendants(self._me))
+        writing = evidence.being_written(self._saves_in, descendants(self._me))
         # Helpers of one who left by itself may have had files open all the time; new ones are saves.
-        self.cut_short |= writing if self.exit.killed else writing - self.contents_at_stop.paths()
+        before = frozenset() if self.contents_at_stop is None else self.contents_at_stop.paths()
+        self.cut_short |= writing if self.exit.killed else writing - before
 
     def _obey(self, order: dict[str, Any]) -> None:
+        if self._is_over and order.get("do") != "stop":
+            return
         grace_s, swaps = order.get("grace_s"), order.get("swaps")
         match order.get("do"):
             case "stop" if isinstance(grace_s, int | float) and grace_s >= 0:
@@ -273,14 +316,50 @@ class Watch:
             self._request_stop(0.0)
 
     def _request_stop(self, grace_s: float) -> None:
+        now = time.monotonic()
+        self._end_by = min(self._end_by, now + grace_s)  # first: whatever else happens, this holds
+        if self._is_over:
+            return  # it is no answer to a stop that comes now
+        self.ending.request_stop(grace_s, now)
         if not self.exit.stop_requested:
             self._hear()  # what was published before now does not answer this request
-            with rights_of(self._intent.account):
-                self.contents_at_stop = Contents.of(self._intent.checkpoint_dir)
             self._checkpoints_at_stop = self._reports.checkpoints
             self.exit.stop_requested = True
             self.exit.stop_requested_at = time.time()
-        self.ending.request_stop(grace_s, time.monotonic())
+            self._begin_to_look(grace_s)
+
+    def _begin_to_look(self, grace_s: float) -> None:
+        """Find out what is in the checkpoint directory before the signal is sent."""
+        if grace_s == 0.0:
+            return  # nobody is to write anything any more
+        within_s = min(_LOOK_S, grace_s / 2)
+        with suppress(OSError):
+            looking = Errand(
+                evidence.look, str(self._intent.checkpoint_dir), account=self._intent.account, within_s=within_s
+            )
+            self._looking = looking
+            self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)
+
+    def _still_looking(self, now: float) -> bool:
+        if self._looking is not None and now >= self._looking.deadline:
+            self._look_no_more()
+        return self._looking is not None
+
+    def _hear_of_contents(self) -> None:
+        if self._looking is not None and self._looking.hear():
+            self._selector.unregister(self._looking)
+            looking, self._looking = self._looking, None
+            with suppress(OSError, LookupError, TypeError, ValueError):
+                found = looking.end()
+                if not isinstance(found, Unknown):
+                    self.contents_at_stop = Contents.from_json(found["files"])
+                    self._saves_in = Path(found["real"])
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
+            self._selector.unregister(self._looking)
+            self._looking.drop()
+            self._looking = None
 
     def _hear(self) -> None:
         if self._reports.read():
@@ -339,6 +418,8 @@ class Watch:
             return _SWEEP_S
         untold_at = self._told_at + PROGRESS_S if self._untold else math.inf
         moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at]
+        if self._looking is not None:
+            moments.append(self._looking.deadline)
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         if self._lease is not None:
@@ -355,5 +436,5 @@ def _signal_pipe() -> int:
     return readable
 
 
-def _do_nothing(signum: int, frame: object) -> None:
+def _do_nothing(*_: object) -> None:
     pass

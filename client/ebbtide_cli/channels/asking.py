@@ -1,9 +1,8 @@
 """What a command prints inside a running job."""
 
-import asyncio
-
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.line import channel
 from ebbtide_cli.submitting.checks import user_name
 
@@ -11,7 +10,7 @@ from ebbtide_cli.submitting.checks import user_name
 def output_of(master: str | None, job_id: str, *command: str) -> str:
     """All that the command prints on its standard output, however it ends. Raises `Failure`."""
     run = channel_pb2.RunInside(command=command)
-    return asyncio.run(_run(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), run=run)))
+    return interrupts.run(_run(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), run=run)))
 
 
 async def _run(master: str | None, want: channel_pb2.OpenChannel) -> str:

@@ -1,15 +1,32 @@
-"""Unpacks the archive that a node sends: below the destinations, whatever the archive says."""
+"""Unpacks the archive that a node sends: below the destinations, whatever the archive says.
 
+Not with tarfile's own extraction, whose filters look at a path first and use it later. Every name is opened below the
+directory that it is in, and no link is followed but one in the way to a destination, which is the user's word.
+"""
+
+import errno
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OUTSIDE: Final = "would lie outside the destination"
+_LEADS_OUT: Final = "a link that leads out of what is copied"
+_SPECIAL: Final = "neither a file nor a directory nor a link"
 
 
 class NotAnArchive(Exception):
     """What came is no archive, or not a whole one; the message is one line."""
+
+
+class _LeftOut(Exception):
+    """A member that is not unpacked; the message says why."""
 
 
 @dataclass(slots=True)
@@ -27,53 +44,110 @@ def unpack(source: BinaryIO, targets: Sequence[Path], seen: Callable[[Unpacked],
     What would be outside a target, a link that leads out of it, or a device is left out. Raises NotAnArchive, OSError.
     """
     done = Unpacked()
-    current: Path | None = None
     try:
-        with tarfile.open(fileobj=source, mode="r|", errorlevel=1) as archive:
-            for member, target, name in _placed(archive, targets):
-                current = target / name if member.isreg() else None
-                _unpack_one(archive, member, target, name, done)
-                current = None
+        with ExitStack() as opened, tarfile.open(fileobj=source, mode="r|", errorlevel=1) as archive:
+            roots: dict[Path, int] = {}
+            for member in archive:
+                target, parts = _placed(member, targets)
+                try:
+                    if not parts and not member.isdir():
+                        with _opened(target.parent) as parent:
+                            _write(archive, member, parent, target.name)
+                    else:
+                        if target not in roots:
+                            target.mkdir(exist_ok=True)
+                            roots[target] = opened.enter_context(_opened(target))
+                        _make(archive, member, roots[target], parts)
+                    done.files += member.isreg()
+                    done.bytes += member.size * member.isreg()
+                except _LeftOut as reason:
+                    what = os.fsencode(target.joinpath(*parts)).decode(errors="replace")
+                    done.left_out.append(f"{what}: {reason}")
                 seen(done)
     except (tarfile.TarError, EOFError) as error:
-        if current is not None:
-            current.unlink(missing_ok=True)  # half a file looks like a whole one
         raise NotAnArchive(f"the archive is damaged or cut short: {error}") from None
     return done
 
 
-def _placed(archive: tarfile.TarFile, targets: Sequence[Path]) -> Iterator[tuple[tarfile.TarInfo, Path, str]]:
-    """Each member with the directory that it must not leave, and its name there."""
-    for member in archive:
-        index, _, rest = member.name.partition("/")
-        if not index.isdecimal() or int(index) >= len(targets):
-            raise NotAnArchive(f"the archive has a tree {index[:40]!r} that nobody asked for")
-        target = targets[int(index)]
-        if rest or member.isdir():
-            yield member, target, rest or "."
-        else:
-            yield member, target.parent, target.name
+def _placed(member: tarfile.TarInfo, targets: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The target that it belongs to, and its name below, in parts."""
+    index, _, rest = member.name.partition("/")
+    if not index.isdecimal() or int(index) >= len(targets):
+        raise NotAnArchive(f"the archive has a tree {index[:40]!r} that nobody asked for")
+    return targets[int(index)], rest.split("/") if rest else []
 
 
-def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, name: str, done: Unpacked) -> None:
-    if member.isdir():
-        (target / name).mkdir(parents=name == ".", exist_ok=True)
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: Sequence[str]) -> None:
+    """Make what the member is, below the root."""
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise _LeftOut(_OUTSIDE)
+    with _folder(root, parts if member.isdir() else parts[:-1]) as folder:
+        if member.issym():
+            _link(member.linkname, folder, parts)
+        elif not member.isdir():
+            _write(archive, member, folder, parts[-1])
+
+
+@contextmanager
+def _folder(root: int, parts: Sequence[str]) -> Iterator[int]:
+    """The directory of that name below the root, made if it is not there; never by way of a link."""
+    folder = os.dup(root)
     try:
-        archive.extract(member, target, filter=lambda found, into: tarfile.data_filter(found.replace(name=name), into))
-    except tarfile.FilterError as error:
-        what = os.fsencode(target / name).decode(errors="replace")
-        done.left_out.append(f"{what}: {_reason(error)}")
-        return
-    if member.isreg():
-        done.files += 1
-        done.bytes += member.size
+        for part in parts:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+            try:
+                below = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise _LeftOut(_OUTSIDE) from None
+                raise
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
 
 
-def _reason(error: tarfile.FilterError) -> str:
-    match error:
-        case tarfile.AbsoluteLinkError() | tarfile.LinkOutsideDestinationError():
-            return "a link that leads out of what is copied"
-        case tarfile.SpecialFileError():
-            return "neither a file nor a directory nor a link"
-        case _:
-            return "would lie outside the destination"
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str) -> None:
+    """Write the file; half of one looks like a whole one, and does not stay. A sparse one would fill any disk."""
+    content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+    if content is None:
+        raise _LeftOut(_SPECIAL)
+    executable = 0o111 if member.mode & 0o100 else 0
+    try:
+        descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _LeftOut(_OUTSIDE) from None
+        raise
+    try:
+        with open(descriptor, "wb") as file:
+            shutil.copyfileobj(content, file)
+            file.flush()
+            os.fchmod(descriptor, member.mode & (0o644 | executable) | 0o600)
+            with suppress(OSError, OverflowError, ValueError):  # a time that nobody could have meant
+                os.utime(descriptor, (member.mtime, member.mtime))
+    except BaseException:
+        os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _link(leads_to: str, folder: int, parts: Sequence[str]) -> None:
+    """Make the link, if it stays below the root: it goes up first, no higher than that, and then only down."""
+    steps = leads_to.split("/")
+    up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
+    if not leads_to or leads_to.startswith("/") or "\0" in leads_to or up >= len(parts) or ".." in steps[up:]:
+        raise _LeftOut(_LEADS_OUT)
+    with suppress(FileNotFoundError):
+        os.unlink(parts[-1], dir_fd=folder)
+    os.symlink(leads_to, parts[-1], dir_fd=folder)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from typing import Final
 from ebbtide_core import limits
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.line import Line, apart, write_all
 
 ESCAPE: Final = ord("~")
@@ -118,13 +118,10 @@ async def _read() -> bytes:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    before = termios.tcgetattr(_STDIN)
-    sys.stdout.flush()
-    tty.setraw(_STDIN)
-    try:
+    with interrupts.kept_terminal(_STDIN):
+        sys.stdout.flush()
+        tty.setraw(_STDIN)
         yield
-    finally:
-        termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ebbtide_core import limits
 from ebbtide_protos.v1 import channel_pb2, client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.line import ChannelLost, Line, channel_over
 from ebbtide_cli.connection import connecting
 from ebbtide_cli.errors import USAGE, Failure
@@ -131,5 +132,7 @@ def run(master: str | None, job_id: str, node: str, port: int, local_port: int, 
         if sys.stderr.isatty():
             complain("Ctrl-C closes the tunnel")
 
-    with suppress(KeyboardInterrupt):
-        asyncio.run(serve(master, job_id, node, port, local_port, ready))
+    try:
+        interrupts.run(serve(master, job_id, node, port, local_port, ready))
+    except KeyboardInterrupt:
+        interrupts.forgive()

@@ -1,13 +1,12 @@
 """Wait for a job that somebody wants to use: it shows why it waits, and Ctrl-C gives it up."""
 
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import FAILED, INTERRUPTED, Failure
 from ebbtide_cli.facts import state_of
@@ -36,18 +35,12 @@ def _cancelling(master: str | None, job_id: str) -> Iterator[threading.Event]:
     """Let Ctrl-C cancel the job, which sets the event, and go on to hear of its end; a second one is not waited for."""
     given_up = threading.Event()
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        if given_up.is_set():
-            raise KeyboardInterrupt
+    def give_up(left: int) -> None:
         given_up.set()
-        # Not here: the handler may have interrupted a call of the same kind.
-        threading.Thread(target=try_to_cancel, args=(master, job_id), daemon=True).start()
+        try_to_cancel(master, job_id)
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
+    with interrupts.taken_by(give_up, 1):
         yield given_up
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def try_to_cancel(master: str | None, job_id: str, *, now: bool = False) -> None:

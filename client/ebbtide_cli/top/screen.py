@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from rich.console import Console, Group
 from rich.live import Live
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.top.feed import Picture
 from ebbtide_cli.top.frame import frame
 
@@ -61,12 +62,9 @@ def wait_for_quit(stop: int, seconds: float, *, keys: bool = False) -> bool:
 @contextmanager
 def _unechoed() -> Iterator[None]:
     """Keys come at once and are not shown; Ctrl-Z does not leave us behind on the other screen."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
+    with interrupts.kept_terminal(sys.stdin.fileno()):
         tty.setcbreak(sys.stdin)
         changed = termios.tcgetattr(sys.stdin)
         changed[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
         yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, examples
@@ -15,8 +16,8 @@ from ebbtide_cli.verbs.agent_join import join
     invoke_without_command=True,
     epilog=examples(
         "ebb agent",
-        "ebb agent --name ws2 --gpus 4xRTX4090 --master 127.0.0.1:4711",
-        "ebb agent --master 127.0.0.1:4711,127.0.0.1:4712",
+        "ebb agent --name ws2 --gpus 4xRTX4090 --master unix:/home/ada/lab",
+        "ebb agent --master login.lab.example:7078,standby.lab.example:7078",
         "ebb agent --warm 4",
         "ebb agent --mps off",
         "ebb agent --pool a100",
@@ -34,7 +35,7 @@ from ebbtide_cli.verbs.agent_join import join
 )
 @click.option(
     "--master",
-    metavar="HOST:PORT,...",
+    metavar="HOST:PORT|unix:HOME,...",
     help="Master to attach to, and those that stand by for it "
     "(default: EBB_MASTER, else the joined one, else that in EBB_HOME).",
 )
@@ -136,28 +137,29 @@ def command(
     from ebbtide_agent.tidying import Keep
 
     _check_marks(labels, taints)
-    return run(
-        AgentOptions(
-            home=Home.current().root,
-            name=name,
-            master=master or os.environ.get("EBB_MASTER", ""),
-            gpus=gpus,
-            checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
-            cpus=cpus,
-            mem_bytes=mem,
-            interface=interface,
-            ports=ports,
-            warm=warm,
-            mps=mps,
-            pool=pool,
-            share_with_foreign=share_with_foreign,
-            labels=labels,
-            taints=taints,
-            keep=Keep(keep, checkpoint_quota),
-            min_uid=min_uid,
-            on_foreign=on_foreign,
+    with interrupts.unheard():
+        return run(
+            AgentOptions(
+                home=Home.current().root,
+                name=name,
+                master=master or os.environ.get("EBB_MASTER", ""),
+                gpus=gpus,
+                checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
+                cpus=cpus,
+                mem_bytes=mem,
+                interface=interface,
+                ports=ports,
+                warm=warm,
+                mps=mps,
+                pool=pool,
+                share_with_foreign=share_with_foreign,
+                labels=labels,
+                taints=taints,
+                keep=Keep(keep, checkpoint_quota),
+                min_uid=min_uid,
+                on_foreign=on_foreign,
+            )
         )
-    )
 
 
 command.add_command(join)

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import print_json
@@ -22,8 +23,6 @@ def join(invitation: str | None, name: str, as_json: bool) -> None:
     The invitation is read from standard input unless it is given; what is given there other users of this machine may
     see. The node's key is made here and stays here, in EBB_HOME/nodes/NAME/tls.
     """
-    import asyncio
-
     from ebbtide_agent.joining import JoinError
     from ebbtide_agent.joining import join as join_cluster
     from ebbtide_agent.node import node_name
@@ -37,7 +36,7 @@ def join(invitation: str | None, name: str, as_json: bool) -> None:
     node_dir = Home.current().root / "nodes" / node
     node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        endpoint = asyncio.run(join_cluster(wanted, node, node_dir))
+        endpoint = interrupts.run(join_cluster(wanted, node, node_dir))
     except JoinError as error:
         raise Failure(f"agent join: {error}", FAILED) from None
     if as_json:

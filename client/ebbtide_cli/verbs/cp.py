@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
 from ebbtide_cli.channels.line import Line, apart, channel, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
@@ -64,13 +65,13 @@ def command(sources: tuple[str, ...], dest: str, node: str, as_json: bool, maste
     if dest == STDOUT:
         if len(wanted) != 1:
             raise Failure("cp: -: takes one file", USAGE)
-        asyncio.run(_print(master, wanted[0], node))
+        interrupts.run(_print(master, wanted[0], node))
         return OK
     targets = _targets(wanted, Path(dest))
     total = Unpacked()
     for job_id in dict.fromkeys(source.job_id for source in wanted):
         mine = [source for source in wanted if source.job_id == job_id]
-        done = asyncio.run(_copy(master, mine, node, [targets[source] for source in mine]))
+        done = interrupts.run(_copy(master, mine, node, [targets[source] for source in mine]))
         total.files, total.bytes = total.files + done.files, total.bytes + done.bytes
         total.left_out += done.left_out
     if as_json:

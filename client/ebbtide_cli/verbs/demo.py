@@ -13,8 +13,10 @@ from pathlib import Path
 import click
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
 from ebbtide_cli.connection import connected
+from ebbtide_cli.daemons import end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, complain
@@ -43,7 +45,7 @@ def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None) ->
     if svg is not None and not svg.absolute().parent.is_dir():
         raise Failure(f"demo: --svg {svg}: its directory does not exist", USAGE)
     seed = random.randrange(LARGEST_SEED) if seed is None else seed
-    with _folder(keep) as folder, _cluster(folder, gpus) as node:
+    with interrupts.by_sigterm(), _folder(keep) as folder, _cluster(folder, gpus) as node:
         return _perform(folder, node, seed, svg)
 
 
@@ -86,16 +88,19 @@ def _final_loss(job_id: str) -> float:
 @contextmanager
 def _folder(keep: bool) -> Iterator[Path]:
     """A fresh EBB_HOME for this process and all that it starts."""
-    folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
-    os.environ["EBB_HOME"] = str(folder)
-    os.environ.pop("EBB_MASTER", None)
+    folder: Path | None = None
     try:
+        with interrupts.held():
+            folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
+        os.environ["EBB_HOME"] = str(folder)
+        os.environ.pop("EBB_MASTER", None)
         yield folder
     finally:
-        if keep:
-            complain(f"everything is in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        with interrupts.held():
+            if keep:
+                complain(f"everything is in {folder}")
+            elif folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -116,7 +121,9 @@ def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
                 raise Failure(f"demo: --gpus {settings.gpus}: the story needs at least {FEWEST_GPUS} GPUs")
             yield node
         finally:
-            bring_down(home, kill=True, line=line)
+            with interrupts.held():
+                bring_down(home, kill=True, line=line)
+                end_started()
 
 
 def _profile() -> str:

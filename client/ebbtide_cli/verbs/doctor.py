@@ -41,7 +41,7 @@ class Word:
     epilog=examples(
         "ebb doctor",
         "ebb doctor --json | jq '.[] | select(.level == \"problem\")'",
-        "ebb doctor --checkpoint-root /nfs/ebbtide --master 127.0.0.1:4711",
+        "ebb doctor --checkpoint-root /nfs/ebbtide --master login.lab.example:7077",
         "ebb doctor --gpus 2xRTX4090",
     )
 )

@@ -1,11 +1,11 @@
 """``ebb exec``: a shell or a command inside a running job."""
 
-import asyncio
 import os
 
 import click
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.line import ChannelLost, channel, exit_code
 from ebbtide_cli.channels.terminal import converse, has_terminal, pipe, window_size
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
@@ -40,7 +40,7 @@ def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, mas
         run.size.CopyFrom(window_size())
     want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), run=run)
     try:
-        return asyncio.run(_run(master, want))
+        return interrupts.run(_run(master, want))
     except Failure as failure:
         # The exit code is the command's; whatever is not must not look like one.
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS

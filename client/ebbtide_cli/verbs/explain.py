@@ -10,6 +10,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import print_json
+from ebbtide_cli.text import printable
 from ebbtide_cli.values import format_duration, parse_gpus
 from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
 
@@ -109,18 +110,18 @@ def _forecast(seen: client_pb2.Forecast) -> dict[str, Any]:
 def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
     from ebbtide_cli.drawing import print_table
 
-    print(f"Job {explanation.job_id} is {explanation.state}: {explanation.reason}")
-    print(f"It needs {explanation.needs}.")
+    print(printable(f"Job {explanation.job_id} is {explanation.state}: {explanation.reason}"))
+    print(printable(f"It needs {explanation.needs}."))
     if explanation.HasField("remaining_s"):
         left = format_duration(explanation.remaining_s)
-        print(f"It has {left} of work on one GPU left ({explanation.remaining_from}).")
+        print(printable(f"It has {left} of work on one GPU left ({explanation.remaining_from})."))
     if explanation.HasField("ahead"):
-        print(f"Before it in the queue: {explanation.ahead}.")
-        print(f"Room for it: {_in_about(explanation, 'room_at')}{explanation.basis}.")
+        print(printable(f"Before it in the queue: {explanation.ahead}."))
+        print(printable(f"Room for it: {_in_about(explanation, 'room_at')}{explanation.basis}."))
     if explanation.HasField("forecast"):
-        print(f"It starts: {_in_words(explanation.forecast)}.")
+        print(printable(f"It starts: {_in_words(explanation.forecast)}."))
     if explanation.HasField("what_if"):
-        print(f"With {' and '.join(changes)}, it would start: {_in_words(explanation.what_if)}.")
+        print(printable(f"With {' and '.join(changes)}, it would start: {_in_words(explanation.what_if)}."))
     if explanation.nodes:
         print_table(
             ("NODE", "IDLE GPUS", "IN THE WAY"),

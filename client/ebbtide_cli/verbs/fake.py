@@ -1,8 +1,7 @@
 """``ebb fake``: break the fake GPUs of a node of this machine, to see what happens then."""
 
 import os
-import signal
-import threading
+import select
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -12,6 +11,7 @@ import click
 from ebbtide_cli.errors import INTERRUPTED, OK, USAGE, Failure
 from ebbtide_cli.home import Home, read_record
 from ebbtide_cli.output import print_json
+from ebbtide_cli.processes import stop_signals
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import DURATION, SIZE, examples, json_option
 
@@ -154,17 +154,15 @@ def foreign(gpu: str, size: int, seconds: float | None, node: str) -> int:
     free, _ = _attempt(lambda: FakeNvml(state_dir).room(uuid))
     if size > free:
         raise Failure(f"SIZE: GPU {gpu} has {format_size(free)} free, not {format_size(size)}")
-    over = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: over.set())
     stat = read_stat(os.getpid())
     assert stat is not None
-    _attempt(lambda: fake_state.register(state_dir, stat.pid, stat.starttime, {uuid: size}))
-    try:
-        print(f"pid {stat.pid} holds {format_size(size)} of {uuid}", flush=True)
-        interrupted = over.wait(seconds)
-    finally:
-        fake_state.unregister(state_dir, stat.pid)
+    with stop_signals() as stop:
+        _attempt(lambda: fake_state.register(state_dir, stat.pid, stat.starttime, {uuid: size}))
+        try:
+            print(f"pid {stat.pid} holds {format_size(size)} of {uuid}", flush=True)
+            interrupted = bool(select.select([stop], [], [], seconds)[0])
+        finally:
+            fake_state.unregister(state_dir, stat.pid)
     return INTERRUPTED if interrupted and seconds is not None else OK
 
 

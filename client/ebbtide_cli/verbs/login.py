@@ -17,6 +17,7 @@ from ebbtide_cli.identity import expiry_words, user_facts
 from ebbtide_cli.logins import Login, trying
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import printable
+from ebbtide_cli.trust import authority
 from ebbtide_cli.verb import examples, json_option
 
 MAX_LINE: Final = 32_768
@@ -27,15 +28,15 @@ TOKEN_PREFIX: Final = "ebb_"
     epilog=examples(
         "cat invitation.txt | ebb login",
         "ebb login  # and paste the line",
-        "ebb token create | ebb login 127.0.0.1:4711",
+        "ebb token create | ebb login unix:/home/ada/lab",
     )
 )
-@click.argument("where", metavar="[HOST:PORT]", required=False)
+@click.argument("where", metavar="[HOST:PORT|unix:HOME]", required=False)
 @json_option
 def command(where: str | None, as_json: bool) -> None:
     """Log in with what an admin gave you: a line that is asked for, or read from standard input.
 
-    It is an invitation, which also says where the master is, or, on the master's own machine, a token. From then on
+    It is an invitation, which also says where the master is, or, for a master of this account, a token. From then on
     'ebb' talks to that master, if neither --master, EBB_MASTER nor a cluster of this machine's own says otherwise.
     """
     invitation = _invited(_line(), where)
@@ -69,6 +70,7 @@ def _invited(line: str, where: str | None) -> Invitation:
     if not line.startswith(TOKEN_PREFIX):
         raise Failure(f"login: this is neither an invitation ({PREFIX}…) nor a token ({TOKEN_PREFIX}…)", USAGE)
     address = parse_address(where, "HOST:PORT") if where else find_master(None)
-    if not address.is_loopback:
+    trusted = authority(address)
+    if address.home is None and not trusted:
         raise Failure(f"login: a token alone does not say who the master at {address} is: ask for an invitation", USAGE)
-    return Invitation(str(address), line, "")
+    return Invitation(str(address), line, trusted)

@@ -10,7 +10,7 @@ from ebbtide_cli.logins import forget, last_login, login_at
 from ebbtide_cli.verb import examples
 
 
-@click.command(epilog=examples("ebb logout", "ebb logout 127.0.0.1:4711 --revoke"))
+@click.command(epilog=examples("ebb logout", "ebb logout login.lab.example:7077 --revoke"))
 @click.argument("where", metavar="[HOST:PORT]", required=False)
 @click.option("--revoke", is_flag=True, help="Have the master take the token for nothing, wherever else it is.")
 def command(where: str | None, revoke: bool) -> None:

@@ -9,6 +9,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import follow as follow_stream
+from ebbtide_cli.escaped import Escaped
 from ebbtide_cli.tidy import Tidy
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
@@ -34,22 +35,31 @@ from ebbtide_cli.watching import detaching
 def command(
     job_id: str, follow: bool, attempt: int | None, node: str, rank: int | None, tidy: bool, master: str | None
 ) -> None:
-    """Print a job's output, byte for byte; a line on stderr marks where a new attempt begins."""
+    """Print a job's output; a line on stderr marks where a new attempt begins.
+
+    It is printed byte for byte, but to a terminal nothing that this would obey, colours excepted.
+    """
     request = client_pb2.ReadLogsRequest(job_id=job_id, attempt=attempt or 0, follow=follow, node=node, rank=rank)
     current, line = 0, Tidy()
+    escaped = Escaped() if sys.stdout.isatty() else None
     with detaching([job_id]):
         for number, data in output(master, request):
             if current not in (0, number):
-                _print(line.end())
+                _print(line.end(), escaped)
                 print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
             current = number
-            _print(line.feed(data) if tidy else data)
-        _print(line.end())
+            _print(line.feed(data) if tidy else data, escaped)
+        _print(line.end(), escaped)
+        if escaped:
+            print(escaped.end(), end="", flush=True)
 
 
-def _print(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _print(data: bytes, escaped: Escaped | None) -> None:
+    if escaped:
+        print(escaped.feed(data), end="", flush=True)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:

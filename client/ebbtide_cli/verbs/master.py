@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.errors import OK
 from ebbtide_cli.home import Home
 from ebbtide_cli.verb import SETTING, examples
@@ -22,8 +23,8 @@ from ebbtide_cli.verbs.master_reload import reload
         "ebb master init --host login.lab.example && ebb master --host 0.0.0.0",
     ),
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need 'init'.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Of clients (default: init's, without TLS a free one).")
+@click.option("--host", help="Address to listen on with TLS (default: 127.0.0.1 if there is an authority, else none).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Of clients, with TLS (default: init's).")
 @click.option("--agent-port", type=click.IntRange(0, 65535), help="Of agents, with TLS (default: the next one).")
 @click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
 @click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
@@ -49,7 +50,7 @@ from ebbtide_cli.verbs.master_reload import reload
 @click.pass_context
 def command(
     context: click.Context,
-    host: str,
+    host: str | None,
     port: int | None,
     agent_port: int | None,
     policy: str | None,
@@ -58,24 +59,29 @@ def command(
     config: Path | None,
     store: str,
 ) -> int:
-    """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM."""
+    """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM.
+
+    It serves its own account on a socket in EBB_HOME; others over TLS, once there is an authority for certificates:
+    'ebb master init' makes one, and so does the first start with a port or a host.
+    """
     if context.invoked_subcommand is not None:
         return OK
     from ebbtide_master.main import MasterOptions, run
 
-    return run(
-        MasterOptions(
-            home=Home.current().root,
-            host=host,
-            port=port,
-            agent_port=agent_port,
-            policy=policy,
-            policy_options=dict(policy_options),
-            config=config,
-            store=store,
-            metrics_port=metrics_port,
+    with interrupts.unheard():
+        return run(
+            MasterOptions(
+                home=Home.current().root,
+                host=host,
+                port=port,
+                agent_port=agent_port,
+                policy=policy,
+                policy_options=dict(policy_options),
+                config=config,
+                store=store,
+                metrics_port=metrics_port,
+            )
         )
-    )
 
 
 command.add_command(master_backup.check)

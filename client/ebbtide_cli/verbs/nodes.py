@@ -11,7 +11,7 @@ from ebbtide_cli.draining import drain_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.silence import silence_words, stray_words
-from ebbtide_cli.text import format_count, plural
+from ebbtide_cli.text import format_count, plural, printable
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, json_option, master_option
 
@@ -40,7 +40,8 @@ def command(as_json: bool, master: str | None) -> None:
         _print_nodes(nodes)
     used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
     if used:
-        print(f"\nGPU time past the cluster: {', '.join(used)}")
+        print()
+        print(printable(f"GPU time past the cluster: {', '.join(used)}"))
 
 
 def _print_pools(pools: Sequence[client_pb2.Pool], nodes: Sequence[client_pb2.Node]) -> None:
@@ -51,7 +52,9 @@ def _print_pools(pools: Sequence[client_pb2.Pool], nodes: Sequence[client_pb2.No
         how = (
             f"{pool.policy}, {pool.fitting} fit" if pool.policy else "not configured any more: nothing is started here"
         )
-        print(f"{chr(10) if place else ''}Pool {pool.name}: {how}; {idle} of {plural(len(gpus), 'GPU')} idle")
+        if place:
+            print()
+        print(printable(f"Pool {pool.name}: {how}; {idle} of {plural(len(gpus), 'GPU')} idle"))
         _print_nodes(own)
 
 

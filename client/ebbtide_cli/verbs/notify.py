@@ -8,6 +8,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import FAILED, OK
 from ebbtide_cli.output import print_json
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.text import printable
 from ebbtide_cli.verb import examples, json_option, master_option
 
 
@@ -30,5 +31,5 @@ def test(target: str, as_json: bool, master: str | None) -> int:
     if as_json:
         print_json({"target": shown(target), "delivered": reply.delivered, "detail": reply.detail})
     else:
-        print(f"{'delivered' if reply.delivered else 'not delivered'}: {reply.detail}")
+        print(printable(f"{'delivered' if reply.delivered else 'not delivered'}: {reply.detail}"))
     return OK if reply.delivered else FAILED

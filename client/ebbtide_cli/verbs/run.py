@@ -1,17 +1,15 @@
 """``ebb run``: queue a command and follow it to its end."""
 
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import click
 from ebbtide_core.model import JobKind
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
@@ -97,20 +95,10 @@ def _end(master: str | None, job_id: str) -> client_pb2.Job:
 @contextmanager
 def _cancelling(master: str | None, job_id: str) -> Iterator[None]:
     """Let Ctrl-C cancel the job, and go on: what it says at its end is wanted, too."""
-    pressed = 0
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed += 1
-        if pressed > 2:
-            raise KeyboardInterrupt
-        complain(f"cancelling job {job_id}; Ctrl-C again kills it" if pressed == 1 else f"killing job {job_id}")
-        # Not here: the handler may have interrupted a call of the same kind.
-        arguments, at_once = (master, job_id), {"now": pressed > 1}
-        threading.Thread(target=try_to_cancel, args=arguments, kwargs=at_once, daemon=True).start()
+    def give_up(left: int) -> None:
+        complain(f"cancelling job {job_id}; Ctrl-C again kills it" if left else f"killing job {job_id}")
+        try_to_cancel(master, job_id, now=not left)
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
+    with interrupts.taken_by(give_up, 2):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,6 +1,5 @@
 """``ebb shell``: a shell on a node, with GPUs of its own."""
 
-import asyncio
 import os
 import pwd
 from typing import Any
@@ -9,6 +8,7 @@ import click
 from ebbtide_core.model import JobKind
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_cli import interrupts
 from ebbtide_cli.channels.line import channel, exit_code
 from ebbtide_cli.channels.terminal import converse, has_terminal, window_size
 from ebbtide_cli.channels.waiting import wait_until_it_runs
@@ -52,7 +52,7 @@ def command(argv: tuple[str, ...], attach: str | None, master: str | None, **giv
     else:
         job_id = attach
     session = channel_pb2.AttachSession(size=window_size())
-    return asyncio.run(_attach(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), session=session)))
+    return interrupts.run(_attach(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), session=session)))
 
 
 async def _attach(master: str | None, want: channel_pb2.OpenChannel) -> int:

@@ -7,7 +7,7 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import event_facts, state_of
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time
+from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
@@ -29,4 +29,4 @@ def command(job_id: str, as_json: bool, master: str | None) -> None:
     start = events[0].time if events else 0.0
     print_columns((format_time(event.time), f"+{format_duration(event.time - start)}", event.text) for event in events)
     if not finished(job):
-        print(f"Now it is {state_of(job)}: {job.reason}")
+        print(printable(f"Now it is {state_of(job)}: {job.reason}"))

@@ -6,8 +6,9 @@ import click
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import find_master, parse_address
+from ebbtide_cli.address import Address, find_master, parse_address
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.home import Home, read_record
 from ebbtide_cli.identity import expiry_words, token_facts
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import format_time, printable
@@ -57,7 +58,7 @@ def command() -> None:
 def create(user: str, expires: float, label: str, invite: str | None, as_json: bool, master: str | None) -> None:
     """Make a token and print it, this once. Whoever has it is that user: pass it on as a secret."""
     address = find_master(master)
-    where = address if invite == HERE else parse_address(invite, "--invite") if invite is not None else None
+    where = _from_elsewhere(address) if invite == HERE else parse_address(invite, "--invite") if invite else None
     request = user_pb2.CreateTokenRequest(for_user=user, lifetime_s=expires, label=label)
     with connected(address) as stub:
         made = ask(stub.CreateToken, request)
@@ -72,6 +73,16 @@ def create(user: str, expires: float, label: str, invite: str | None, as_json: b
             f"{format_time(made.token.expires) if made.token.HasField('expires') else 'it is revoked'}"
         )
     )
+
+
+def _from_elsewhere(address: Address) -> Address:
+    """Where other accounts and machines reach a master whose socket is here, if it has ports."""
+    record = (read_record(Home(address.home).master_record) if address.home is not None else None) or {}
+    match record:
+        case {"host": str(host), "port": int(port)}:
+            return Address(host, port, address.source)
+        case _:
+            return address
 
 
 @command.command(epilog=examples("ebb token ls", "ebb token ls --all --json"))

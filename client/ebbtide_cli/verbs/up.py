@@ -7,7 +7,16 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.address import local_master
-from ebbtide_cli.cluster import DEFAULT_POLICY, Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.cluster import (
+    DEFAULT_POLICY,
+    Settings,
+    bring_down,
+    ensure_agent,
+    ensure_master,
+    exclusive,
+    find_node,
+    undone_if_interrupted,
+)
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.daemons import print_log_end
 from ebbtide_cli.errors import OK, USAGE, Failure
@@ -69,12 +78,14 @@ def command(
     """
     home = Home.current()
     wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports, mps)
-    if not foreground:
-        _start(home, wanted, as_json)
-        return OK
-    with stop_signals() as stop:
-        settings = _start(home, wanted, as_json)
-        dead = _wait_for_death(home, settings, stop)
+    with undone_if_interrupted(home):
+        settings, started = _start(home, wanted, as_json)
+        if not foreground:
+            _report(home, settings, started, as_json)
+            return OK
+        with stop_signals() as stop:
+            _report(home, settings, started, as_json)
+            dead = _wait_for_death(home, settings, stop)
     if dead:
         raise dead
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
@@ -82,8 +93,8 @@ def command(
     return OK
 
 
-def _start(home: Home, wanted: Wish, as_json: bool) -> Settings:
-    """Bring up what is not up, and say what was found."""
+def _start(home: Home, wanted: Wish, as_json: bool) -> tuple[Settings, dict[str, bool]]:
+    """Bring up what is not up: with which settings, and of each part whether it had to be started."""
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         before = Settings.remembered(home)
         settings = _settings(before, wanted)
@@ -92,8 +103,7 @@ def _start(home: Home, wanted: Wish, as_json: bool) -> Settings:
         _refuse_change(home, before, settings)
         started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
         settings.remember(home)
-    _report(home, settings, started, as_json)
-    return settings
+    return settings, started
 
 
 def _settings(before: Settings | None, wanted: Wish) -> Settings:

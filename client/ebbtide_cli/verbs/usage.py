@@ -9,7 +9,7 @@ from ebbtide_protos.v1 import usage_pb2
 from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
-from ebbtide_cli.text import format_time, plural
+from ebbtide_cli.text import format_time, plural, printable
 from ebbtide_cli.times import days_between, parse_time
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -133,7 +133,7 @@ def _print(reply: usage_pb2.UsageReply, dimensions: tuple[str, ...], edges: list
         print(f"\n{_gpus_words(reply.gpus, known)}")
     used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
     if used:
-        print(f"GPU time past the cluster: {', '.join(used)}")
+        print(printable(f"GPU time past the cluster: {', '.join(used)}"))
     if edges[0] < reply.known_since:
         print(f"Jobs that had ended before {format_time(reply.known_since)} are forgotten, and not counted.")
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from ebbtide_core import limits
 
+from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.size import take_size
 from ebbtide_master.config.table import Table
 from ebbtide_master.rates import Rate, Rates
@@ -12,15 +13,31 @@ from ebbtide_master.rates import Rate, Rates
 BURST_S: Final = 5.0
 """A rate that is set allows for so many seconds of it at once."""
 FASTEST: Final = 1e6
+_SHARES: Final = {
+    "uploads": limits.MAX_UPLOADS,
+    "priority": limits.MAX_PRIORITY,
+}
+"""Whole numbers, from 1 to these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``rates`` and ``queued`` unfinished jobs are of each user; ``log_bytes`` are of each attempt on each node."""
+    """``log_bytes`` are of each attempt on each node; all else is of each user.
+
+    What follows is for the role ``user`` only: reservations of
+    ``reserved_gpu_hours`` that end no later than ``reserve_ahead_s`` from now; ``priority`` is the most urgent that
+    they may ask for, ``weight`` the greatest.
+    """
 
     rates: Rates = field(default_factory=Rates)
     queued: int = limits.MAX_UNFINISHED_JOBS_PER_USER
     log_bytes: int = limits.LOG_BYTES
+    uploads: int = limits.MAX_UPLOADS_PER_USER
+    snapshot_bytes: int = limits.SNAPSHOT_BYTES_PER_USER
+    reserved_gpu_hours: float = limits.RESERVED_GPU_HOURS
+    reserve_ahead_s: float = limits.RESERVED_AHEAD_S
+    priority: int = limits.URGENT_PRIORITY
+    weight: float = limits.HEAVY_WEIGHT
 
 
 def read_limits(file: Table) -> Bounds:
@@ -33,13 +50,37 @@ def read_limits(file: Table) -> Bounds:
     )
     queued = table.take("queued", int, defaults.queued)
     log_bytes = take_size(table, "log_bytes", defaults.log_bytes)
+    shares = {key: _between(table, key, getattr(defaults, key), most) for key, most in _SHARES.items()}
+    snapshot_bytes = take_size(table, "snapshot_bytes", defaults.snapshot_bytes)
+    reserve_ahead_s = take_duration(table, "reserve_ahead", defaults.reserve_ahead_s)
+    hours, weight = (table.take(key, float, getattr(defaults, key)) for key in ("reserved_gpu_hours", "weight"))
     table.finish()
+    if not 0.0 <= hours <= FASTEST:
+        raise table.error("reserved_gpu_hours", f"{hours:g} is not between 0 and {FASTEST:g}")
+    if not limits.MIN_WEIGHT <= weight <= limits.MAX_WEIGHT:
+        raise table.error("weight", f"{weight:g} is not between {limits.MIN_WEIGHT:g} and {limits.MAX_WEIGHT:g}")
     if not 1 <= queued <= limits.MAX_UNFINISHED_JOBS:
         raise table.error("queued", f"{queued} is not between 1 and {limits.MAX_UNFINISHED_JOBS}")
     if not limits.MIN_LOG_BYTES <= log_bytes <= limits.MAX_LOG_BYTES:
         least, most = limits.MIN_LOG_BYTES // limits.MIB, limits.MAX_LOG_BYTES // 2**40
         raise table.error("log_bytes", f"{log_bytes} bytes are not between {least}MiB and {most}TiB")
-    return Bounds(rates, queued, log_bytes)
+    return Bounds(
+        rates=rates,
+        queued=queued,
+        log_bytes=log_bytes,
+        snapshot_bytes=snapshot_bytes,
+        reserved_gpu_hours=hours,
+        reserve_ahead_s=reserve_ahead_s,
+        weight=weight,
+        **shares,
+    )
+
+
+def _between(table: Table, key: str, default: int, most: int) -> int:
+    value = table.take(key, int, default)
+    if not 1 <= value <= most:
+        raise table.error(key, f"{value} is not between 1 and {most}")
+    return value
 
 
 def _rate(table: Table, key: str, default: Rate, least_burst: float) -> Rate:

@@ -1,8 +1,10 @@
 """``[notify]``: where words about jobs may go, and where they go without being asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -10,7 +12,8 @@ from ebbtide_core.notice_rules import Moment, NoticeRule, check_target, is_hook,
 
 from ebbtide_master.config.table import Table
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCALHOST: Final = ("127.0.0.0/8", "::1/128")
+"""What ``localhost`` stands for."""
 _PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
 
 
@@ -37,7 +40,11 @@ class Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifySettings:
-    """``targets`` are addresses by name, ``users`` what holds for each user's jobs that say nothing themselves."""
+    """``targets`` are addresses by name, ``users`` what holds for each user's jobs that say nothing themselves.
+
+    Jobs may name web hooks at the hosts of ``allow``: names, addresses, or networks of these. A host that is allowed by
+    its name only is reached at a public address only.
+    """
 
     allow: frozenset[str] = frozenset()
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -55,10 +62,21 @@ class NotifySettings:
             raise ValueError(f"there is no target {target!r} in the master's configuration: there are {known}")
         return self.targets[target]
 
+    def may_reach(self, address: str) -> bool:
+        """Whether it was allowed by number, alone or as one of a network: it may be one of this site's own then."""
+        found = ip_address(address)
+        return any(found in network for network in self._networks())
+
+    def _networks(self) -> Iterator[IPv4Network | IPv6Network]:
+        for name in self.allow:
+            for text in _LOCALHOST if name == "localhost" else (name,):
+                with suppress(ValueError):
+                    yield ip_network(text, strict=False)
+
     def _allowed_hook(self, target: str) -> str:
         host = urlsplit(target).hostname or ""
-        if host not in LOOPBACK | self.allow:
-            allowed = ", ".join(sorted(self.allow)) or "no host but this one"
+        if host not in self.allow and not (_is_number(host) and self.may_reach(host)):
+            allowed = ", ".join(sorted(self.allow)) or "no hosts"
             raise ValueError(f"host {host!r} is not allowed by the master's configuration: allowed are {allowed}")
         return target
 
@@ -71,8 +89,16 @@ class NotifySettings:
         return target
 
 
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def read_notify(file: Table) -> NotifySettings:
-    """The section; without it nothing leaves this machine."""
+    """The section; without it nothing is sent."""
     table = file.table("notify")
     allow = _texts(table, "allow")
     mail = _read_mail(table)

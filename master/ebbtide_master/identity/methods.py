@@ -1,5 +1,6 @@
 """``ebb user``, ``ebb token``, ``ebb whoami``: who is who, as clients ask for it and as admins change it."""
 
+import asyncio
 import math
 import re
 from collections.abc import Iterable
@@ -8,7 +9,6 @@ from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
-from ebbtide_core.events import Event
 from ebbtide_core.job import Job
 from ebbtide_core.model import HeldBy
 from ebbtide_core.spec import SpecError
@@ -19,7 +19,7 @@ from ebbtide_master.identity.accounts import accounts
 from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.identity.tokens import Token
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import PAUSE, Facts, MasterLoop, RefusedError
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 ROLES: Final = ("user", "operator", "admin")
@@ -87,8 +87,9 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
             tokens = await self.identities.remove_user(user.name)
         reply = user_pb2.RemoveUserReply(tokens=tokens)
 
-        def facts(cluster: Cluster) -> Iterable[Event]:
+        def facts(cluster: Cluster) -> Facts:
             for job in _unfinished(cluster, user.name):
+                yield PAUSE
                 if job.waiting and job.held_by is None:
                     reply.held.append(job.id)
                     yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: user {user.name} was removed")
@@ -101,7 +102,7 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
 
     async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:
         """Those of a list, or of this machine's accounts; whoever is there already keeps their role."""
-        wanted = {user.name: user for user in map(_user, self._wanted(request))}
+        wanted = {user.name: user for user in map(_user, await asyncio.to_thread(self._wanted, request))}
         async with self.identities.changing:
             known = {user.name: user for user in self.identities.users()}
             _check_count(len(known.keys() | wanted.keys()))

@@ -2,8 +2,10 @@
 
 import http.client
 import smtplib
+import socket
 import ssl
 from email.message import EmailMessage
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,21 +30,19 @@ class UndeliveredError(Exception):
 def deliver(address: str, notice: Notice, settings: NotifySettings) -> str:
     """Deliver ``notice`` to ``address``, which is allowed; how it was answered. Raises `UndeliveredError`."""
     if not is_mail(address):
-        return _post(address, notice)
+        return _post(address, notice, settings)
     if settings.mail is None:
         raise UndeliveredError("there is no mail server any more", permanent=True)
     return _mail(address.removeprefix("mailto:"), notice, settings.mail)
 
 
-def _post(address: str, notice: Notice) -> str:
+def _post(address: str, notice: Notice, settings: NotifySettings) -> str:
     """No redirection is followed: it could lead to where nobody is allowed to send anything."""
     parts = urlsplit(address)
-    https = parts.scheme == "https"
-    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key, "User-Agent": "ebbtide"}
     try:
-        connection = connect(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        connection = _connected(address, settings)
         try:
             connection.request("POST", path, notice.body(), headers)
             status = connection.getresponse().status
@@ -53,6 +53,40 @@ def _post(address: str, notice: Notice) -> str:
     if not 200 <= status < 300:
         raise UndeliveredError(f"{shown(address)} answered {status}", permanent=status < 500 and status not in _AGAIN)
     return f"answered {status}"
+
+
+def _connected(address: str, settings: NotifySettings) -> http.client.HTTPConnection:
+    """A connection to the host, at an address that was looked at: what its name stands for later does not count."""
+    parts = urlsplit(address)
+    https, host = parts.scheme == "https", parts.hostname or ""
+    port = parts.port or (443 if https else 80)
+    ours = address in settings.targets.values()  # an administrator named it
+    for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if ours or is_public(str(place[0])) or settings.may_reach(str(place[0])):
+            break
+    else:
+        raise UndeliveredError(f"{shown(address)} is at no address that is allowed", permanent=True)
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    connection.sock = socket.create_connection((str(place[0]), port), timeout=TIMEOUT_S)
+    if https:
+        connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+    return connection
+
+
+def is_public(address: str) -> bool:
+    """Whether anybody on the Internet has it, and not this machine."""
+    found = ip_address(address.partition("%")[0])
+    inner = (found.ipv4_mapped or found.sixtofour) if isinstance(found, IPv6Address) else None
+    if inner is not None:
+        return is_public(str(inner))
+    if not found.is_global or found.is_multicast:
+        return False
+    with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(found), 9))  # sends nothing: this machine's own are reached from themselves
+        except OSError:
+            return True
+        return bool(ip_address(probe.getsockname()[0].partition("%")[0]) != found)
 
 
 def _mail(to: str, notice: Notice, mail: Mail) -> str:

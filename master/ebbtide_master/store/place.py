@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ebbtide_protos.place import NotTrusted, check_folder
+
 from ebbtide_master.store.journal import StoreError
 
 NETWORK: Final = frozenset(
@@ -24,11 +26,13 @@ def check_place(folder: Path) -> None:
     if kind in NETWORK:
         words = "locks and commits there are not to be trusted; name a local directory with EBB_HOME"
         raise StoreError(f"{folder} is on a network filesystem ({kind}): {words}")
-    status = folder.stat()
-    if status.st_uid != os.geteuid():
-        raise StoreError(f"{folder} belongs to uid {status.st_uid}, and this is uid {os.geteuid()}: it is not ours")
-    if status.st_mode & 0o002:
-        raise StoreError(f"{folder} can be written by everybody: chmod o-w {folder}")
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        raise StoreError(f"{folder} belongs to uid {owner}, and this is uid {os.geteuid()}: it is not ours")
+    try:
+        check_folder(folder)
+    except NotTrusted as error:
+        raise StoreError(str(error)) from None
 
 
 def filesystem_of(path: Path, mounts: str) -> str:

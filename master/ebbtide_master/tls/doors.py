@@ -15,19 +15,22 @@ ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Certificates and who has them. ``agent_port`` 0 is any free one."""
+    """Certificates and who has them, and where the ports are of clients and agents; 0 is any free one."""
 
     folder: TlsFolder
     enrolment: Enrolment
+    host: str
+    port: int
     agent_port: int
 
-    def public_host(self, host: str) -> str:
-        """By which other machines reach a master that listens on ``host``: the first name in its certificate."""
-        if host not in ANY_HOSTS:
-            return host
+    @property
+    def public_host(self) -> str:
+        """By which other machines reach the master: where it listens, or the first name in its certificate."""
+        if self.host not in ANY_HOSTS:
+            return self.host
         certificate = self.folder.server()
         hosts = certificate.hosts if certificate is not None else ()
-        return next((name for name in hosts if name not in LOCAL_HOSTS), host)
+        return next((name for name in hosts if name not in LOCAL_HOSTS), self.host)
 
     def certificate_ends(self) -> float | None:
         """When the master's own certificate ends, in Unix seconds."""
@@ -45,4 +48,4 @@ def open_doors(
     port = folder.port if port is None else port
     if agent_port is None:
         agent_port = port + 1 if port else 0
-    return Doors(folder, Enrolment(vault, folder.authority(), now), agent_port)
+    return Doors(folder, Enrolment(vault, folder.authority(), now), host, port, agent_port)

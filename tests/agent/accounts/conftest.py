@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ebbtide import trees
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.attempt_dir import doors_dir
 
@@ -34,7 +35,7 @@ def disk() -> Iterator[Path]:
     left = Node(path).processes()
     for process in left:
         process.signal(signal.SIGKILL)
-    shutil.rmtree(path)
+    trees.remove(path)
     shutil.rmtree(doors_dir(path / "node"), ignore_errors=True)
     assert left == []
 

@@ -74,7 +74,7 @@ async def test_files_are_copied_out_with_the_rights_of_the_account(agent: MakeNo
 
 
 @pytest.mark.root
-def test_a_checkpoint_is_read_for_another_node_with_the_rights_of_its_owner(
+async def test_a_checkpoint_is_read_for_another_node_with_the_rights_of_its_owner(
     own: Path, secret: Path, somebody: Account
 ) -> None:
     folder = own / "attempt-1"
@@ -84,10 +84,10 @@ def test_a_checkpoint_is_read_for_another_node_with_the_rights_of_its_owner(
     for path, readable in (("weights", True), ("key", False)):
         request = agent_pb2.ReadCheckpoint(checkpoint="attempt-1", file=path, max_bytes=100)
         if readable:
-            assert read_as_owner(own, request).data == b"w"
+            assert (await read_as_owner(own, request)).data == b"w"
         else:
             with pytest.raises(PermissionError):
-                read_as_owner(own, request)
+                await read_as_owner(own, request)
 
 
 @pytest.mark.root

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts import MIN_UID, Account
 from ebbtide_agent.attempt_dir import doors_dir
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -141,12 +141,13 @@ async def test_what_roots_rights_would_open_is_refused(agent: MakeNode, secret: 
         ("no-such-account", None, "there is no account 'no-such-account' here"),
         ("daemon", None, "account daemon has uid 1: below 1000 no jobs run here (ebb agent --min-uid)"),
         ("root", None, "account root has uid 0: below 1000 no jobs run here (ebb agent --min-uid)"),
+        ("", None, "the job would run as root, as which none does here (ebb agent --min-uid 0)"),
     ],
 )
 async def test_who_may_not_run_here_is_refused_with_the_reason(
     agent: MakeNode, account: str, uid: int | None, words: str
 ) -> None:
-    async with agent() as node:
+    async with agent(min_uid=MIN_UID) as node:
         launch = order(python("print('ran')"))
         launch.account = account
         if uid is not None:

@@ -11,7 +11,7 @@ import pytest
 from ebbtide_master import agents
 
 from tests.agent.chaos.chaos import NODE, PROFILE, Chaos
-from tests.e2e.cluster import processes_of
+from tests.e2e.cluster import ANY_ACCOUNT, processes_of
 from tests.master.world import a_master
 
 
@@ -23,9 +23,8 @@ async def suffer(seed: int, injections: int, monkeypatch: pytest.MonkeyPatch) ->
         home = Path(folder)
         monkeypatch.setenv("EBB_HOME", folder)
         async with a_master(home) as master:
-            address = f"127.0.0.1:{master.service.port}"
-            agent = [sys.executable, "-m", "ebbtide_cli.main", "agent", "--name", NODE]
-            command = [*agent, "--gpus", PROFILE, "--master", address, "--warm", "0"]
+            agent = [sys.executable, "-m", "ebbtide_cli.main", "agent", "--name", NODE, *ANY_ACCOUNT]
+            command = [*agent, "--gpus", PROFILE, "--master", f"unix:{home}", "--warm", "0"]
             chaos = Chaos(home, master, random.Random(seed), command)
             await chaos.start_agent()
             try:

@@ -1,18 +1,19 @@
 """Both ends of a link: a real gRPC server that plays the master, and attempts that only take notes."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from ebbtide_agent.attribution import Attribution
-from ebbtide_agent.endpoint import Endpoint, NoMaster
+from ebbtide_agent.endpoint import Endpoint
 from ebbtide_agent.gpu.backend import Gpu, NoGpus, Reading
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.link import Link
 from ebbtide_agent.node import Node
 from ebbtide_agent.telemetry import Telemetry
+from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 DEADLINE_S = 10
@@ -117,10 +118,11 @@ class Conversation:
 class Master(agent_pb2_grpc.AgentServiceServicer):
     """A gRPC server that hands every stream to the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
         self._streams: asyncio.Queue[Conversation] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
-        self.port = 0
+        self._open = ExitStack()
+        self.home = home
         self.streams_seen = 0
 
     async def Attach(self, request_iterator, context):
@@ -132,13 +134,15 @@ class Master(agent_pb2_grpc.AgentServiceServicer):
     async def start(self) -> None:
         self._server = grpc.aio.server()
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        target = self._open.enter_context(door.made(self.home))
+        self._server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
         await self._server.start()
 
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None
+            self._open.close()
 
     async def attached(self) -> Conversation:
         """The next stream that an agent opens."""
@@ -153,16 +157,14 @@ class World:
         self.home = home
         self.attempts = Attempts()
         self.gpus = Gpus()
-        self.master = Master()
-        self.other_master = Master()
+        self.master = Master(home)
+        self.other_master = Master(home / "other")
         self.wanted = self.master
         self.link: Link | None = None
         self._running: asyncio.Task[None] | None = None
 
     def find_master(self) -> Endpoint:
-        if not self.wanted.port:
-            raise NoMaster("none has started")
-        return Endpoint("127.0.0.1", self.wanted.port)
+        return Endpoint.of(self.wanted.home)
 
     def start_agent(self) -> None:
         node = Node("n1", "host1", "boot1", "incarnation1", 8.0, 1 << 34, "root1")

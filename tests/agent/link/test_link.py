@@ -3,11 +3,13 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
 
 import pytest
 from ebbtide_agent import stream
 from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_protos.v1 import agent_pb2
+from grpc._cython import cygrpc
 
 
 def launch(job_id, attempt=1):
@@ -212,7 +214,8 @@ async def test_a_master_of_another_cluster_is_refused_while_attempts_are_here(wo
         await here.master.start()
         stranger = await here.master.attached()
         await stranger.welcome(cluster_id="c2", epoch=9)
-        await stranger.send(**stop("17"))
+        with suppress(cygrpc.ExecuteBatchError):  # it may have hung up by now
+            await stranger.send(**stop("17"))
         await here.master.attached()
         assert here.attempts.orders == []
         assert here.attempts.cluster_id == "c1"

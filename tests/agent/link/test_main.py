@@ -15,13 +15,14 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 
 from tests.agent.link.conftest import Master
+from tests.proof import publish
 
 RUN = """
 import sys
 from pathlib import Path
 from ebbtide_agent.main import AgentOptions, run
 home, options = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
-sys.exit(run(AgentOptions(home=home, **options)))
+sys.exit(run(AgentOptions(home=home, min_uid=0, **options)))
 """
 # What asks NVML says nothing, and ends with the agent.
 STUCK_DRIVER = """
@@ -129,7 +130,8 @@ def test_an_agent_starts_where_another_was_killed(node):
         ({"gpus": "2xRTX9999"}, "unknown GPU model"),
         ({"name": "../n1"}, "node name"),
         ({"master": "nowhere"}, "HOST:PORT"),
-        ({"master": "192.0.2.1:4000"}, "not on this machine"),
+        ({"master": "192.0.2.1:4000"}, "nothing proves who the master at 192.0.2.1:4000 is"),
+        ({"master": "127.0.0.1:4000"}, "nothing proves who the master at 127.0.0.1:4000 is"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(node, options, complaint):
@@ -188,11 +190,9 @@ async def test_an_attempt_outlives_its_agent_and_is_freed_under_the_next(node):
 @asynccontextmanager
 async def _master(home):
     """A master that this home's agents find, on a port of its own."""
-    master = Master()
+    master = Master(home)
     await master.start()
-    draft = home / "master.json.draft"
-    draft.write_text(json.dumps({"host": "127.0.0.1", "port": master.port}))
-    draft.replace(home / "master.json")
+    publish(home)
     try:
         yield master
     finally:

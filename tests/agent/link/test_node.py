@@ -3,11 +3,14 @@
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 from ebbtide_agent.endpoint import Endpoint, NoMaster, local_master, parse_endpoint
 from ebbtide_agent.node import ROOT_MARKER, address_towards, describe, node_name, root_id
+
+from tests.proof import publish
 
 
 def test_a_node_is_measured_where_nothing_is_given(tmp_path):
@@ -75,7 +78,13 @@ def test_a_master_is_named_by_host_and_port(text, host, port, is_loopback):
     assert (endpoint, str(endpoint), endpoint.is_loopback) == (Endpoint(host, port), text, is_loopback)
 
 
-@pytest.mark.parametrize("text", ["gpu1", "gpu1:", ":4000", "gpu1:0", "gpu1:65536", "gpu1:-1", "gpu1:x"])
+def test_a_master_of_this_account_is_named_by_its_home():
+    endpoint = parse_endpoint("unix:/home/ada/lab")
+    assert endpoint == Endpoint.of(Path("/home/ada/lab"))
+    assert (str(endpoint), endpoint.is_loopback) == ("unix:/home/ada/lab", True)
+
+
+@pytest.mark.parametrize("text", ["unix:", "gpu1", "gpu1:", ":4000", "gpu1:0", "gpu1:65536", "gpu1:-1", "gpu1:x"])
 def test_what_is_no_host_and_port_is_refused(text):
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_endpoint(text)
@@ -84,9 +93,21 @@ def test_what_is_no_host_and_port_is_refused(text):
 def test_the_master_of_a_home_is_read_anew_each_time(tmp_path):
     with pytest.raises(NoMaster, match=r"master\.json does not exist"):
         local_master(tmp_path)
+    publish(tmp_path)
+    assert local_master(tmp_path) == Endpoint.of(tmp_path)
     for port in (4000, 4001):
-        (tmp_path / "master.json").write_text(f'{{"host": "127.0.0.1", "port": {port}, "pid": 1}}')
-        assert local_master(tmp_path) == Endpoint("127.0.0.1", port)
+        publish(tmp_path, host="127.0.0.1", port=port, agent_port=port + 1)
+        assert local_master(tmp_path) == Endpoint("127.0.0.1", port + 1, front=Endpoint("127.0.0.1", port))
+    publish(tmp_path, host="127.0.0.1", port=4000)
+    with pytest.raises(NoMaster, match="only half"):
+        local_master(tmp_path)
+
+
+@pytest.mark.parametrize("stale", [{"starttime": 1}, {"boot_id": "another"}, {"pid": 2**22 + 1}])
+def test_a_record_of_a_master_that_ended_is_not_believed(tmp_path, stale):
+    publish(tmp_path, host="127.0.0.1", port=4000, **stale)
+    with pytest.raises(NoMaster, match="none runs here"):
+        local_master(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"host": "127.0.0.1", "port": "4000"}'])

@@ -10,7 +10,8 @@ from ebbtide import checkpoints
 from ebbtide.checkpoints import MANIFEST
 from ebbtide_agent import copying
 from ebbtide_agent.copying import Copy, NotCopied
-from ebbtide_agent.exchange import WINDOW_BYTES, Exchange, read
+from ebbtide_agent.exchange import Exchange, answer_of, arguments_of
+from ebbtide_agent.reading import WINDOW_BYTES, read
 from ebbtide_protos.v1 import agent_pb2
 
 Change = Callable[[agent_pb2.ReadCheckpoint, agent_pb2.CheckpointData], None]
@@ -33,7 +34,7 @@ class Two:
         self.requests.append(request)
         self._open += 1
         self.most_open = max(self.most_open, self._open)
-        data = read(self.there, request)
+        data = answer_of(read(*arguments_of(self.there, request)))
         self.change(request, data)
         data.request_id = request.request_id
         asyncio.get_running_loop().call_soon(self._answer, data)
@@ -48,6 +49,10 @@ class Two:
     def windows(self) -> list[int]:
         """Offsets that were asked for of the big file."""
         return [request.offset for request in self.requests if request.file == "big.bin"]
+
+
+def answered(two: Two, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+    return answer_of(read(*arguments_of(two.there, request)))
 
 
 def save(job_dir: Path, attempt: int = 3, step: int = 7, big: bytes = BIG) -> Path:
@@ -209,7 +214,7 @@ async def test_a_stream_that_ends_leaves_no_question_open(two: Two, monkeypatch:
 @pytest.mark.parametrize("name", ["../2", "attempt-3/../../2", "/etc", "attempt-3/step-1", "attempt-x"])
 async def test_a_name_that_leaves_the_job_is_refused_on_both_sides(two: Two, name: str) -> None:
     save(two.there)
-    answer = read(two.there, agent_pb2.ReadCheckpoint(checkpoint=name, file="big.bin", max_bytes=10))
+    answer = answered(two, agent_pb2.ReadCheckpoint(checkpoint=name, file="big.bin", max_bytes=10))
     assert "there is no file" in answer.error
 
     def mislead(request: agent_pb2.ReadCheckpoint, data: agent_pb2.CheckpointData) -> None:
@@ -226,7 +231,7 @@ def test_nothing_but_the_files_of_the_checkpoint_is_read(two: Two, file: str) ->
     (path.parent / "secret").write_text("x")
     (path / "link").symlink_to(path.parent / "secret")
     name = path.relative_to(two.there).as_posix()
-    answer = read(two.there, agent_pb2.ReadCheckpoint(checkpoint=name, file=file, max_bytes=10))
+    answer = answered(two, agent_pb2.ReadCheckpoint(checkpoint=name, file=file, max_bytes=10))
     assert (answer.data, answer.error) == (b"", f"there is no file {file!r} in {name!r}")
 
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from ebbtide import checkpoints
-from ebbtide_agent.exchange import read
+from ebbtide_agent.exchange import answer_of, arguments_of
+from ebbtide_agent.reading import read
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.conftest import MakeNode, agent, disk  # noqa: F401
@@ -21,7 +22,7 @@ def another_node(folder: Path) -> Path:
 
 def connect(node: Node, job_dir: Path) -> None:
     def ask(request: agent_pb2.ReadCheckpoint) -> None:
-        data = read(job_dir, request)
+        data = answer_of(read(*arguments_of(job_dir, request)))
         data.request_id = request.request_id
         node.attempts.exchange.answer(data)
 

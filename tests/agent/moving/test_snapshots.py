@@ -163,10 +163,10 @@ async def test_what_nobody_needs_goes_in_time(here, tmp_path):
     await here.place("1", 1, DIGEST)
     for path, age in ((tmp_path / "snapshots" / DIGEST, CACHED_S), (tmp_path / "workdirs" / "1", WORKDIR_S)):
         os.utime(path, (now - age - 60, now - age - 60))
-    await here.collect({"1"})
+    await here.collect(lambda: {"1"}, tmp_path / "of accounts")
     assert not list(tmp_path.glob("snapshots/*"))
     assert list(tmp_path.glob("workdirs/*"))
-    await here.collect(())
+    await here.collect(set, tmp_path / "of accounts")
     assert not list(tmp_path.glob("workdirs/*"))
 
 

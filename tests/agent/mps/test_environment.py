@@ -34,6 +34,11 @@ def intent(env, command=("python", "train.py")):
     )  # fmt: skip
 
 
+def allocated(intent):
+    """What PyTorch's allocator is told for a job on a quarter of a GPU."""
+    return allocator_environment(QUARTER, 24 * GIB, intent, torch_version(intent.command, intent.env))
+
+
 def test_a_client_has_its_part_of_the_gpus_memory_and_multiprocessors(place):
     control = Control("x", "GPU-1", place / "mps" / "1")
     assert mps_environment(control, QUARTER, 1) == {
@@ -52,36 +57,32 @@ def test_the_processes_of_one_job_divide_its_part(place):
 
 def test_pytorchs_allocator_keeps_to_the_jobs_memory_less_what_the_driver_takes(venv):
     env = venv("2.13.0+cu130")
-    assert allocator_environment(QUARTER, 24 * GIB, intent(env)) == {
-        "PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.2292"
-    }
+    assert allocated(intent(env)) == {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.2292"}
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_it_is_added_to_what_the_user_has_set(venv, name):
     env = venv("2.13.0") | {name: "expandable_segments:True"}
-    assert allocator_environment(QUARTER, 24 * GIB, intent(env)) == {
-        name: "expandable_segments:True,per_process_memory_fraction:0.2292"
-    }
+    assert allocated(intent(env)) == {name: "expandable_segments:True,per_process_memory_fraction:0.2292"}
 
 
 def test_what_the_user_says_of_it_stands(venv):
     env = venv("2.13.0") | {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.1"}
-    assert allocator_environment(QUARTER, 24 * GIB, intent(env)) == {}
+    assert allocated(intent(env)) == {}
 
 
 def test_a_pytorch_that_would_fall_over_the_option_is_not_given_it(venv):
-    assert allocator_environment(QUARTER, 24 * GIB, intent(venv("2.8.0"))) == {}
+    assert allocated(intent(venv("2.8.0"))) == {}
 
 
 def test_neither_is_one_whose_version_nobody_knows(place):
-    assert allocator_environment(QUARTER, 24 * GIB, intent({"PATH": str(place)}, ("bash", "train.sh"))) == {}
+    assert allocated(intent({"PATH": str(place)}, ("bash", "train.sh"))) == {}
 
 
 def test_the_pytorch_of_the_environment_that_is_active_counts_for_a_script(venv):
-    assert torch_version(("bash", "train.sh"), venv("2.13.0")) == (2, 13)
+    assert torch_version(("bash", "train.sh"), venv("2.13.0")) == [2, 13]
 
 
 def test_that_of_the_interpreter_counts_whatever_is_active(venv, place):
     env = venv("2.13.0") | {"VIRTUAL_ENV": "/elsewhere"}
-    assert torch_version((f"{place}/bin/python", "train.py"), env) == (2, 13)
+    assert torch_version((f"{place}/bin/python", "train.py"), env) == [2, 13]

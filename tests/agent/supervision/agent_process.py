@@ -17,7 +17,7 @@ def report(status: agent_pb2.AttemptStatus) -> None:
 
 
 async def main(disk: Path, orders: list[str]) -> None:
-    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report, warm=1)
+    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report, warm=1, min_uid=0)
     await attempts.start()
     attempts.renew(boottime())
     for order in orders:

@@ -1,7 +1,6 @@
 """A node to run real attempts on, whose disk is a short temporary directory."""
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from ebbtide import trees
 from ebbtide_agent.supervisor.cgroup import own_group
 
 from tests.agent.supervision.node import Node
@@ -56,7 +56,7 @@ def disk() -> Iterator[Path]:
     left = Node(path).processes()
     for process in left:
         process.signal(signal.SIGKILL)
-    shutil.rmtree(path)
+    trees.remove(path)
     assert left == []
 
 
@@ -65,8 +65,8 @@ def agent(disk: Path) -> MakeNode:
     """An agent's attempts on that disk, for the length of a `with`; with `leave`, what runs then goes on."""
 
     @asynccontextmanager
-    async def make(leave: bool = False, fake_gpus: bool = False, warm: int = 0):
-        node = Node(disk, fake_gpus, warm)
+    async def make(leave: bool = False, fake_gpus: bool = False, warm: int = 0, min_uid: int = 0):
+        node = Node(disk, fake_gpus, warm, min_uid=min_uid)
         try:
             await node.attempts.start()
             yield node

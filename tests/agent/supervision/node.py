@@ -56,7 +56,14 @@ def gpus(count: int, share: tuple[int, int] = (1, 1), mem_bytes: int = 4 * GIB) 
 class Node:
     """One node's attempts, and everything they reported."""
 
-    def __init__(self, disk: Path, fake_gpus: bool = False, warm: int = 0, sharing: Sharing | None = None) -> None:
+    def __init__(
+        self,
+        disk: Path,
+        fake_gpus: bool = False,
+        warm: int = 0,
+        sharing: Sharing | None = None,
+        min_uid: int = 0,
+    ) -> None:
         self.dir = disk / "node"
         self.checkpoints = disk / "checkpoints" / "c1"
         self.changes: list[agent_pb2.AttemptStatus] = []
@@ -69,6 +76,7 @@ class Node:
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
             warm=warm,
             sharing=sharing,
+            min_uid=min_uid,
         )
 
     def _note(self, status: agent_pb2.AttemptStatus) -> None:
@@ -150,7 +158,9 @@ class Node:
 
     def jobs(self) -> list[Identity]:
         """Every process that was launched on this node and lives."""
-        return [process for found in survivors.by_attempt(self.dir.resolve()).values() for process in found]
+        found = [process for some in survivors.by_any_sign(self.dir.resolve()).values() for process in some]
+        stats = {process: procfs.read_stat(process.pid) for process in found}
+        return [process for process, stat in stats.items() if stat is None or not stat.command.startswith("ebb:")]
 
     def processes(self) -> list[Identity]:
         """The same, and the supervisors that live."""

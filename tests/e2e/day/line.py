@@ -1,13 +1,14 @@
 """The master, whichever process that is just now, as the people of the day reach it."""
 
-import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 from ebbtide_cli.connection import CHANNEL_OPTIONS
 from ebbtide_cli.token_metadata import ProvenChannel
+from ebbtide_protos import door
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -27,6 +28,7 @@ class Line:
         self.home = home
         self.token = token
         self.channel: grpc.Channel | None = None
+        self._open = ExitStack()
 
     def ask(self, method: str, request: Any) -> Any:
         """Call it, again and again while it is away; by its operation_id a request is known to be the same."""
@@ -54,11 +56,12 @@ class Line:
         if self.channel is not None:
             self.channel.close()
         self.channel = None
+        self._open.close()
 
     def _stub(self) -> ClientServiceStub:
         if self.channel is None:
-            record = json.loads((self.home / "master.json").read_text())
-            address = f"{record['host']}:{record['port']}"
-            self.channel = grpc.secure_channel(address, grpc.local_channel_credentials(), options=CHANNEL_OPTIONS)
+            target = self._open.enter_context(door.entered(self.home))
+            local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
+            self.channel = grpc.secure_channel(target, local, options=CHANNEL_OPTIONS)
         token = self.token or (self.home / "token").read_text().strip()
         return ClientServiceStub(ProvenChannel(self.channel, token))

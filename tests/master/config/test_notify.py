@@ -13,12 +13,21 @@ def read(read_file):
     return lambda text: read_file(text).notify
 
 
-def test_without_the_section_nothing_leaves_this_machine(read):
+def test_without_the_section_nothing_is_sent(read):
     settings = read("")
     assert settings == NotifySettings()
-    assert settings.address("http://localhost:8080/hook") == "http://localhost:8080/hook"
-    with pytest.raises(ValueError, match="allowed are no host but this one"):
-        settings.address("https://example.org/")
+    for target in ("https://example.org/", "http://localhost:8080/hook", "http://127.0.0.1/"):
+        with pytest.raises(ValueError, match="allowed are no hosts"):
+            settings.address(target)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "10.1.2.3", "hooks"])
+def test_hosts_are_allowed_by_name_by_number_or_by_network(read, host):
+    settings = read("[notify]\nallow = ['localhost', '10.0.0.0/8', 'hooks']")
+    assert settings.address(f"http://{host}/x")
+    for other in ("11.1.2.3", "169.254.169.254", "2130706433", "0x7f000001", "127.1"):
+        with pytest.raises(ValueError, match="is not allowed"):
+            settings.address(f"http://{other}/x")
 
 
 def test_targets_users_and_the_mail_server(read):

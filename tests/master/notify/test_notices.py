@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import sqlite3
+from functools import partial
 
 import grpc
 import pytest
@@ -12,8 +13,12 @@ from ebbtide_master.config.notify import Mail, NotifySettings, Tls
 from ebbtide_master.notify import notifier
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
+from tests.master import world
 from tests.master.notify.servers import a_hook, a_mail_server
-from tests.master.world import FREED, a_master, make_spec, refused
+from tests.master.world import FREED, make_spec, refused
+
+HERE = frozenset({"127.0.0.1"})
+a_master = partial(world.a_master, config=Config(notify=NotifySettings(allow=HERE)))
 
 FAILED = agent_pb2.ExitRecord(exit_code=1, ended_at=1001.0)
 
@@ -112,7 +117,7 @@ async def test_a_master_that_was_killed_before_it_had_noted_anything_says_it_aga
 async def test_a_new_configuration_says_nothing_of_what_is_long_past(tmp_path, hook):
     async with a_master(tmp_path) as master:
         await failed(master)
-    settings = NotifySettings(users={"ann": notifier_rule(hook.url)})
+    settings = NotifySettings(allow=HERE, users={"ann": notifier_rule(hook.url)})
     async with a_master(tmp_path, config=Config(notify=settings)) as master:
         job = await master.submit(hold=True)
         await master.ask.Cancel(client_pb2.CancelRequest(job_id=job))

@@ -25,6 +25,7 @@ from ebbtide_master.tls.authority import DAY_S, Authority, read
 from ebbtide_master.tls.doors import Doors
 from ebbtide_master.tls.folder import TlsFolder
 from ebbtide_master.tls.upkeep import ending, renew
+from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority, put_server, reach
@@ -82,10 +83,10 @@ async def guarded(home, now=time.time) -> AsyncIterator[Guarded]:
         folder = TlsFolder.of(home)
         folder.create_authority(time.time())
         folder.cover(["localhost", "127.0.0.1"], time.time())
-        doors = Doors(folder, Enrolment(journal.vault, folder.authority(), now), 0)
+        doors = Doors(folder, Enrolment(journal.vault, folder.authority(), now), "127.0.0.1", 0, 0)
         cluster = Cluster(create_policy("fifo", {}))
         gate = CertificateGate(TokenGate(identities, cluster, time.time), doors.enrolment)
-        service = await stack.enter_async_context(serving(cluster, journal, "127.0.0.1", 0, "fifo", gate, doors=doors))
+        service = await stack.enter_async_context(serving(cluster, journal, home, "fifo", gate, doors=doors))
         yield Guarded(stack, doors, service, tokens)
 
 
@@ -221,7 +222,7 @@ def test_an_agent_renews_what_has_a_third_of_its_life_left_and_nothing_else(tmp_
             store(tmp_path / kept, before)
             there = await master.reach(master.service.agent_port, (key, certificate))
             proof = Credentials(tmp_path, "ws2", tmp_path / kept)
-            keeping = asyncio.create_task(proof.keep(there, Endpoint("localhost", 1, tls=True)))
+            keeping = asyncio.create_task(proof.keep(there, Endpoint("localhost", 1)))
             async with asyncio.timeout(10):
                 while kept == "old" and load(tmp_path / kept) == before:
                     await asyncio.sleep(0.005)
@@ -335,9 +336,11 @@ def test_without_an_authority_nobody_joins(tmp_path):
             await identities.put_user(User("admin", Role.ADMIN))
             _, token = await identities.issue("admin", time.time())
             gate = TokenGate(identities, cluster, time.time)
-            service = await stack.enter_async_context(serving(cluster, journal, "127.0.0.1", 0, "fifo", gate))
-            local = grpc.local_channel_credentials()
-            reached = await stack.enter_async_context(grpc.aio.secure_channel(f"127.0.0.1:{service.port}", local))
+            service = await stack.enter_async_context(serving(cluster, journal, tmp_path, "fifo", gate))
+            assert (service.port, service.agent_port) == (0, 0)
+            local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
+            target = stack.enter_context(door.reached(tmp_path))
+            reached = await stack.enter_async_context(grpc.aio.secure_channel(target, local))
             stub = client_pb2_grpc.ClientServiceStub(ProvenChannel(reached, token))
             for call in (
                 stub.Join(client_pb2.JoinRequest()),

@@ -155,7 +155,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
     assert complaint(load_workload, str(path)) == f"{path}: is not UTF-8 text"
 
 
-@pytest.mark.parametrize("content", [b"plain", gzip.compress(SWF_LINE.encode() * 100)[:-20]])
+@pytest.mark.parametrize(
+    "content", [b"plain", gzip.compress(SWF_LINE.encode() * 100)[:-20]], ids=["no archive", "cut off"]
+)
 def test_a_broken_archive_is_refused(tmp_path, content):
     path = tmp_path / "log.swf.gz"
     path.write_bytes(content)

@@ -11,7 +11,8 @@ from ebbtide_sim.workloads.bags import BagMix, bags
 from ebbtide_sim.workloads.draws import heavy_tailed, truncated_normal
 from ebbtide_sim.workloads.fitgpp import FitGppDemand, Normal, fitgpp_jobs
 from ebbtide_sim.workloads.hybrid import MIX, HybridMix, hybrid, hybrid_servers
-from scipy import stats
+
+from tests.late import scipy_stats as stats
 
 TE, BE = JobClass.TRIAL_AND_ERROR, JobClass.BEST_EFFORT
 GIB = 2**30

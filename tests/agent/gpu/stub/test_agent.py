@@ -16,12 +16,13 @@ from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 from tests.agent.gpu.stub import library
 from tests.agent.gpu.stub.state import GIB
 from tests.agent.link.conftest import Master
+from tests.proof import publish
 
 _AGENT = """
 import sys
 from pathlib import Path
 from ebbtide_agent.main import AgentOptions, run
-sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus="auto", warm=0)))
+sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus="auto", warm=0, min_uid=0)))
 """
 # A process of its own tells the driver, in place of CUDA, what it holds; then it works until it is told to end.
 _JOB = """
@@ -116,10 +117,9 @@ def _launch(state, home):
 @asynccontextmanager
 async def _master(home):
     """A master that the agent finds."""
-    master = Master()
+    master = Master(home)
     await master.start()
-    (home / "master.json.draft").write_text(json.dumps({"host": "127.0.0.1", "port": master.port}))
-    (home / "master.json.draft").replace(home / "master.json")
+    publish(home)
     try:
         yield master
     finally:

@@ -1,0 +1,92 @@
+"""What is looked at and removed of trees that jobs have made; for a helper's process, with no way into links.
+
+A tree may be of any depth and size, change meanwhile, and lie where nothing answers.
+"""
+
+import logging
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ebbtide import trees
+
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
+
+log = logging.getLogger(__name__)
+
+REMOVED_WITHIN_S: Final = 600.0
+"""What is not removed by then is tried again when it is tidied next."""
+ANSWER_S: Final = 60.0
+_GONE: Final = ".gone-"
+
+
+async def clear(path: Path) -> bool:
+    """Remove the directory, or file, with all that is below it; whether it is gone. What keeps it is logged."""
+    try:
+        answer = await ask(remove, str(path), account=None, within_s=REMOVED_WITHIN_S)
+    except OSError as error:
+        answer = Unknown(str(error))
+    if isinstance(answer, Unknown):
+        log.warning("event=not-removed path=%r reason=%r", str(path), answer.reason)
+    return not isinstance(answer, Unknown)
+
+
+def remove(path: str) -> None:
+    """Remove it, be it a tree or a file. Raises OSError."""
+    try:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            trees.remove(Path(path))
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def old_in(folder: str, before: float) -> list[str]:
+    """Names of what lies in the folder and was changed last before that time. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before]
+    except FileNotFoundError:
+        return []
+
+
+def set_aside(folder: str, name: str, before: float) -> str:
+    """Rename what lies there, if it was still changed last before that time, so that nobody begins with it; its path
+    then, or an empty one. Raises OSError."""
+    path = os.path.join(folder, name)
+    if os.lstat(path).st_mtime >= before:
+        return ""
+    if name.startswith(_GONE):
+        return path
+    gone = os.path.join(folder, f"{_GONE}{name}")
+    remove(gone)
+    os.rename(path, gone)
+    return gone
+
+
+def folders_in(folder: str) -> list[str]:
+    """Names of the directories that lie in the folder. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def size(folder: str) -> int:
+    """Bytes of the regular files in the tree, each counted once; what vanishes meanwhile counts nothing.
+
+    Raises OSError.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    for place in trees.walk(Path(folder), changing=True):
+        for name in place.files:
+            with suppress(FileNotFoundError):
+                found = os.stat(name, dir_fd=place.descriptor, follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    seen[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(seen.values())

@@ -1,0 +1,48 @@
+"""What a helper's process is asked and answers, as it travels: one JSON value each."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+LARGEST: Final = 16 * 1024 * 1024
+"""Bytes of an answer; one that is larger is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can say, and nobody is to wait for it."""
+
+    reason: str
+
+
+def answer_of(task: Callable[..., Any], arguments: list[Any]) -> bytes:
+    """Carry out the task; what is told of it."""
+    content: dict[str, Any]
+    try:
+        content = {"value": task(*arguments)}
+        return json.dumps(content).encode()
+    except OSError as error:
+        name = None if error.filename is None else str(error.filename)
+        content = {"error": [error.errno, error.strerror or str(error), name]}
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and means that nobody knows
+        content = {"unknown": f"{type(error).__name__}: {error}"[:1000]}
+    return json.dumps(content).encode()
+
+
+def read(answer: bytes) -> Any:
+    """What the task returned, or Unknown. Raises the OSError that the task raised."""
+    if not answer:
+        return Unknown("its process ended without an answer")
+    if len(answer) > LARGEST:
+        return Unknown(f"more than {LARGEST} bytes")
+    try:
+        content = json.loads(answer)
+        if "error" in content:
+            code, words, name = content["error"]
+            error = OSError(code, words, *([] if name is None else [name]))
+        else:
+            return content["value"] if "value" in content else Unknown(str(content["unknown"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return Unknown("its answer cannot be read")
+    raise error

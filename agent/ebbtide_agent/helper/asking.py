@@ -1,0 +1,159 @@
+"""The agent's questions: from any thread, and without one that waits from its event loop."""
+
+import asyncio
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ebbtide
+
+import ebbtide_agent
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.apart import apart
+from ebbtide_agent.helper import answer
+from ebbtide_agent.helper.answer import Unknown
+
+T = TypeVar("T")
+
+# Isolated from whatever the agent's user has set or installed; so the way to the two packages has to be told.
+_BOOT = """
+import sys
+sys.path += sys.argv[2:]
+from ebbtide_agent.helper.serving import main
+main(int(sys.argv[1]))
+"""
+_LARGEST_READ = 1024 * 1024
+# How long its process gets to be there, beside what the task may take; it is started once.
+_START_S = 10.0
+
+
+def ask(
+    task: Callable[..., T],
+    *arguments: Any,
+    account: Account | None,
+    within_s: float,
+    descriptors: Sequence[int] = (),
+) -> asyncio.Future[T | Unknown]:
+    """What `ask_and_wait` returns, for an event loop."""
+    given = {"account": account, "within_s": within_s, "descriptors": descriptors}
+    return apart(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
+
+
+def ask_and_wait(
+    task: Callable[..., T],
+    *arguments: Any,
+    account: Account | None,
+    within_s: float,
+    descriptors: Sequence[int] = (),
+) -> T | Unknown:
+    """What the task returns, as JSON has it, if its process, which is one of the account, comes back in time.
+
+    It gets the numbers of copies of the `descriptors` after its arguments. Raises the OSError that the task raised.
+    """
+    header = {
+        "task": f"{task.__module__}:{task.__qualname__}",
+        "account": None if account is None else asdict(account),
+        "within_s": within_s,
+    }
+    began = time.monotonic()
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            try:
+                _server.send(json.dumps(header).encode(), [theirs.fileno(), *descriptors])
+            except OSError as error:
+                return Unknown(f"there is no process to ask: {error}")
+        try:
+            found = _exchange(ours, json.dumps(arguments).encode(), within_s)
+        except TimeoutError:
+            return Unknown("no answer in time")
+        except OSError as error:
+            return Unknown(f"no answer: {error}")
+    if not found and time.monotonic() - began >= within_s:
+        return Unknown("no answer in time")  # it was killed, just before we looked at the time
+    value: T | Unknown = answer.read(found)
+    return value
+
+
+def _exchange(channel: socket.socket, arguments: bytes, within_s: float) -> bytes:
+    deadline = time.monotonic() + within_s
+    channel.settimeout(within_s)
+    with suppress(BrokenPipeError):  # it may have answered at once
+        channel.sendall(arguments)
+        channel.shutdown(socket.SHUT_WR)
+    found = b""
+    while len(found) <= answer.LARGEST:
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        data = channel.recv(_LARGEST_READ)
+        if not data:
+            break
+        found += data
+    return found
+
+
+class _Server:
+    """The process that forks for us. It is started at the first question, and again if it has died."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._owner = 0
+
+    def send(self, header: bytes, descriptors: Sequence[int]) -> None:
+        """Raises OSError."""
+        with self._turn:
+            if self._socket is None or self._owner != os.getpid():
+                self._start()
+            try:
+                self._hand_over(header, descriptors)
+            except (BrokenPipeError, ConnectionResetError):
+                self._start()
+                self._hand_over(header, descriptors)
+
+    def _hand_over(self, header: bytes, descriptors: Sequence[int]) -> None:
+        assert self._socket is not None, "_start() comes first"
+        socket.send_fds(self._socket, [header], list(descriptors))
+
+    def _start(self) -> None:
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_START_S)
+        with theirs:
+            roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *map(str, dict.fromkeys(roots))]
+            self._process = subprocess.Popen(
+                command,
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._socket, self._owner = ours, os.getpid()
+
+    def close(self) -> None:
+        """End the process, and whatever it has started."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None and self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()  # it waits for nobody itself
+        self._process = self._socket = None
+
+
+_server = _Server()
+atexit.register(_server.close)

@@ -1,0 +1,57 @@
+"""Makes a process that was just forked one that may look at a user's files: with their rights, and nothing of ours."""
+
+import os
+import resource
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.rights import become
+from ebbtide_agent.supervisor import linux
+
+_MEMORY_BYTES = 2 * 1024**3
+HELPER: Final = "ebb:helper"
+"""What such a process is called."""
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def confine(account: Account | None, kept: Collection[int], parent: int) -> None:
+    """Be a process of the account (None: of whoever we are) with the standard streams and the `kept` descriptors.
+
+    It dies with its parent, whose pid is `parent`. Raises OSError.
+    """
+    _forget_signals()
+    _keep_only(kept)
+    os.chdir("/")
+    os.environ.clear()
+    os.environ.update({"PATH": _PATH, "LANG": "C.UTF-8", **({} if account is None else account.environment)})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    room = _MEMORY_BYTES if most == resource.RLIM_INFINITY else min(most, _MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    linux.set_process_name(HELPER)
+    linux.renounce_new_privileges()
+    if account is not None:
+        become(account)
+    linux.die_with_parent()  # last: who becomes another forgets it
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _forget_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def _keep_only(kept: Collection[int]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            with suppress(OSError):  # it is the listing's own
+                os.close(int(name))

@@ -1,0 +1,62 @@
+"""What other nodes ask of a job's checkpoints, as a helper's process answers it, which is its owner's."""
+
+import base64
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ebbtide import checkpoints
+
+WINDOW_BYTES = 1024 * 1024
+"""What one answer holds at most; it must fit into one message."""
+_CHECKPOINT = re.compile(r"attempt-\d{1,18}(/step-\d{12,18}(\.\d{1,9})?)?")
+
+
+def checkpoint_below(job_dir: Path, name: str) -> Path:
+    """The directory of that checkpoint. Raises ValueError if it is not the name of one."""
+    if _CHECKPOINT.fullmatch(name) is None:
+        raise ValueError(f"{name[:80]!r} is not a checkpoint")
+    return job_dir / name
+
+
+def owner_of(path: str) -> list[int] | None:
+    """User and group id of whoever owns the directory; None if there is none."""
+    try:
+        facts = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return [facts.st_uid, facts.st_gid]
+
+
+def read(job_dir: str, attempt: int, checkpoint: str, file: str, offset: int, max_bytes: int) -> dict[str, Any]:
+    """The name of the newest checkpoint before the attempt, which is verified for that; or, of a checkpoint that is
+    named, a window of this file. Raises OSError."""
+    folder = Path(job_dir)
+    if not checkpoint:
+        newest = checkpoints.newest_valid(folder, before_attempt=attempt)
+        return {"checkpoint": "" if newest is None else newest.path.relative_to(folder).as_posix()}
+    with suppress(ValueError, FileNotFoundError):
+        below = checkpoint_below(folder, checkpoint).resolve(strict=True)
+        path = below.joinpath(file).resolve(strict=True)
+        # The job could have put a link there that leads to what is none of its business.
+        if path.is_relative_to(below) and below.is_relative_to(folder.resolve()):
+            found = _window(path, offset, min(max_bytes, WINDOW_BYTES))
+            if found is not None:
+                return found
+    return {"error": f"there is no file {file[:200]!r} in {checkpoint[:80]!r}"}
+
+
+def _window(path: Path, offset: int, max_bytes: int) -> dict[str, Any] | None:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        data = b""
+        while len(data) < max_bytes and (more := os.pread(handle, max_bytes - len(data), offset + len(data))):
+            data += more
+        return {"data": base64.b64encode(data).decode(), "end": len(data) < max_bytes}
+    finally:
+        os.close(handle)

@@ -1,0 +1,159 @@
+"""A process on its way to its program: forked here, and seen to run when exec closes a pipe.
+
+Nobody waits for exec: it looks into directories and opens files that users choose, and takes as long as they like.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.rights import become
+from ebbtide_agent.supervisor.workdir import open_workdir
+
+_LARGEST_FAILURE: Final = 64 * 1024
+
+
+class NotEntered(Exception):
+    """The account cannot be taken on, or may not enter the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How a process comes to where its program begins."""
+
+    workdir: str
+    account: Account | None  # as which it runs; None: as this process does
+    settle: Callable[[], None] | None  # comes first, in the new process
+    session: bool = False  # it leads one of its own, and not only a process group
+
+
+class Program:
+    """One such process. Whoever reaps children may reap it like any other."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        entrance: Entrance,
+        streams: tuple[int, int, int],
+        kept: Sequence[int],
+        explain: Callable[[Exception], list[str]],
+    ) -> None:
+        """It has the `kept` descriptors besides its streams. `explain` says, over there, why it cannot run.
+
+        Raises OSError if there can be no process.
+        """
+        readable, writable = os.pipe2(os.O_CLOEXEC)
+        before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _begin(command, environment, entrance, streams, kept, explain, writable)
+        except OSError:
+            os.close(readable)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(writable)
+        os.set_blocking(readable, False)
+        self._readable = readable
+        self._said = b""
+        self.is_settled = False
+
+    def fileno(self) -> int:
+        """Becomes readable when there is something to `hear`; only as long as it is not settled."""
+        return self._readable
+
+    def hear(self) -> bool:
+        """Whether it is settled by now: its program runs, or it cannot, or it was ended before."""
+        if self.is_settled:
+            return True
+        try:
+            data = os.read(self._readable, _LARGEST_FAILURE)
+        except BlockingIOError:
+            return False
+        self._said += data
+        if not data:
+            self.is_settled = True
+            os.close(self._readable)
+        return not data
+
+    @property
+    def failure(self) -> list[str] | None:
+        """Why its program cannot run, as it was explained, once it is settled."""
+        return [str(word) for word in json.loads(self._said)] if self._said else None
+
+
+def _begin(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    entrance: Entrance,
+    streams: tuple[int, int, int],
+    kept: Sequence[int],
+    explain: Callable[[Exception], list[str]],
+    out: int,
+) -> None:
+    """In the new process, until it is another program."""
+    try:
+        _forget_signals()
+        os.setsid() if entrance.session else os.setpgid(0, 0)
+        _arrange(streams, kept, out)
+        _enter(entrance)
+        _execute(command, environment)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        os.write(out, json.dumps(explain(error)).encode()[:_LARGEST_FAILURE])
+    finally:
+        os._exit(255)
+
+
+def _forget_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(signum) not in (signal.SIG_DFL, None):
+            signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _arrange(streams: tuple[int, int, int], kept: Sequence[int], out: int) -> None:
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
+    spared = {0, 1, 2, out, *kept}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in spared:
+            _close(int(name))
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        return  # it is the listing's own
+
+
+def _enter(entrance: Entrance) -> None:
+    try:
+        if entrance.settle is not None:
+            entrance.settle()
+        if entrance.account is not None:
+            become(entrance.account)
+    except OSError as error:
+        raise NotEntered(str(error)) from error
+    directory = open_workdir(entrance.workdir)
+    try:
+        os.fchdir(directory)
+    except OSError as error:
+        raise NotEntered(str(error)) from error
+    os.close(directory)
+
+
+def _execute(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    try:
+        os.execvpe(command[0], list(command), dict(environment))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, command[0]) from None

@@ -1,0 +1,125 @@
+"""What is done in an attempt's checkpoint directory when no process of it is left: in a helper's process.
+
+Where that does not come back, or has no time, what the attempt wrote stays as it is, and a note on this node says how
+it is to be sealed: the next attempt of the job here does that before it looks for what it goes on from.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ebbtide import checkpoints
+from ebbtide.checkpoints import Checkpoint
+
+from ebbtide_agent import slurm
+from ebbtide_agent.jsonfile import read_json, write_json
+from ebbtide_agent.slurm.variables import steps_dir
+from ebbtide_agent.supervisor import evidence
+from ebbtide_agent.supervisor.evidence import Contents
+from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is known of the files that an attempt left, by whoever saw it end."""
+
+    attempt: int
+    complete: bool = False  # no process of it was killed
+    doubtful: bool = False  # it failed when it was asked to stop: what it wrote then may have been cut short
+    cut_short: tuple[str, ...] = ()  # what it was writing when it was killed
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Raises LookupError, TypeError or ValueError."""
+        complete, doubtful = content["complete"] is True, content["doubtful"] is True
+        return cls(int(content["attempt"]), complete, doubtful, tuple(map(str, content["cut_short"])))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What came of it."""
+
+    checkpoint: PublishedCheckpoint | None = None
+    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Raises LookupError, TypeError or ValueError."""
+        found = content["checkpoint"]
+        return cls(None if found is None else PublishedCheckpoint(**found), Checkpointed(content["checkpointed"]))
+
+
+def settle(intent: Intent, remains: Remains, before: Contents | None, handled: bool, uses_sdk: bool) -> dict[str, Any]:
+    """Seal what the script wrote by itself, and say whether it made a checkpoint after it was asked to stop."""
+    if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
+        with suppress(OSError):
+            (steps_dir(intent) / slurm.END).touch()
+    sealed = None
+    if intent.node_rank == 0:  # the directory is one for all nodes of the attempt, and it takes one to seal it
+        with suppress(OSError):  # e.g. the disk is full: without its manifest nobody will resume from it
+            sealed = seal(intent, remains, before)
+    cut = frozenset(remains.cut_short)
+    judged = evidence.judge(intent.checkpoint_dir, before, sealed, cut_short=cut, handled=handled, uses_sdk=uses_sdk)
+    return asdict(Settled(_published(sealed), judged))
+
+
+def settle_lost(content: dict[str, Any], remains: dict[str, Any]) -> dict[str, Any]:
+    """Seal what an attempt wrote that ended nobody knows how, and say what its newest checkpoint is."""
+    intent, left = Intent.from_json(content), Remains.from_json(remains)
+    if intent.node_rank == 0:
+        seal(intent, left, None)
+    newest = checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt + 1)
+    if newest is None or newest.attempt != intent.attempt:
+        return asdict(Settled())
+    return asdict(Settled(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
+
+
+def seal(intent: Intent, remains: Remains, before: Contents | None) -> Checkpoint | None:
+    """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError."""
+    directory = intent.job_dir / f"attempt-{remains.attempt}"
+    cut = frozenset(remains.cut_short)
+    if evidence.nothing_is_whole(directory, cut):
+        return None
+    cut_short = bool(cut) or (remains.doubtful and (before is None or Contents.of(directory) != before))
+    return checkpoints.seal(
+        directory,
+        job_id=intent.job_id,
+        attempt=remains.attempt,
+        complete=remains.complete and not cut_short,
+        cut_short=cut_short,
+    )
+
+
+def note(intent: Intent, remains: Remains) -> None:
+    """Have the next attempt seal it. Raises OSError."""
+    if intent.node_rank == 0:
+        path = _note(intent, remains.attempt)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_json(path, asdict(remains))
+
+
+def noted(intent: Intent) -> Iterator[Remains]:
+    """What earlier attempts of the job left unsealed here, the oldest first."""
+    prefix = f"{intent.job_id}."
+    folder = _note(intent, 0).parent
+    names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
+    for number in sorted(int(name) for name in names if name.isdigit() and int(name) < intent.attempt):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            yield Remains.from_json(read_json(_note(intent, number)) or {})
+
+
+def drop(intent: Intent, attempt: int) -> None:
+    """It is sealed."""
+    with suppress(OSError):
+        _note(intent, attempt).unlink()
+
+
+def _note(intent: Intent, attempt: int) -> Path:
+    return Path(intent.node_dir, "unsealed", f"{intent.job_id}.{attempt}")
+
+
+def _published(found: Checkpoint | None) -> PublishedCheckpoint | None:
+    return None if found is None else PublishedCheckpoint(found.step, found.bytes, str(found.path), True)

@@ -1,0 +1,208 @@
+"""How long another user's `ebb ls` takes while one user calls each method at its bounds, one after the other.
+
+    python benchmarks/neighbours.py                 # 100,000 jobs wait; arrays of 10,000 tasks
+    python benchmarks/neighbours.py --queued 2000 --tasks 500
+
+Who attacks is an admin, so that no rate and no role stands in the way; who asks has a job of their own.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from ebbtide_protos.v1 import booking_pb2, client_pb2, client_pb2_grpc, usage_pb2, user_pb2
+from load import JOB, another_admin
+from masters import Master, Node, reach, until
+
+MARK_MS: Final = 200
+ASK_S: Final = 0.02
+LEAST: Final = 3
+LONGEST_S: Final = 300.0
+OPTIONS: Final = {"timeout": LONGEST_S}
+
+Call = Callable[[], Awaitable[Any]]
+
+
+def array(tasks: int) -> client_pb2.SubmitRequest:
+    """An array of so many."""
+    return client_pb2.SubmitRequest(spec=JOB, tasks=[client_pb2.ArrayTask(index=index) for index in range(tasks)])
+
+
+def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
+    """What one user can ask for, with the largest array ``id`` and the longest lists; in this order."""
+    job = client_pb2.JobRequest(job_id=id)
+    ranges = [f"{id}.{low}-{low + 19}" for low in range(min(tasks, 9_900))]
+
+    def watch(**fields: Any) -> Call:
+        return lambda: _some(stub.WatchJobs(client_pb2.WatchJobsRequest(**fields), **OPTIONS))
+
+    return {
+        "ListJobs, all": lambda: stub.ListJobs(client_pb2.ListJobsRequest(all=True), **OPTIONS),
+        "ListJobs, folded": lambda: stub.ListJobs(client_pb2.ListJobsRequest(folded=True), **OPTIONS),
+        "ListJobs, one id 10,000 times": lambda: stub.ListJobs(
+            client_pb2.ListJobsRequest(job_ids=[id] * 10_000, folded=True), **OPTIONS
+        ),
+        "ListJobs, ranges": lambda: stub.ListJobs(client_pb2.ListJobsRequest(job_ids=ranges), **OPTIONS),
+        "WatchJobs, all": watch(),
+        "WatchJobs, ranges": watch(job_ids=ranges),
+        "ShowJob": lambda: stub.ShowJob(job, **OPTIONS),
+        "Explain": lambda: stub.Explain(client_pb2.ExplainRequest(job_id=f"{id}.{tasks - 1}", priority=50), **OPTIONS),
+        "ShowStory": lambda: stub.ShowStory(client_pb2.JobRequest(job_id=f"{id}.1"), **OPTIONS),
+        "WatchEvents": lambda: _some(stub.WatchEvents(client_pb2.WatchEventsRequest(), **OPTIONS), 20_000),
+        "Usage": lambda: _some(stub.Usage(usage_pb2.UsageRequest(edges=[0.0, time.time()], by=["user"]), **OPTIONS)),
+        "ListNodes": lambda: stub.ListNodes(client_pb2.ListNodesRequest(), **OPTIONS),
+        "ListReservations": lambda: stub.ListReservations(booking_pb2.ListReservationsRequest(), **OPTIONS),
+        "ListUsers": lambda: stub.ListUsers(user_pb2.ListUsersRequest(), **OPTIONS),
+        "ImportUsers, 5,000": lambda: stub.ImportUsers(
+            user_pb2.ImportUsersRequest(users=[user_pb2.User(name=f"u{n}", role="user") for n in range(5_000)]),
+            **OPTIONS,
+        ),
+        "Submit, an array": lambda: stub.Submit(array(tasks), **OPTIONS),
+        "Hold": lambda: stub.Hold(job, **OPTIONS),
+        "Release": lambda: stub.Release(job, **OPTIONS),
+        "Suspend": lambda: stub.Suspend(job, **OPTIONS),
+        "Resume": lambda: stub.Resume(job, **OPTIONS),
+        "Resize": lambda: stub.Resize(
+            client_pb2.ResizeRequest(job_id=id, gpus_min=JOB.gpus_min, gpus_max=JOB.gpus_min), **OPTIONS
+        ),
+        "Change, priority": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, priority=50), **OPTIONS),
+        "Change, 1 at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=1), **OPTIONS),
+        "Change, any at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=0), **OPTIONS),
+        "Cancel": lambda: stub.Cancel(client_pb2.CancelRequest(job_id=id), **OPTIONS),
+        "Requeue": lambda: stub.Requeue(client_pb2.RequeueRequest(job_id=id), **OPTIONS),
+    }
+
+
+async def _some(stream: Any, most: int = 200) -> None:
+    """Read that many messages of it, or all if there are fewer."""
+    async for _ in stream:
+        if (most := most - 1) == 0:
+            break
+    stream.cancel()
+
+
+class Neighbour:
+    """A process that asks for a list of one job again and again: what the attacker does with its answers is not its."""
+
+    def __init__(self, address: str, token: str, id: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--ask", address, id],
+            env={**os.environ, "EBB_TOKEN": token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    async def begin(self) -> None:
+        """Measure from now on."""
+        await self._say(b"begin\n")
+
+    async def end(self) -> list[float]:
+        """How long it waited each time, in milliseconds, the shortest first."""
+        return sorted(json.loads(await self._say(b"end\n")))
+
+    def kill(self) -> None:
+        """It is not needed any more."""
+        self._process.kill()
+        self._process.wait()
+
+    async def _say(self, word: bytes) -> bytes:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(word)
+        self._process.stdin.flush()
+        return await asyncio.to_thread(self._process.stdout.readline)
+
+
+async def ask(address: str, id: str) -> None:
+    """Be the neighbour, until nobody is at the other end of the standard input."""
+    async with reach(address, os.environ["EBB_TOKEN"]) as channel:
+        stub: Any = client_pb2_grpc.ClientServiceStub(channel)
+        waits: list[float] = []
+        said = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+        while True:
+            if said.done():
+                word = said.result()
+                if not word:
+                    return
+                while word == "end\n" and len(waits) < LEAST:
+                    waits.append(await _asked(stub, id))
+                print(json.dumps(waits if word == "end\n" else None), flush=True)
+                waits = []
+                said = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+            waits.append(await _asked(stub, id))
+            await asyncio.sleep(ASK_S)
+
+
+async def _asked(stub: Any, id: str) -> float:
+    began = time.monotonic()
+    await stub.ListJobs(client_pb2.ListJobsRequest(job_ids=[id]), **OPTIONS)
+    return 1000 * (time.monotonic() - began)
+
+
+async def measure(master: Master, queued: int, tasks: int) -> bool:
+    """All of it, printed; whether the mark is met by each."""
+    address = await master.address()
+    async with reach(address, master.token) as channel:
+        neighbour: Any = client_pb2_grpc.ClientServiceStub(channel)
+        async with reach(address, await another_admin(neighbour)) as other:
+            stub, node = client_pb2_grpc.ClientServiceStub(other), Node("n1")
+            stream = asyncio.create_task(node.attach(channel))
+            await until(lambda: node.welcomed_at)
+            own = (await neighbour.Submit(client_pb2.SubmitRequest(spec=JOB, hold=True))).job_id
+            for _ in range(max(1, queued // tasks)):
+                id = (await stub.Submit(array(tasks), **OPTIONS)).job_id
+            asker, worst = Neighbour(address, master.token, own), 0.0
+            try:
+                for name, call in calls(stub, id, tasks).items():
+                    worst = max(worst, await beside(asker, name, call))
+            finally:
+                asker.kill()
+            stream.cancel()
+    print(f"worst_p99_ms: {worst:.1f} (mark: {MARK_MS})")
+    return worst < MARK_MS
+
+
+async def beside(neighbour: Neighbour, name: str, call: Call) -> float:
+    """Make the call; the 99th percentile of what another user waited meanwhile, in milliseconds."""
+    await neighbour.begin()
+    began, outcome = time.monotonic(), ""
+    try:
+        await call()
+    except grpc.aio.AioRpcError as error:  # a refusal is an answer, too
+        outcome = f" ({error.details()})"
+    took_s = time.monotonic() - began
+    waits = await neighbour.end()
+    p99 = waits[int(len(waits) * 0.99)]
+    print(f"{name}: {took_s:.2f} s; ls meanwhile p99 {p99:.0f} ms, {len(waits)} times{outcome[:100]}", flush=True)
+    return p99
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queued", type=int, default=90_000)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--ask", nargs=2, metavar=("ADDRESS", "ID"), help="be the one who asks")
+    arguments = parser.parse_args()
+    if arguments.ask:
+        asyncio.run(ask(*arguments.ask))
+        return 0
+    with tempfile.TemporaryDirectory() as home:
+        (Path(home) / "ebbtide.toml").write_text("[limits]\njobs_per_s = 1000000\nqueued = 200000\n")
+        master = Master(Path(home))
+        try:
+            return 0 if asyncio.run(measure(master, arguments.queued, arguments.tasks)) else 1
+        finally:
+            master.kill()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,356 @@
+"""Ctrl-C, in one place: it cancels what this process waits for, and the process ends, whatever a library makes of it.
+
+What a signal handler throws into gRPC, an event loop or a destructor is lost, or leaves a channel behind that waits for
+ever when it is closed. So nothing is thrown there: a thread cancels the running calls, and stirs the main thread until
+it is in code that can stand it. Nothing is printed from a handler. A process that has not ended soon after is ended,
+and so it is by a second Ctrl-C, except where it is `held` because something would be left behind.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+from ebbtide_cli.errors import INTERRUPTED, Failure
+
+Value = TypeVar("Value")
+
+STIR: Final = signal.SIGURG
+"""With which the main thread is stirred; nobody else means anything by it, and it is ignored by default."""
+STIRRED_S: Final = 0.02
+"""How often it is."""
+ENDED_S: Final = 1.5
+"""How long it may take to leave by itself: there is nothing that it would have to wait for."""
+_FRAGILE: Final = ("grpc", "asyncio")
+"""Packages that are left in disorder by an exception from nowhere."""
+
+
+class Cancellable(Protocol):
+    """Something that the main thread waits for."""
+
+    def cancel(self) -> object:
+        """Have it end soon; called on another thread."""
+
+
+class _Hearing:
+    """What was heard during a verb, and what is to be done about it."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.ends = ends
+        self.due: BaseException | None = None  # what is to be raised
+        self.raised = False
+        self.held = 0
+        self.waits: set[Cancellable] = set()
+        self.taker: Callable[[int], None] | None = None
+        self.taken = 0  # how many interrupts the taker still gets
+        self._tell_of_lost = sys.unraisablehook
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals for as long as the block lasts; a Ctrl-C that is ignored stays so."""
+        numbers = [STIR] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [STIR, signal.SIGINT]
+        before = {number: signal.signal(number, self.handle) for number in numbers}
+        # The kernel's end tells the thread: Python's handler may come too late for a wait that has just begun.
+        waker = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        sys.unraisablehook = self._lost
+        threading.Thread(target=self._insist, name="interrupts", daemon=True).start()
+        try:
+            yield
+        finally:
+            self.due, sys.unraisablehook = None, self._tell_of_lost
+            if self.ends and signal.SIGINT in before:
+                before[signal.SIGINT] = signal.SIG_IGN  # what is left to do takes no time
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(waker)
+            os.close(self._writing)
+
+    def raise_soon(self, due: BaseException) -> None:
+        """Have this raised in the main thread, as soon as it can stand it."""
+        self.due, self.raised = due, False
+        with suppress(OSError):  # it is over meanwhile
+            os.write(self._writing, bytes((signal.SIGINT,)))
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """What Python does on a signal, between two instructions of the main thread."""
+        if number == signal.SIGINT:
+            self._press()
+        if self.due is not None and not self.raised and not self.held and not _is_fragile(frame):
+            self.raised = True
+            raise self.due
+
+    def _lost(self, what: "sys.UnraisableHookArgs") -> None:
+        """What was raised in a place from which nothing can be: it is raised once more elsewhere."""
+        if what.exc_value is not None and what.exc_value is self.due:
+            self.raised = False
+        else:
+            self._tell_of_lost(what)
+
+    def _press(self) -> None:
+        if self.taken and self.taker is not None:
+            self.taken -= 1
+            threading.Thread(target=self.taker, args=(self.taken,), daemon=True).start()
+        elif not isinstance(self.due, KeyboardInterrupt):
+            self.raise_soon(KeyboardInterrupt())
+        elif self.ends and not self.held:
+            _end(INTERRUPTED)
+
+    def _insist(self) -> None:
+        """Wait for the kernel's word, and from then on see to it that what is due is done."""
+        with open(self._reading, "rb", buffering=0) as told:
+            while heard := told.read(64):
+                if signal.SIGINT not in heard:
+                    continue
+                since = time.monotonic()
+                _stir()
+                while (due := self.due) is not None:
+                    if self.held:
+                        since = time.monotonic()
+                    else:
+                        self._bring_about(due, since)
+                    time.sleep(STIRRED_S)
+
+    def _bring_about(self, due: BaseException, since: float) -> None:
+        while self.waits:
+            with suppress(KeyError):  # it ended meanwhile
+                self.waits.pop().cancel()
+        if self.raised:
+            threading.excepthook = lambda _: None  # whoever waited for the children is not meant to mind
+            _kill_children()
+        else:
+            _stir()
+        if self.ends and time.monotonic() > since + ENDED_S:
+            _end(due.code if isinstance(due, Failure) else INTERRUPTED)
+
+
+_hearing: _Hearing | None = None
+_terminals: dict[int, list[Any]] = {}
+_abandoned: list[object] = []
+_hurries = False
+
+
+@contextmanager
+def heard(*, ends: bool) -> Iterator[None]:
+    """Take Ctrl-C while a verb runs; ``ends``: it may end the process."""
+    global _hearing
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, _hearing = _hearing, _Hearing(ends=ends)
+    try:
+        with _hearing.listening():
+            yield
+    finally:
+        _hearing = before
+
+
+def is_due() -> bool:
+    """Whether the main thread, if this is it, is to end what it does."""
+    return (hearing := _mine()) is not None and hearing.due is not None and not hearing.held
+
+
+def what_is_due() -> BaseException:
+    """What is to be raised for that reason, by whoever notices it first."""
+    hearing = _mine()
+    if hearing is None or hearing.due is None:
+        return KeyboardInterrupt()
+    hearing.raised = True
+    return hearing.due
+
+
+def forgive() -> None:
+    """It was what was waited for: go on as if nothing had been pressed."""
+    if hearing := _mine():
+        hearing.due = None
+
+
+@contextmanager
+def waiting_for(call: Cancellable) -> Iterator[None]:
+    """Have ``call`` cancelled if the main thread, which waits for it in this block, is to end."""
+    hearing = _mine()
+    if hearing is None:
+        yield
+        return
+    hearing.waits.add(call)
+    if is_due():
+        call.cancel()
+    try:
+        yield
+    finally:
+        hearing.waits.discard(call)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let nothing interrupt the block; what was pressed meanwhile counts afterwards."""
+    hearing = _mine()
+    if hearing is None:
+        yield
+        return
+    hearing.held += 1
+    try:
+        yield
+    finally:
+        hearing.held -= 1
+        if not hearing.held and hearing.due is not None and not hearing.raised:
+            raise what_is_due()
+
+
+@contextmanager
+def taken_by(taker: Callable[[int], None], times: int) -> Iterator[None]:
+    """Let ``taker`` have the next Ctrl-Cs, on a thread, with how many it will still get; what follows interrupts."""
+    hearing = _mine()
+    if hearing is None:
+        yield
+        return
+    hearing.taker, hearing.taken = taker, times
+    try:
+        yield
+    finally:
+        hearing.taker, hearing.taken = None, 0
+
+
+@contextmanager
+def after(seconds: float, failure: Failure) -> Iterator[None]:
+    """Raise ``failure`` in the block once it has lasted for so long."""
+    if (hearing := _mine()) is None:
+        yield
+        return
+    timer = threading.Timer(seconds, hearing.raise_soon, (failure,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
+def by_sigterm() -> Iterator[None]:
+    """Let SIGTERM in the block be as a Ctrl-C: something would be left behind else."""
+    if (hearing := _mine()) is None:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: hearing.handle(signal.SIGINT, frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Leave signals to what runs in the block."""
+    if _mine() is None or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    handler, waker = signal.signal(signal.SIGINT, signal.default_int_handler), signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGINT, handler)
+
+
+def run(coroutine: Coroutine[Any, Any, Value]) -> Value:
+    """Run it in an event loop of its own; Ctrl-C cancels it."""
+    import asyncio
+
+    class Running:
+        def __init__(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any] | None") -> None:
+            self._loop, self._task = loop, task
+
+        def cancel(self) -> None:
+            if self._task is not None:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def cancellable() -> Value:
+        with waiting_for(Running(asyncio.get_running_loop(), asyncio.current_task())):
+            return await coroutine
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise what_is_due() from None
+
+
+@contextmanager
+def kept_terminal(descriptor: int) -> Iterator[None]:
+    """Give the terminal back as it is now, also if the process is ended."""
+    import termios
+
+    before = termios.tcgetattr(descriptor)
+    _terminals[descriptor] = before
+    try:
+        yield
+    finally:
+        _terminals.pop(descriptor, None)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def hurry() -> None:
+    """Have the end of this process wait for nobody: a library has threads that may not end."""
+    global _hurries
+    _hurries = True
+
+
+def abandon(channel: object) -> None:
+    """Keep something for as long as this process lasts, because its destructor may wait."""
+    _abandoned.append(channel)
+
+
+def leave(code: int) -> int:
+    """End the process with this exit code if anything could keep it; else return the code."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if _hurries:
+        _end(code)
+    return code
+
+
+def _mine() -> _Hearing | None:
+    return _hearing if threading.current_thread() is threading.main_thread() else None
+
+
+def _is_fragile(frame: FrameType | None) -> bool:
+    """Whether an exception would be lost here, or do harm."""
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in _FRAGILE or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _stir() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, STIR)
+
+
+def _kill_children() -> None:
+    """Those of pools, which would wait for more to do for ever."""
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import active_children
+
+        for child in active_children():
+            child.kill()
+
+
+def _end(code: int) -> NoReturn:
+    """At once, whatever other threads hold; nothing is flushed that could wait."""
+    import termios
+
+    _kill_children()
+    for descriptor, settings in _terminals.items():
+        with suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSANOW, settings)
+    os._exit(code)

@@ -1,0 +1,75 @@
+"""The UNIX socket on which a master serves its own account: ``run/master.sock`` in its home.
+
+Only that account and root can enter the directory, so the kernel keeps everybody else from it; who comes looks at
+whose it is, and who listens there, before saying a word.
+"""
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos.place import NotTrusted, check_folder, make_folder
+
+FOLDER: Final = "run"
+NAME: Final = "master.sock"
+SCHEME: Final = "unix:"
+ANSWER_S: Final = 1.5
+_CREDENTIALS: Final = struct.Struct("3i")
+"""pid, uid and gid."""
+
+
+@contextmanager
+def made(home: Path) -> Iterator[str]:
+    """For a master: where to listen, as gRPC names it, for as long as the block lasts. Raises `NotTrusted`, OSError."""
+    make_folder(home / FOLDER)
+    with entered(home) as target:
+        with suppress(FileNotFoundError):
+            os.unlink(target.removeprefix(SCHEME))  # of a master that was killed
+        yield target
+
+
+@contextmanager
+def entered(home: Path) -> Iterator[str]:
+    """Where the master of ``home`` listens if it does, as gRPC names it, for as long as the block lasts.
+
+    However long the path is: it leads through a descriptor of the directory. Raises `NotTrusted` if another account
+    can enter there; OSError if it is not there.
+    """
+    folder = home / FOLDER
+    check_folder(folder)
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_mode & 0o077:
+            raise NotTrusted(f"{folder} can be entered by others: chmod 0700 {folder}")
+        yield f"{SCHEME}/proc/self/fd/{descriptor}/{NAME}"
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def reached(home: Path) -> Iterator[str]:
+    """The same, where a master listens that is of this account, or root. Raises `NotTrusted`, OSError."""
+    with entered(home) as target:
+        _check_listener(home, target.removeprefix(SCHEME))
+        yield target
+
+
+def _check_listener(home: Path, path: str) -> None:
+    facts = os.lstat(path)
+    named = home / FOLDER / NAME
+    if not stat.S_ISSOCK(facts.st_mode):
+        raise NotTrusted(f"{named} is no socket")
+    if facts.st_uid not in (0, os.geteuid()):
+        raise NotTrusted(f"{named} belongs to uid {facts.st_uid}, and this is uid {os.geteuid()}")
+    with socket.socket(socket.AF_UNIX) as knock:
+        knock.settimeout(ANSWER_S)
+        knock.connect(path)
+        found = knock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(found)
+        if uid != facts.st_uid:
+            raise NotTrusted(f"uid {uid} listens at {named}, which belongs to uid {facts.st_uid}")

@@ -1,0 +1,51 @@
+"""Opens regular files and nothing else: a pipe, a device or a link in the place of a file holds nobody up."""
+
+import errno
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+# Whoever holds a lease on a file, such as a file server, is asked for it by whoever opens it, and gets this long.
+_LEASE_S = 2.0
+_LOOK_S = 0.05
+
+
+def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
+    """A descriptor to read this file from. Raises OSError, also if it is anything but a regular file."""
+    descriptor = _opened(path, dir_fd)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def read_regular(path: str | Path, limit: int, *, dir_fd: int | None = None) -> bytes:
+    """All of this file. Raises OSError, also if it is no regular file or has more than `limit` bytes."""
+    descriptor = open_regular(path, dir_fd=dir_fd)
+    with open(descriptor, "rb") as file:
+        # The size first: a sparse file of any length costs nothing to make.
+        content = file.read(limit + 1) if os.fstat(descriptor).st_size <= limit else None
+    if content is None or len(content) > limit:
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+    return content
+
+
+def create(path: Path) -> int:
+    """A descriptor to write a new regular file through, in the place of whatever is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+
+
+def _opened(path: str | Path, dir_fd: int | None) -> int:
+    until = time.monotonic() + _LEASE_S
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | _FLAGS, dir_fd=dir_fd)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK_S)

@@ -1,0 +1,165 @@
+"""Ctrl-C while the main thread is where no exception may come from a handler, and where it does not come back from."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+PATIENCE_S = 30
+
+# What runs in a library that must not be interrupted, as far as anybody can tell by its name.
+PRELUDE = """
+import os, sys, time
+from ebbtide_cli import interrupts
+
+def library(name, body):
+    space = {"__name__": name, "time": time, "print": print}
+    exec(body, space)
+    return space["work"]
+"""
+
+
+@contextmanager
+def a_program(body: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", PRELUDE + body]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+IN_GRPC = """
+work = library("grpc._channel", '''
+def work():
+    state = ["half"]
+    print("ready", flush=True)
+    time.sleep(0.3)
+    state.append("changed")
+    return state
+''')
+try:
+    with interrupts.heard(ends=True):
+        print(*work(), flush=True)
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    interrupts.leave(130)
+    os._exit(130)
+"""
+
+
+def test_what_must_not_be_interrupted_is_not_and_the_rest_is() -> None:
+    with a_program(IN_GRPC) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "half changed\ninterrupted\n", "")
+
+
+NEVER_BACK = """
+work = library("grpc._channel", '''
+def work():
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.1)
+''')
+with interrupts.heard(ends=True):
+    work()
+"""
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_a_library_that_never_comes_back_does_not_keep_the_process(presses: int) -> None:
+    with a_program(NEVER_BACK) as process:
+        for _ in range(presses):
+            process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "", "")
+
+
+HELD = """
+try:
+    with interrupts.heard(ends=True):
+        with interrupts.held():
+            print("ready", flush=True)
+            time.sleep(2.5)  # longer than a process is given to end
+            print("tidied up", flush=True)
+        time.sleep(60)
+except KeyboardInterrupt:
+    os._exit(interrupts.leave(130))
+"""
+
+
+def test_what_would_be_left_behind_is_tidied_up_first() -> None:
+    with a_program(HELD) as process:
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "tidied up\n", "")
+
+
+IN_A_DESTRUCTOR = """
+class Thing:
+    def __del__(self):
+        print("ready", flush=True)
+        time.sleep(0.3)
+
+try:
+    with interrupts.heard(ends=True):
+        Thing()
+        time.sleep(60)
+except KeyboardInterrupt:
+    os._exit(interrupts.leave(130))
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost_and_says_nothing() -> None:
+    with a_program(IN_A_DESTRUCTOR) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "", "")
+
+
+IN_A_LOOP = """
+import asyncio
+from contextlib import suppress
+
+async def forever():
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.1)  # is not cancelled once more
+        print("closed", flush=True)
+
+try:
+    with interrupts.heard(ends=True):
+        interrupts.run(forever())
+except KeyboardInterrupt:
+    os._exit(interrupts.leave(130))
+"""
+
+
+def test_an_event_loop_is_cancelled_once_and_closes_what_it_opened() -> None:
+    with a_program(IN_A_LOOP) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "closed\n", "")
+
+
+IGNORED = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with interrupts.heard(ends=True):
+    print("ready", flush=True)
+    time.sleep(0.5)
+print("done", flush=True)
+"""
+
+
+def test_who_is_told_to_ignore_it_does() -> None:
+    with a_program(IGNORED) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "done\n", "")
