@@ -13,7 +13,7 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docs.pages import REPOSITORY
-from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, a_master
+from tests.master.world import DEADLINE_S, FREED, RUNNING, STEPPED_ASIDE, a_master
 
 RULES = REPOSITORY / "deploy/prometheus/alerts.yml"
 WORDS = {"absent", "and", "changes", "histogram_quantile", "increase", "on", "pool", "rate", "time", "up"}
@@ -56,6 +56,9 @@ async def test_states_and_sums_are_told_and_no_names_of_users_or_jobs(tmp_path: 
         await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
         await master.becomes(job, "SUSPENDED")
         await agent.send(heartbeat=agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n1-1", healthy=False)]))
+        async with asyncio.timeout(DEADLINE_S):
+            while "GpuHealthChanged" not in await master.kinds():
+                await asyncio.sleep(0.005)
         after = await read(port)
         assert after["ebbtide_suspensions_total checkpoint=yes pool=default"] == 1
         assert after["ebbtide_gpus pool=default state=unhealthy"] == 1
