@@ -79,8 +79,7 @@ async def a_cast(home: Path) -> AsyncIterator[Cast]:
         cast = Cast(
             master, "", "", next(identities.tokens_of("ann")).id, {key: f"Bearer {t}" for key, t in tokens.items()}
         )
-        agent = master.connect_as(tokens["ada"])
-        await agent.register()
+        await master.agent_with(tokens["ada"])
         submitted = client_pb2.SubmitRequest(spec=make_spec(command=["secret"], workdir="/private"))
         cast.job = (await master.ask.Submit(submitted, metadata=bearer(tokens["ann"]))).job_id
         wish = booking_pb2.ReserveGpusRequest(gpus=1, start=now + 7200, end=now + 10_800)

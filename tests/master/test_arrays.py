@@ -78,7 +78,7 @@ async def test_an_array_is_jobs_of_its_own_with_params_in_command_and_environmen
 async def test_so_many_tasks_at_a_time_run_and_the_others_say_why_not(tmp_path):
     async with cluster(tmp_path) as (master, agent):
         await submit(master, 3, max_concurrent=1)
-        await start(agent)
+        await master.becomes(await start(agent), "RUNNING")
         assert (await master.show("1.1")).reason == "1 job of array 1 runs: its limit"
         change = client_pb2.ChangeRequest(job_id="1", max_concurrent=2, user="ann")
         reply = await master.ask.Change(change)
@@ -106,7 +106,7 @@ async def test_a_wish_for_an_array_is_for_those_that_can_grant_it(tmp_path):
     async with cluster(tmp_path, gpus=1) as (master, agent):
         await submit(master, 3)
         await end(agent, await start(agent))
-        await master.becomes("1.0", "COMPLETED")
+        await agent.receive("launch")
         held = await master.ask.Hold(client_pb2.JobRequest(job_id="1"))
         assert dict(held.tasks.states) == {"COMPLETED": 1, "STARTING": 1, "PENDING": 1}
         assert (await master.show("1.2")).held_by == "user"

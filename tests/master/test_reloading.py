@@ -15,7 +15,7 @@ from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_protos.v1 import client_pb2, user_pb2
 
-from tests.master.world import RUNNING, a_master, make_spec, refused
+from tests.master.world import a_master, make_spec, refused
 
 
 class File:
@@ -46,10 +46,7 @@ async def test_a_quota_counts_at_once_and_whoever_has_room_keeps_it(tmp_path):
     file = File()
     async with a_master(tmp_path, reread=file) as master:
         agent = await master.agent(gpus=4)
-        jobs = [await master.submit() for _ in range(2)]
-        for job in jobs:
-            await agent.receive("launch")
-            await agent.report(job, 1, RUNNING)
+        jobs = [await master.running(agent) for _ in range(2)]
         file.change(quotas=quota(1))
         assert await reload(master) == (["quotas"], [])
         waits = await master.submit()

@@ -83,8 +83,7 @@ class TestUsers:
 
     async def test_who_is_removed_is_out_at_once_what_runs_goes_on_and_what_waits_is_held(self, tmp_path):
         async with people(tmp_path) as (master, found):
-            agent = master.connect_as(found["ada"].token)
-            await agent.register()
+            agent = await master.agent_with(found["ada"].token)
             running, waiting = await found["ann"].submit(gpus=2), await found["ann"].submit(gpus=2)
             assert (await agent.receive("launch")).job_id == running
             reply = await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
@@ -258,8 +257,7 @@ class TestWhatIsOthers:
 
     async def test_gpus_are_reserved_for_oneself_and_for_others_by_operators(self, tmp_path):
         async with people(tmp_path) as (master, found):
-            agent = master.connect_as(found["ada"].token)
-            await agent.register()
+            await master.agent_with(found["ada"].token)
             start = time.time() + 7200
             wish = booking_pb2.ReserveGpusRequest(user="bob", by="bob", gpus=1, start=start, end=start + 3600)
             assert (await refused(found["ann"].ReserveGpus(wish)))[0] == DENIED

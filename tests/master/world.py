@@ -151,10 +151,6 @@ class Master:
         """Open a stream; nothing is said on it yet."""
         return Agent(self._agents, hello)
 
-    def connect_as(self, token: str, name: str = "n1") -> Agent:
-        """The same with a token, which a guarded master wants."""
-        return Agent(self._agents, make_hello(name), token)
-
     async def agent(self, name: str = "n1", gpus: int | list[agent_pb2.GpuInfo] = 2, **fields: Any) -> Agent:
         """A node that registered, and of which the master knows it."""
         agent = self.connect(make_hello(name, gpus, **fields))
@@ -162,14 +158,16 @@ class Master:
         await self.until_node(name, "up")
         return agent
 
+    async def agent_with(self, token: str, name: str = "n1") -> Agent:
+        """The same with a token, which a guarded master wants."""
+        agent = Agent(self._agents, make_hello(name), token)
+        await agent.register()
+        await until_node(self.ask, name, "up", token)
+        return agent
+
     async def until_node(self, name: str, state: str) -> client_pb2.Node:
         """The node once it is in ``state``."""
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                for node in (await self.ask.ListNodes(client_pb2.ListNodesRequest())).nodes:
-                    if node.name == name and node.state == state:
-                        return node  # type: ignore[no-any-return]
-                await asyncio.sleep(0.005)
+        return await until_node(self.ask, name, state)
 
     async def submit(self, gpus: int = 1, operation: str = "", hold: bool = False, **spec: Any) -> str:
         request = client_pb2.SubmitRequest(spec=make_spec(gpus, **spec), user="ann", operation_id=operation, hold=hold)
@@ -248,6 +246,17 @@ async def a_master(
         target = stack.enter_context(door.reached(home))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(target, options=options))
         yield Master(service, cluster, store, channel, gate, target)
+
+
+async def until_node(ask: Any, name: str, state: str, token: str = "") -> client_pb2.Node:
+    """The node once it is in ``state``: a node is welcomed before the master has taken it in."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else None
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            for node in (await ask.ListNodes(client_pb2.ListNodesRequest(), metadata=metadata)).nodes:
+                if node.name == name and node.state == state:
+                    return node  # type: ignore[no-any-return]
+            await asyncio.sleep(0.005)
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

@@ -29,7 +29,7 @@ from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority, put_server, reach
-from tests.master.world import Agent, make_hello, refused
+from tests.master.world import Agent, make_hello, refused, until_node
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 CLOSED = grpc.StatusCode.UNAVAILABLE
@@ -97,8 +97,8 @@ def test_a_node_joins_once_and_speaks_for_itself(tmp_path):
             own = await master.join(invitation.secret, "ws2")
             assert read(own[1]).node == "ws2"
             agent = await master.attached(own, "ws2")
-            nodes = (await (await master.clients("ann")).ListNodes(client_pb2.ListNodesRequest())).nodes
-            assert [(node.name, node.certificate_ends) for node in nodes] == [("ws2", read(own[1]).ends)]
+            node = await until_node(await master.clients("ann"), "ws2", "up")
+            assert node.certificate_ends == read(own[1]).ends
             assert await refused(master.join(invitation.secret, "ws3")) == (UNKNOWN, USED)
             await agent.hang_up()
 
