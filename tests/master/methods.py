@@ -11,6 +11,9 @@ import ebbtide_protos.v1
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
+REFUSED_WHILE_WRITING = "Internal error from Core"
+"""All that gRPC says if a stream was refused while its first message was on its way."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -37,9 +40,13 @@ class Method:
             "response_deserializer": reply.FromString,
         }
         async with asyncio.timeout(seconds):
-            if self.descriptor.client_streaming:
+            while self.descriptor.client_streaming:
                 call: Any = channel.stream_stream(self.path, **coding)(iter([request]), metadata=metadata)
-                return await anext(aiter(call))
+                try:
+                    return await anext(aiter(call))
+                except grpc.aio.AioRpcError as error:
+                    if error.details() != REFUSED_WHILE_WRITING:
+                        raise
             if self.descriptor.server_streaming:
                 return await anext(aiter(channel.unary_stream(self.path, **coding)(request, metadata=metadata)))
             return await channel.unary_unary(self.path, **coding)(request, metadata=metadata)
