@@ -117,7 +117,7 @@ def test_wrong_usage_is_one_line_and_exit_2(ebb, arguments):
 def test_without_a_master_every_verb_says_so_at_once(ebb, home, verb):
     began = time.monotonic()
     result = ebb(verb, *TALKING[verb])
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert result.code == 3
     assert result.complaint == f"no master in EBB_HOME {home}: start one with 'ebb up'"
 

@@ -23,6 +23,8 @@ from ebbtide_agent.telemetry import GpusChanged, Telemetry
 
 GIB = 1 << 30
 SILENT = "NVML does not answer; asked again"
+HANGS_S = 30.0
+"""What takes so long is held up by a driver that hangs, or by a pause of a minute, and not by a slow machine."""
 
 # A binding of NVML for the process to find: no driver until there is one, then the fake's GPUs.
 BINDING = """
@@ -72,7 +74,7 @@ def test_a_call_that_hangs_costs_the_process_its_life_and_nothing_else(opened):
     node.faults(hang=["nvmlDeviceGetMemoryInfo"])
     began = time.monotonic()
     assert [apart.read(uuid).unhealthy_reason for uuid in node.uuids] == [SILENT] * 2
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < HANGS_S
     assert read_stat(first) is None  # killed and buried
     node.faults()
     _wait_until(lambda: apart.read(node.uuids[0]).healthy)
@@ -85,7 +87,7 @@ def test_a_crash_is_noticed_at_once(opened):
     began = time.monotonic()
     reading = apart.read(node.uuids[0])
     assert (reading.unhealthy_reason, reading.gone) == (SILENT, False)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < HANGS_S
     assert apart.pid is None  # the pause is not over
     assert apart.read(node.uuids[0]).unhealthy_reason == SILENT
     assert [found.uuid for found in apart.gpus()] == node.uuids

@@ -7,6 +7,8 @@ import time
 from ebbtide_agent.gpu.backend import Gpu, Reading
 from ebbtide_agent.gpu.reader import GpuReader
 
+DEADLINE_S = 20.0
+
 
 class Driver:
     """A backend of one GPU that answers only while `answers` is set."""
@@ -22,7 +24,7 @@ class Driver:
 
     def read(self, uuid):
         self.calls += 1
-        assert self.answers.wait(timeout=10)
+        assert self.answers.wait(timeout=DEADLINE_S)
         return Reading(uuid, mem_used_bytes=1)
 
 
@@ -52,7 +54,7 @@ async def test_a_driver_that_answers_again_is_believed_again():
     reader = GpuReader(driver, timeout_s=0.05)
     await reader.read_all()
     driver.answers.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DEADLINE_S
     while not (await reader.read_all())["GPU-0"].healthy:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -60,7 +62,7 @@ async def test_a_driver_that_answers_again_is_believed_again():
 
 async def test_the_agent_goes_on_while_the_driver_does_not_answer():
     driver = Driver()
-    reading = asyncio.create_task(GpuReader(driver, timeout_s=5).read_all())
+    reading = asyncio.create_task(GpuReader(driver, timeout_s=DEADLINE_S).read_all())
     turns = 0
     while driver.calls == 0 or turns < 100:
         turns += 1
@@ -77,14 +79,14 @@ async def test_whatever_goes_wrong_in_the_binding_is_one_unhealthy_gpu():
 
 async def test_a_reading_given_up_by_its_caller_does_not_disturb_the_next():
     driver = Driver()
-    reader = GpuReader(driver, timeout_s=5)
+    reader = GpuReader(driver, timeout_s=DEADLINE_S)
     reading = asyncio.create_task(reader.read_all())
     while driver.calls == 0:
         await asyncio.sleep(0.001)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     driver.answers.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DEADLINE_S
     while not (await reader.read_all())["GPU-0"].healthy:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

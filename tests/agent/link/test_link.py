@@ -142,16 +142,15 @@ async def test_what_changed_while_the_master_was_away_is_in_the_next_hello(world
 
 
 async def test_a_restarted_master_on_this_machine_is_noticed_soon_however_long_it_was_away(world, monkeypatch):
-    # As if the pauses had doubled for an hour.
+    # As if the pauses had doubled for an hour, with nothing that ends that elsewhere.
     monkeypatch.setattr("ebbtide_agent.link._FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr("ebbtide_agent.link._LONGEST_PAUSE_S", 3600.0)
     async with world() as here:
         await (await here.master.attached()).welcome()
         await here.master.stop()
         await asyncio.sleep(0.7)
-        restarted = time.monotonic()
         await here.master.start()
         await (await here.master.attached()).welcome(epoch=2)
-        assert time.monotonic() - restarted < 2
 
 
 async def test_a_master_that_comes_back_elsewhere_is_found(world):
@@ -266,14 +265,13 @@ async def test_a_node_that_is_rejected_tries_again_but_slowly(world):
         assert time.monotonic() - rejected > 0.4
 
 
-async def test_a_master_that_hangs_up_before_its_welcome_is_tried_again_soon(world):
+async def test_a_master_that_hangs_up_before_its_welcome_is_tried_again_soon(world, monkeypatch):
+    for pause in ("_LONGEST_PAUSE_S", "_FIRST_REFUSED_PAUSE_S", "_LONGEST_REFUSED_PAUSE_S"):
+        monkeypatch.setattr(f"ebbtide_agent.link.{pause}", 3600.0)
     async with world() as here:
         for _ in range(3):
-            conversation = await here.master.attached()
-            hung_up = time.monotonic()
-            conversation.ended.set()
+            (await here.master.attached()).ended.set()
         await (await here.master.attached()).welcome()
-        assert time.monotonic() - hung_up < 1.8
 
 
 async def test_a_log_is_read_in_the_window_that_was_asked_for(world):
