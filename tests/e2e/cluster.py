@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e import loaded
 from tests.json_schema import check_json
 
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
@@ -60,15 +61,7 @@ class Cluster:
 
     def ebb(self, *arguments: str, code: int | None = 0, seconds: float = 60.0, text: str = "") -> Result:
         """Run `ebb`, with ``text`` as its input; ``code`` is the exit code that it must end with (None: any)."""
-        done = subprocess.run(
-            [*EBB, *arguments],
-            env=self.environment,
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            input=text,
-        )
+        done = loaded.run(arguments, self.environment, REPOSITORY, seconds, text)
         assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         check_json(arguments, done.stdout)
         return Result(done.returncode, done.stdout, done.stderr)
@@ -166,6 +159,11 @@ class Cluster:
         """kill -9, and wait until it is gone."""
         process.send_signal(signal.SIGKILL)
         wait_for("the killed process is gone", lambda: not alive(process))
+
+    def cancel_all(self) -> None:
+        """End all jobs, and wait until they have left."""
+        if left := [job["id"] for job in self.facts("ls")]:
+            self.ebb("cancel", "--now", "--wait", *left)
 
     def close(self) -> None:
         """Stop everything at once; whatever of it is left then is a failure."""
