@@ -31,3 +31,18 @@ def cluster(idle_cluster: Cluster) -> Cluster:
     """A cluster on this machine with four fake GPUs."""
     idle_cluster.up("4xA100-40GB")
     return idle_cluster
+
+
+@pytest.fixture(scope="module")
+def shared_home() -> Iterator[Cluster]:
+    """A home for all tests of a module."""
+    with a_home() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shared_cluster(shared_home: Cluster) -> Iterator[Cluster]:
+    """A cluster on this machine with four fake GPUs, and without jobs; its tests may kill it, and count no jobs."""
+    shared_home.up("4xA100-40GB")
+    yield shared_home
+    shared_home.cancel_all()

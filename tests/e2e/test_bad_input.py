@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,13 +11,18 @@ from tests.e2e.cluster import Cluster
 TEN_MB = 10_000_000
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory):
-    """One cluster for all of them: they must not change it."""
-    cluster = Cluster(tmp_path_factory.mktemp("home"))
-    cluster.up("2xA100-40GB")
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """One for all tests here."""
+    return shared_cluster
+
+
+@pytest.fixture
+def unchanged(cluster: Cluster) -> Iterator[Cluster]:
+    """The same; the test must add no job to it."""
+    before = cluster.facts("ls", "--all")
     yield cluster
-    cluster.close()
+    assert cluster.facts("ls", "--all") == before
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory):
         (["--gpus", "-1", "--", "true"], "--gpus"),
         (["--gpus", "NaN", "--", "true"], "--gpus"),
         (["--gpus", "1e400", "--", "true"], "--gpus"),
-        (["--gpus", "3", "--", "true"], "--gpus"),
+        (["--gpus", "5", "--", "true"], "--gpus"),
         (["--gpus", "2-1", "--", "true"], "--gpus"),
         (["--gpu-mem", "41GiB", "--", "true"], "--gpu-mem"),
         (["--gpu-mem", "10", "--", "true"], "--gpu-mem"),
@@ -42,12 +48,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory):
         (["--launch", "ddp", "--gpus", "1/2", "--", "true"], "--launch"),
     ],
 )
-def test_it_is_refused_in_one_line(shared: Cluster, arguments: list[str], names: str) -> None:
-    result = shared.ebb("submit", *arguments, code=2)
+def test_it_is_refused_in_one_line(unchanged: Cluster, arguments: list[str], names: str) -> None:
+    result = unchanged.ebb("submit", *arguments, code=2)
     assert result.out == ""
     assert result.err.count("\n") == 1, result.err
     assert names in result.err
-    assert shared.facts("ls", "--all") == []
 
 
 @pytest.mark.parametrize(
@@ -59,15 +64,14 @@ def test_it_is_refused_in_one_line(shared: Cluster, arguments: list[str], names:
         (r"['submit', '--name', '\udc80', '--', 'true']", "--name"),
     ],
 )
-def test_what_no_shell_can_pass_is_refused_too(shared: Cluster, argv: str, names: str) -> None:
+def test_what_no_shell_can_pass_is_refused_too(unchanged: Cluster, argv: str, names: str) -> None:
     program = f"import sys; from ebbtide_cli.main import main; sys.exit(main({argv}))"
     done = subprocess.run(
-        [sys.executable, "-c", program], env=shared.environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], env=unchanged.environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2, done.stderr[:500]
     assert done.stderr.count("\n") == 1, done.stderr[:500]
     assert names in done.stderr[:200]
-    assert shared.facts("ls", "--all") == []
 
 
 def test_without_a_master_it_says_how_to_start_one(idle_cluster: Cluster) -> None:
@@ -77,8 +81,8 @@ def test_without_a_master_it_says_how_to_start_one(idle_cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("verb", ["show", "story", "suspend", "resume", "cancel", "hold", "release", "logs", "wait"])
-def test_an_unknown_id_fails(shared: Cluster, verb: str) -> None:
-    result = shared.ebb(verb, "99", code=1)
+def test_an_unknown_id_fails(unchanged: Cluster, verb: str) -> None:
+    result = unchanged.ebb(verb, "99", code=1)
     assert "99" in result.err
 
 
@@ -94,8 +98,8 @@ def test_what_only_the_node_can_know_fails_with_its_reason(cluster: Cluster, arg
     assert reason in cluster.wait_for_state(job, "FAILED")["reason"]
 
 
-def test_a_finished_job_cannot_be_suspended(shared: Cluster) -> None:
-    job = shared.submit("--wait", "--", "true").splitlines()[0]
-    result = shared.ebb("suspend", job, code=1)
+def test_a_finished_job_cannot_be_suspended(cluster: Cluster) -> None:
+    job = cluster.submit("--wait", "--", "true").splitlines()[0]
+    result = cluster.ebb("suspend", job, code=1)
     assert "COMPLETED" in result.err
-    shared.ebb("cancel", job, code=1)
+    cluster.ebb("cancel", job, code=1)

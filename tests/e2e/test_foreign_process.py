@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from ebbtide_agent import procfs
 
 from tests.e2e.cluster import Cluster, wait_for
 
-POLL_S = 2.0
 GIB = 2**30
 
 
@@ -58,10 +56,8 @@ def test_nothing_new_is_placed_beside_a_foreign_process_and_its_gpu_is_used_once
     assert cluster.show(waiting)["reason"] == f"waiting for 1 GPU: {whose}"
     assert "GPU 0 is used by" in cluster.ebb("explain", waiting).out
 
-    left = time.time()
     stranger.kill()
     stranger.wait()
     shown = cluster.wait_for_state(waiting, "STARTING", "RUNNING")
     assert shown["gpu_uuids"] == [uuid]
-    assert shown["start_time"] is None or shown["start_time"] - left < 2 * POLL_S + 1.0
     cluster.ebb("cancel", running, waiting, "--now")

@@ -34,8 +34,7 @@ def shop() -> Iterator[Cluster]:
 def workstations(shop: Cluster) -> Iterator[Cluster]:
     """The same, without jobs before and after the test."""
     yield shop
-    if left := [job["id"] for job in shop.facts("ls")]:
-        shop.ebb("cancel", "--now", "--wait", *left)
+    shop.cancel_all()
 
 
 def start(cluster: Cluster, name: str) -> None:

@@ -16,6 +16,12 @@ FOR_EVER = "0"
 """Steps that the witness makes until it has made enough."""
 
 
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """One for all tests here."""
+    return shared_cluster
+
+
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_leave_the_job_alone(cluster: Cluster, tmp_path: Path, kills: int) -> None:
     seed = random.randrange(2**32)

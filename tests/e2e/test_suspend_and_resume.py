@@ -1,17 +1,26 @@
 """Jobs step aside and come back, on this workstation or another, on as many GPUs or not."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import EXAMPLES, Cluster, wait_for
 
+COUNTING = (sys.executable, str(Path(__file__).with_name("rank.py")))
+
 SHOW_KEYS = {
     "id", "name", "user", "state", "reason", "held_by", "class", "preemptible", "priority", "pool", "gpus",
     "gpu_mem_bytes", "nodes", "gpu_uuids", "attempt", "preemptions", "resizes", "restarts", "progress", "submit_time",
     "start_time", "end_time", "waiting_s", "running_s", "exit_code", "checkpoint", "suspensions",
 }  # fmt: skip
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """One for all tests here."""
+    return shared_cluster
 
 
 def steps_of(log: str) -> list[int]:
@@ -111,10 +120,10 @@ def test_without_a_shared_root_it_waits_for_its_own_workstation(idle_cluster: Cl
 
 
 def test_an_urgent_job_preempts_and_the_victim_comes_back(cluster: Cluster) -> None:
-    victims = [cluster.submit("--name", f"long-{n}", "--", *example("digits", "--steps", "100000")) for n in range(4)]
+    victims = [cluster.submit("--name", f"long-{n}", "--launch", "ddp", "--", *COUNTING) for n in range(4)]
     for victim in victims:
         cluster.wait_for_step(victim, 3)
-    urgent = cluster.submit("--te", "--", "sh", "-c", "sleep 1")
+    urgent = cluster.submit("--te", "--", "true")
     assert cluster.wait_for_state(urgent, "COMPLETED")["waiting_s"] < 60
     [preempted] = [shown for victim in victims if (shown := cluster.show(victim))["preemptions"]]
     assert preempted["suspensions"][0]["reason"] == f"preempted by job {urgent}"
@@ -129,7 +138,7 @@ def test_a_script_that_ignores_the_signal_dies_at_the_end_of_its_grace_period(cl
     wait_for("it has set its trap", lambda: "ready" in cluster.log(job))
     cluster.ebb("suspend", "--wait", job)
     [suspension] = cluster.show(job)["suspensions"]
-    assert 2.0 <= suspension["exited"] - suspension["requested"] < 10.0
+    assert 2.0 <= suspension["exited"] - suspension["requested"] < 30.0
     assert suspension["checkpointed"] == "no" or suspension["checkpointed"] == "unknown"
 
 

@@ -15,6 +15,12 @@ for step in itertools.count():
 """
 
 
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """One for all tests here."""
+    return shared_cluster
+
+
 def steps(cluster: Cluster, job: str) -> list[int]:
     return [int(line.split()[1]) for line in cluster.log(job).splitlines()]
 
