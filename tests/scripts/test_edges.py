@@ -164,11 +164,14 @@ async def test_on_a_disk_without_room_for_its_manifest_nothing_is_sealed(agent, 
 ALLOWED = {"": {COMPLETED, SUSPENDED}, "asks": {COMPLETED}, "traps": {COMPLETED, SUSPENDED}}
 
 
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ALLOWED)
-async def test_a_job_that_finishes_at_the_very_moment_of_the_request_has_one_defined_outcome(agent, tmp_path, how):
+async def test_a_job_that_finishes_at_the_very_moment_of_the_request_has_one_defined_outcome(
+    agent, tmp_path, how, times
+):
     """Whichever is first: completed if it ended before the signal reached it, or said that it asks; else suspended."""
     async with agent() as node:
-        for attempt in range(1, 11):
+        for attempt in range(1, times + 1):
             pipe = tmp_path / str(attempt)
             os.mkfifo(pipe)
             case = Case("", python("finishes.py", str(pipe), how), NO)

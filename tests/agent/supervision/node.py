@@ -13,7 +13,7 @@ from ebbtide_agent.identity import Identity
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 GIB = 1 << 30
 
 LAUNCHING = agent_pb2.ATTEMPT_PHASE_LAUNCHING
