@@ -18,6 +18,7 @@ from ebbtide_core import (
     idling,
     interference,
     limits,
+    quiescing,
     silence,
     strays,
 )
@@ -84,6 +85,7 @@ class Cluster:
             pool.ranking = known.ranking(pool)
         self._wake_at: float | None = None
         self._doomed = self.state.gates.doomed
+        self._valid: JobSpec | None = None  # the tasks of an array have one spec
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
@@ -97,6 +99,8 @@ class Cluster:
             self._take(event, now, out)
         if self._doomed:
             self._decide(islice(given_up(self.state), GIVEN_UP_AT_ONCE), now, out)
+        if self.state.leaving:
+            self._decide(quiescing.ask_some(self.state), now, out)
         if self._doomed or self.state.goes_on:
             self._wake_by(now, now, out)
         if (time := self.state.next_time()) is not None:
@@ -296,7 +300,9 @@ class Cluster:
 
     def _refuse_submit(self, event: e.JobSubmitted) -> Refusal | None:
         try:
-            validate(event.spec)
+            if event.spec is not self._valid:
+                validate(event.spec)
+                self._valid = event.spec
             admission.check_submit(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))

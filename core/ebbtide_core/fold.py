@@ -22,6 +22,7 @@ from ebbtide_core import (
     logged,
     memory,
     nodes,
+    quiescing,
     rates,
     requeuing,
     silence,
@@ -57,14 +58,6 @@ def _master_started(state: ClusterState, event: e.MasterStarted, now: float) -> 
     for node in state.nodes.values():
         node.connected = False
         state.refresh_node(node)
-
-
-def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
-    state.quiesced = True
-
-
-def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
-    state.quiesced = False
 
 
 def _journal_restored(state: ClusterState, event: e.JournalRestored, now: float) -> None:
@@ -318,8 +311,8 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
 
 HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.MasterStarted: _master_started,
-    e.Quiesced: _quiesced,
-    e.Unquiesced: _unquiesced,
+    e.Quiesced: quiescing.quiesced,
+    e.Unquiesced: quiescing.unquiesced,
     e.JournalRestored: _journal_restored,
     **forgetting.HANDLERS,
     e.JobSubmitted: _job_submitted,

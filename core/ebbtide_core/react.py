@@ -67,17 +67,6 @@ def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:
     return (e.WorkResumed(job.id, event.attempt, event.progress.step if start is None else start.step),)
 
 
-def _quiesce(state: ClusterState, event: e.Quiesced) -> Iterator[Event]:
-    for job in list(state.unfinished.values()):
-        if job.running or job.off_gpu or (event.kill and job.live is not None):
-            grace_s = 0.0 if event.kill else job.spec.grace_s
-            before = job.live.stop if job.live is not None else None
-            if before is not None and before.cause.final:  # it is to end for good: only faster
-                yield stop(job, before.cause, before.reason, before.for_job, grace_s)
-            else:
-                yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
-
-
 def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:
     yield from nodes.lacks(state, event)
     yield from _after_end(state, event)
@@ -165,7 +154,6 @@ DECISIONS: Final[dict[type[Event], Callable[[ClusterState, Any], Iterable[Event]
     e.MemoryOverran: _overran,
     e.SessionUnused: _unused,
     e.CancelRequested: _cancel,
-    e.Quiesced: _quiesce,
     e.AttemptExited: _after_end,
     e.AttemptRefused: _after_refusal,
     e.NodeRegistered: _after_registration,

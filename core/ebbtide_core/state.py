@@ -79,7 +79,7 @@ class ClusterState:
         self.doubted: frozenset[NodeId] = frozenset()
         """Nodes whose silence may be the master's fault (see `ebbtide_core.silence`)."""
         self.recovery_ends = 0.0
-        self.quiesced = False
+        self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # who is to be asked to leave because of that
         self.set_aside: dict[JobId, str] = {}
         """Those of which the journal is damaged, and how (see `ebbtide_core.damage`)."""
         self.epoch = 0
@@ -203,7 +203,7 @@ class ClusterState:
     @property
     def goes_on(self) -> bool:
         """Whether there is more to do of what followed from an event."""
-        return bool(self._later)
+        return bool(self._later or self.leaving)
 
     def go_on(self, now: float) -> None:
         """Do some of what is left of what followed from events."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -162,45 +162,73 @@ def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> Parts[None]
 # --- how they are submitted ---
 
 
-def members(request: client_pb2.SubmitRequest, spec: JobSpec) -> list[Member]:
-    """The jobs that are asked for: one, or the tasks of an array. `SpecError` for what is wrong with any of them."""
+def members(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[list[Member]]:
+    """The jobs that are asked for: one, or the tasks of an array. `SpecError` for what is wrong with any of them.
+
+    They are without what they all have in their environment, which is kept once (`ebbtide_master.environments`).
+    """
+    bare = replace(spec, env={})
     admission.check_caps(request.max_concurrent, request.max_slots * WHOLE)
     if not request.tasks:
         if request.max_concurrent or request.max_slots:
             option = "--max-concurrent" if request.max_concurrent else "--max-slots"
             raise SpecError(option, "is a limit for the tasks of an array: there is none without --array or --param")
-        return [(spec, None)]
+        return [(bare, None)]
     size = len(request.tasks)
     if size > limits.MAX_ARRAY_TASKS:
         raise SpecError("--array", f"{size} tasks are over the limit of {limits.MAX_ARRAY_TASKS}")
     if len({task.index for task in request.tasks}) < size:
         raise SpecError("--array", "an index stands there twice")
-    return [_member(request, spec, task, size) for task in request.tasks]
-
-
-def _member(request: client_pb2.SubmitRequest, spec: JobSpec, wanted: client_pb2.ArrayTask, size: int) -> Member:
-    params = dict(wanted.params)
-    slots = request.max_slots * WHOLE
-    task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, slots)
-    admission.check_task(task)
-    if params:
-        spec = _with_params(spec, params)
-        validate(spec)
-    return spec, task
+    found = list[Member]()
+    for wanted in request.tasks:
+        yield
+        params = dict(wanted.params)
+        task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, request.max_slots * WHOLE)
+        admission.check_task(task)
+        found.append((_with_params(spec, params) if params else bare, task))
+    return found
 
 
 def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
-    """The job with its params in the command and in the environment."""
+    """The job with its params in the command, and in the environment, where they are all that it has of its own."""
     names = re.compile("|".join(rf"\{{{name}\}}" for name in params))
     command = tuple(names.sub(lambda match: params[match[0][1:-1]], argument) for argument in spec.command)
-    env = {**spec.env, **{f"EBB_PARAM_{name.upper()}": value for name, value in params.items()}}
-    return replace(spec, command=command, env=env)
+    own = {f"EBB_PARAM_{name.upper()}": value for name, value in params.items()}
+    validate(replace(spec, command=command, env={**spec.env, **own}))
+    return replace(spec, command=command, env={name: own[name] for name in own if spec.env.get(name) != own[name]})
+
+
+def awaiting(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
+    """``spec`` with the ids of what it waits for.
+
+    ``@`` is the last job, or array, that the user submitted, ``@~1`` the one before that.
+    """
+    matches = {one.job: re.fullmatch(r"@(?:~(\d{1,4}))?", one.job) for one in spec.after}
+    back = {id: int(match[1] or 0) for id, match in matches.items() if match is not None}
+    if not back:
+        return spec
+    latest = _latest(cluster, user, max(back.values()) + 1)
+    ids = {id: latest[number] for id, number in back.items() if number < len(latest)}
+    return replace(spec, after=tuple(replace(one, job=ids.get(one.job, one.job)) for one in spec.after))
+
+
+def _latest(cluster: Cluster, user: str, most: int) -> list[JobId]:
+    """The last jobs and arrays that the user submitted, the newest first."""
+    found = list[JobId]()
+    for job in reversed(cluster.state.jobs.values()):
+        if job.user == user:
+            name = job.id if job.task is None else job.task.array
+            if not found or name != found[-1]:
+                found.append(name)
+            if len(found) > most:
+                break
+    return found
 
 
 def submitted(
     cluster: Cluster,
     id: JobId,
-    jobs: list[Member],
+    jobs: Iterable[Member],
     user: str,
     hold: bool,
     operation: tuple[str, str] = ("", ""),
@@ -211,18 +239,17 @@ def submitted(
     With ``again``, of which job each is a repetition. What a master that ended meanwhile had accepted of an array
     already is left as it is.
     """
-    after = tuple(replace(one, job=_resolved(cluster, one.job, user)) for one in jobs[0][0].after)
     for number, (spec, task) in enumerate(jobs):
         if number:
             yield PAUSE
         if task is not None and JobId(f"{id}.{task.index}") in cluster.state.jobs:
             continue
-        own, wanted = id, replace(spec, after=after) if after else spec
+        own = id
         if task is not None:
             own, task = JobId(f"{id}.{task.index}"), replace(task, array=id)
         old = again[number].id if again else None
         operation_id, digest = ("", "") if number else operation
-        yield e.JobSubmitted(own, wanted, user, hold, operation_id, task, old, digest)
+        yield e.JobSubmitted(own, spec, user, hold, operation_id, task, old, digest)
         if (needs := memory.learned(cluster.state, cluster.state.jobs[own])) is not None:
             yield needs
         if old is not None:
@@ -236,19 +263,3 @@ def is_whole(cluster: Cluster, id: JobId) -> bool:
         return True
     task = next(iter(array.tasks.values())).task
     return task is None or len(array.tasks) >= task.size
-
-
-def _resolved(cluster: Cluster, id: JobId, user: str) -> JobId:
-    """``@`` is the last job, or array, that the user submitted, ``@~1`` the one before that."""
-    match = re.fullmatch(r"@(?:~(\d{1,4}))?", id)
-    if match is None:
-        return id
-    back, last = int(match[1] or 0), ""
-    for job in reversed(cluster.state.jobs.values()):
-        name = job.id if job.task is None else job.task.array
-        if job.user != user or name == last:
-            continue
-        if not back:
-            return name
-        back, last = back - 1, name
-    return id

@@ -16,14 +16,14 @@ from ebbtide_core.foreign import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import ITS_TURN, Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId
-from ebbtide_core.spec import validate
+from ebbtide_core.spec import JobSpec, validate
 from ebbtide_core.waited import waited
 from ebbtide_protos.spec import share_to_parts, spec_from_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.arrays import (
-    Member,
+    awaiting,
     found,
     is_whole,
     members,
@@ -39,7 +39,7 @@ from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.connecting import Connecting
 from ebbtide_master.copies import Copies
-from ebbtide_master.environments import Environments, without
+from ebbtide_master.environments import Environments
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.fencing_methods import FencingMethods
 from ebbtide_master.identity.caller import caller
@@ -120,10 +120,10 @@ class Clients(
         self._check_snapshot(spec)
         spec, warnings = self._with_notices(spec)
         validate(spec)  # all of it: the core does not see its environment
-        jobs, chosen = without(members(request, spec), spec.env), list[JobId]()
-        operation = (request.operation_id, digest_of(request))
+        chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
 
         def facts(cluster: Cluster) -> Facts:
+            jobs = yield from members(request, awaiting(cluster, spec, request.user))
             if known := known_job(cluster, *operation):
                 chosen.append(known)
                 if not is_whole(cluster, known):  # the master ended before it had accepted all
@@ -135,7 +135,7 @@ class Clients(
             yield from submitted(cluster, chosen[0], jobs, request.user, request.hold, operation)
 
         if request.dry_run:
-            reply = await self._loop.ask(lambda cluster: _try_out(cluster, jobs, request.user))
+            reply = await self._loop.ask_in_parts(lambda cluster: _try_out(cluster, request, spec))
         else:
             reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
         reply.warnings.extend(warnings)
@@ -374,10 +374,11 @@ class Clients(
 
     def _attempts_left(self, cluster: Cluster) -> tuple[int, int]:
         """Attempts whose GPUs are not free yet, and those of them on connected nodes."""
-        jobs = cluster.state.jobs.values()
-        held = [attempt for job in jobs if (attempt := job.holding or job.live) is not None]
-        connected = [a for a in held if all(self._agents.connected(NodeId(node)) for node in a.allocation.node_ids)]
-        return len(held), len(connected)
+        held, silent = set[JobId](), set[JobId]()
+        for node in cluster.state.nodes.values():
+            held |= node.attempts
+            silent |= set() if self._agents.connected(node.id) else node.attempts
+        return len(held), len(held - silent)
 
 
 def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
@@ -425,14 +426,15 @@ def _waited(job: Job | None) -> str:
     return waited(job) or ITS_TURN if job is not None and job.waiting else ""
 
 
-def _try_out(cluster: Cluster, jobs: list[Member], user: str) -> client_pb2.SubmitReply:
+def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[client_pb2.SubmitReply]:
     """What a submit would be answered, and why it would be refused."""
-    [first] = islice(submitted(cluster, JobId(""), jobs, user, False), 1)
+    jobs = yield from members(request, awaiting(cluster, spec, request.user))
+    [first] = islice(submitted(cluster, JobId(""), jobs, request.user, False), 1)
     assert first is not PAUSE
     refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)
-    job = Job(JobId(""), spec, user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
     job.pool = spec.pool
     needs = memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(

@@ -6,11 +6,9 @@ Those of an array share one entry. What differs from task to task, its params, i
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 
 from ebbtide_core.model import JobId
 
-from ebbtide_master.arrays import Member
 from ebbtide_master.store.vault import Kind, Vault
 
 
@@ -56,14 +54,6 @@ class Environments:
             self._texts[job] = self._noted[job] = text
         elif self._texts.pop(job, None) is not None:  # of a job that was refused in the end: the next one has its id
             self._noted[job] = None
-
-
-def without(jobs: Iterable[Member], env: Mapping[str, str]) -> list[Member]:
-    """The same jobs without what they all have in their environment."""
-    return [
-        (replace(spec, env={name: value for name, value in spec.env.items() if env.get(name) != value}), task)
-        for spec, task in jobs
-    ]
 
 
 def _owner(job: JobId) -> str:

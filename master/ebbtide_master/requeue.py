@@ -1,5 +1,6 @@
 """``ebb requeue``: back to the queue, or once more."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -51,10 +52,9 @@ class Requeues:
             if jobs:
                 self.queued.add(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
-                again = _again(cluster, jobs)
                 self._environments.note_again(chosen[0], jobs[0].id)
                 owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs
-                yield from submitted(cluster, chosen[0], again, owner, False, operation, jobs)
+                yield from submitted(cluster, chosen[0], _again(cluster, jobs), owner, False, operation, jobs)
 
         def answer(cluster: Cluster) -> Parts[client_pb2.Job]:
             if not chosen:
@@ -72,9 +72,12 @@ def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Fac
     return submitted(cluster, id, _again(cluster, over), first.user, False, again=over)
 
 
-def _again(cluster: Cluster, jobs: list[Job]) -> list[Member]:
+def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
     """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits."""
-    return [(replace(job.spec, after=(), begin_at=0.0), _task_again(cluster, job, len(jobs))) for job in jobs]
+    for job in jobs:
+        waited = job.spec.after or job.spec.begin_at
+        spec = replace(job.spec, after=(), begin_at=0.0) if waited else job.spec
+        yield spec, _task_again(cluster, job, len(jobs))
 
 
 def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
