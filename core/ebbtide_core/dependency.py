@@ -13,6 +13,8 @@ class AfterKind(Enum):
     OK = "ok"
     NOT_OK = "not-ok"
 
+    __hash__ = object.__hash__  # the inherited one is a Python function
+
 
 @frozen
 class Dependency:

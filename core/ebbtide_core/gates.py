@@ -138,7 +138,7 @@ class Ticket:
 
 
 class Gates:
-    """All gates. ``dependents`` wait for the job, or array, of that id; ``doomed`` can never start, and why."""
+    """All gates. ``dependents`` wait for the job, or array, of that id to end so; ``doomed`` never start, and why."""
 
     def __init__(self, jobs: Mapping[JobId, Job], quotas: Quotas) -> None:
         self._jobs = jobs
@@ -146,7 +146,7 @@ class Gates:
         self.limit_users = bool(quotas)
         self.arrays: dict[JobId, Array] = {}
         self.tasks = 0
-        self.dependents: dict[JobId, list[Ticket]] = {}
+        self.dependents: dict[JobId, dict[AfterKind, list[Ticket]]] = {}
         self.doomed: dict[JobId, str] = {}
         self.persons: dict[str, Person] = {}
         self._groups: dict[tuple[JobId, str], Group] = {}
@@ -163,9 +163,13 @@ class Gates:
         if person is not None:
             person.unfinished += 1
         for dependency in job.spec.after:
-            ticket.after.add(dependency)
-            if self._settle(ticket, dependency) is None:
-                self.dependents.setdefault(dependency.job, []).append(ticket)
+            met, why = self._verdict(dependency)
+            if met is None and dependency not in ticket.after:
+                self.dependents.setdefault(dependency.job, {}).setdefault(dependency.kind, []).append(ticket)
+            if not met:
+                ticket.after.add(dependency)
+            if met is False:
+                self._doom(ticket, dependency, why)
 
     def _add_task(self, job: Job, task: Task) -> None:
         array = self.arrays.get(task.array)
@@ -236,31 +240,28 @@ class Gates:
         """Tell those who depend on the job that it ended, or its array with it; the jobs for whom that changes much."""
         changed = list[Job]()
         for id in (job.id,) if job.task is None else (job.id, job.task.array):
-            tickets = self.dependents.get(id, ())
-            if tickets and id != job.id:
-                if not self._is_decided(self.arrays[id]):
-                    continue
-                tickets = self.dependents[id] = [ticket for ticket in tickets if not ticket.over]
-            for ticket in tickets:
-                here = [one for one in ticket.after if one.job == id]
-                changed += [ticket.job for one in here if self._settle(ticket, one) is not None]
-            if tickets and (id == job.id or not self.arrays[id].unfinished):
+            kinds = self.dependents.get(id, {})
+            for dependency in [Dependency(id, kind) for kind in kinds]:
+                met, why = self._verdict(dependency)
+                if met is not None:
+                    tickets = [ticket for ticket in kinds.pop(dependency.kind) if not ticket.over]
+                    self._settle(tickets, dependency, met, why)
+                    changed += [ticket.job for ticket in tickets]
+            if id in self.dependents and not kinds:
                 del self.dependents[id]
-        return changed
+        return sorted(changed, key=lambda job: job.sequence)
 
-    def _is_decided(self, array: Array) -> bool:
-        """Whether any dependency on it is met by now, or can never be."""
-        unfinished, not_ok = array.unfinished, array.not_ok
-        return any(is_met(kind, unfinished, not_ok) is not None for kind in AfterKind)
+    def _settle(self, tickets: list[Ticket], dependency: Dependency, met: bool, why: str) -> None:
+        """Of these jobs, a dependency that is met is none any more. If it never can be, they are doomed."""
+        for ticket in tickets:
+            if met:
+                ticket.after.discard(dependency)
+            else:
+                self._doom(ticket, dependency, why)
 
-    def _settle(self, ticket: Ticket, dependency: Dependency) -> bool | None:
-        """Look whether a dependency is met: then it is none any more. If it never can be, the job is doomed."""
-        met, why = self._verdict(dependency)
-        if met:
-            ticket.after.discard(dependency)
-        elif met is not None and not ticket.over:
-            self.doomed[ticket.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
-        return met
+    def _doom(self, ticket: Ticket, dependency: Dependency, why: str) -> None:
+        """The job can never start."""
+        self.doomed[ticket.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
 
     def _verdict(self, dependency: Dependency) -> tuple[bool | None, str]:
         """Whether it is met (None: that is open), and what became of the other job."""
