@@ -20,12 +20,17 @@ from ebbtide_core.model import WHOLE, Allocation, Checkpointed, GpuId, JobId, No
 from ebbtide_core.outcome import Ending, read_exit
 from ebbtide_core.queues import Queue, QueueKey, by_arrival
 from ebbtide_core.settings import DEFAULT_POOL, Settings
+from ebbtide_core.spec_error import SpecError
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import LINEAR
 
 _SAY_NOTHING: Final = (e.FirstStepMade, e.WorkResumed, e.RateMeasured, e.InterferenceFound, e.ProgressReported)
 KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
 """The events that a ledger needs; others change nothing in it."""
+MOST_BOOKED: Final = 5_000_000
+"""Jobs by period: half a GiB while they are added up."""
+MOST_ACCOUNTS: Final = 200_000
+"""As many as there are jobs: twenty MiB of answer."""
 
 
 class _Nowhere(Queue):
@@ -98,7 +103,8 @@ class _GpuEntry:
 class Ledger:
     """Takes in events in order; `close` says what they come to in ``periods``, by as many dimensions as wanted.
 
-    With ``user``, only jobs of that user are counted, and foreign processes of that user.
+    With ``user``, only jobs of that user are counted, and foreign processes of that user. Raises `SpecError` if that is
+    more than a master can hold.
     """
 
     def __init__(self, periods: Periods, by: Iterable[Dimension] = (Dimension.USER,), user: str | None = None) -> None:
@@ -112,6 +118,7 @@ class Ledger:
         self._accounts: dict[tuple[str, ...], Account] = {}
         self._total = Account()
         self._last = 0.0
+        self._booked = 0
 
     def take(self, event: Event, now: float) -> None:
         """Take in ``event`` of Unix time ``now``, the next in the journal; what a clock was ahead by has not passed."""
@@ -129,6 +136,7 @@ class Ledger:
             self._book_idle(entry, now)
             self._book_life(entry, now)
             self._book_stage(entry, now)
+            entry.accounts.clear()
         accounts = {}
         for node, gpus in self._gpus.items():
             for gpu, books in gpus.items():
@@ -227,9 +235,18 @@ class Ledger:
             account = entry.accounts.get(period)
             if account is None:
                 account = entry.accounts[period] = self._account(entry, period)
+                self._check_size()
             for sums in (account, self._total):
                 setattr(sums, column, getattr(sums, column) + seconds * times)
                 sums.jobs.add(entry.job.id)
+
+    def _check_size(self) -> None:
+        """Count that a job is booked in a period for the first time."""
+        self._booked += 1
+        if self._booked > MOST_BOOKED:
+            raise SpecError("--since", f"comes to more than {MOST_BOOKED} jobs by day: ask for a shorter time")
+        if len(self._accounts) > MOST_ACCOUNTS:
+            raise SpecError("--by", f"comes to more than {MOST_ACCOUNTS} lines: ask for a shorter time, or for less")
 
     def _account(self, entry: _JobEntry, period: int) -> Account:
         parts = {

@@ -39,6 +39,7 @@ from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.connecting import Connecting
 from ebbtide_master.copies import Copies
+from ebbtide_master.crowd import OneEach
 from ebbtide_master.environments import Environments
 from ebbtide_master.explaining import Explaining
 from ebbtide_master.fencing_methods import FencingMethods
@@ -60,7 +61,7 @@ from ebbtide_master.snapshot_methods import SnapshotMethods
 from ebbtide_master.snapshots import Snapshots
 from ebbtide_master.store.journal import Store
 from ebbtide_master.telling import Telling
-from ebbtide_master.usage import UsageOfClients
+from ebbtide_master.usage import LEDGERS, UsageOfClients
 from ebbtide_master.views import event_message, node_message, pool_messages, submit_reply
 
 CHANGES_OF_A_PART: Final = 200
@@ -98,7 +99,7 @@ class Clients(
         environments: Environments,
     ) -> None:
         self.queued, self.telling = Queued(limits.MAX_UNFINISHED_JOBS_PER_USER), Telling(Meter(Rates()))
-        self._copies = Copies()
+        self._copies, self._ledgers = Copies(), OneEach(LEDGERS)
         self._environments = environments
         self._snapshots = snapshots
         self._notifier = notifier

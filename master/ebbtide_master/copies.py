@@ -11,13 +11,14 @@ import os
 import resource
 import signal
 import warnings
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn
-from weakref import WeakValueDictionary
+
+from ebbtide_master.crowd import OneEach
 
 AT_ONCE: Final = 2
-"""Copies of all users; one user has one."""
+"""Copies of all users."""
 LONGEST_S: Final = 30.0
 _WINDOW: Final = 64 * 1024
 _NICE: Final = 10
@@ -30,14 +31,7 @@ class Copies:
 
     def __init__(self, longest_s: float = LONGEST_S) -> None:
         self._longest_s = longest_s
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def turn(self, user: str) -> AsyncIterator[None]:
-        """The user may have a copy, for as long as the block lasts."""
-        async with self._turns.setdefault(user, asyncio.Lock()), self._room:
-            yield
+        self.turn = OneEach(AT_ONCE).turn
 
     def compute(self, work: Callable[[], bytes]) -> asyncio.Future[bytes | None]:
         """What ``work`` comes to in a copy of this moment; None if that takes too long, or fails."""

@@ -1,9 +1,11 @@
 """How many calls and streams each user has open, and all together: one user's never fill the master."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 from ebbtide_core import limits
 
@@ -37,6 +39,20 @@ class Crowd:
             self._open.subtract((user, _IN_ALL))
             if not self._open[user]:
                 del self._open[user]
+
+
+class OneEach:
+    """Who does something that takes a copy of all jobs: one of each user, and ``at_once`` in all; the others wait."""
+
+    def __init__(self, at_once: int) -> None:
+        self._room = asyncio.Semaphore(at_once)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, user: str) -> AsyncIterator[None]:
+        """It is the user's turn for as long as the block lasts."""
+        async with self._turns.setdefault(user, asyncio.Lock()), self._room:
+            yield
 
 
 def crowd_of_calls() -> Crowd:

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from ebbtide_core.accounts import Account, Dimension, Periods, Usage, check
+from ebbtide_core.accounts import Account, Dimension, Periods, check
 from ebbtide_core.ledger import KINDS, Ledger
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_master.clock import Clock
+from ebbtide_master.crowd import OneEach
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.store.journal import Store
 
 EVENTS_AT_ONCE: Final = 500
@@ -17,6 +19,8 @@ EVENTS_AT_ONCE: Final = 500
 TELL_EVERY: Final = 10
 """After so many of them it is told how far it is."""
 MAX_EDGES: Final = 1000
+LEDGERS: Final = 2
+"""That are read at a time, for all users."""
 
 
 class UsageOfClients:
@@ -24,19 +28,23 @@ class UsageOfClients:
 
     _store: Store
     _clock: Clock
+    _ledgers: OneEach
 
     async def Usage(self, request: usage_pb2.UsageRequest, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
         """Who had which GPU time: how far it is, then the answer. What happens meanwhile is not in it."""
         ledger = Ledger(_periods(request), _dimensions(request), request.user or None)
+        async with self._ledgers.turn(caller().user):
+            async for reply in self._used(ledger, request.edges[-1]):
+                yield reply
+
+    async def _used(self, ledger: Ledger, until: float) -> AsyncIterator[usage_pb2.UsageReply]:
         now, end, last, rounds = self._clock.now(), self._store.last_sequence, 0, 0
         while last < end:
             last = await asyncio.to_thread(self._read, ledger, last, end)
             rounds += 1
             if rounds % TELL_EVERY == 0:
                 yield usage_pb2.UsageReply(done=min(1.0, last / end))
-        reply = _reply(ledger.close(now), min(now, request.edges[-1]))
-        reply.known_since = ledger.known_since
-        yield reply
+        yield await asyncio.to_thread(_reply, ledger, now, until)
 
     def _read(self, ledger: Ledger, after: int, end: int) -> int:
         """Take in what is behind line ``after``; the last line that was read, or ``end``."""
@@ -66,7 +74,8 @@ def _dimensions(request: usage_pb2.UsageRequest) -> list[Dimension]:
         raise SpecError("--by", f"there are only {known}") from None
 
 
-def _reply(usage: Usage, until: float) -> usage_pb2.UsageReply:
+def _reply(ledger: Ledger, now: float, until: float) -> usage_pb2.UsageReply:
+    usage = ledger.close(now)
     gpus = list(usage.gpus.values())
     return usage_pb2.UsageReply(
         done=1.0,
@@ -82,7 +91,8 @@ def _reply(usage: Usage, until: float) -> usage_pb2.UsageReply:
         ),
         foreign_gpu_s=usage.foreign,
         problems=check(usage),
-        until=until,
+        until=min(now, until),
+        known_since=ledger.known_since,
     )
 
 
