@@ -39,7 +39,10 @@ class Identities:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
         self._users = {name: _user(name, text) for name, text in vault.read(Kind.USER).items()}
-        self._tokens = {id: Token(id=id, **json.loads(text)) for id, text in vault.read(Kind.TOKEN).items()}
+        self._tokens: dict[str, Token] = {}
+        self._tokens_of: dict[str, dict[str, Token]] = {}
+        for id, text in vault.read(Kind.TOKEN).items():
+            self._add(Token(id=id, **json.loads(text)))
         self._standings: set[Standing] = set()
         self.changing = asyncio.Lock()
 
@@ -59,7 +62,7 @@ class Identities:
 
     def tokens_of(self, name: str) -> Iterator[Token]:
         """A user's tokens, the oldest first."""
-        yield from sorted((t for t in self._tokens.values() if t.user == name), key=lambda token: token.created)
+        yield from sorted(self._tokens_of.get(name, {}).values(), key=lambda token: token.created)
 
     def caller(self, text: str, now: float) -> Caller:
         """Who proves to be somebody by this token's text. Raises `NotKnownError`."""
@@ -91,7 +94,8 @@ class Identities:
 
     async def put_users(self, users: Mapping[str, User]) -> None:
         """Add these, or replace those of the same names; all of them, or none."""
-        await _durable(self._vault.put(Kind.USER, {name: _text(user) for name, user in users.items()}))
+        texts = await asyncio.to_thread(lambda: {name: _text(user) for name, user in users.items()})
+        await _durable(self._vault.put(Kind.USER, texts))
         before = {name: self._users.get(name) for name in users}
         self._users.update(users)
         lowered = {name for name, old in before.items() if old is not None and users[name].role < old.role}
@@ -117,14 +121,19 @@ class Identities:
         kept = asdict(token)
         del kept["id"]
         await _durable(self._vault.put(Kind.TOKEN, {token.id: json.dumps(kept)}))
-        self._tokens[token.id] = token
+        self._add(token)
         return token, text
 
     async def revoke(self, id: str) -> None:
         """Let nobody be proven by that token any more."""
         await _durable(self._vault.put(Kind.TOKEN, {id: None}))
-        self._tokens.pop(id, None)
+        token = self._tokens.pop(id, None)
+        if token is not None:
+            self._tokens_of[token.user].pop(id)
         self._end(lambda caller: caller.token == id, "the token was revoked")
+
+    def _add(self, token: Token) -> None:
+        self._tokens[token.id] = self._tokens_of.setdefault(token.user, {})[token.id] = token
 
     def _end(self, concerned: Callable[[Caller], bool], why: str) -> None:
         for standing in [one for one in self._standings if concerned(one.caller)]:

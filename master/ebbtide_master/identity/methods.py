@@ -3,9 +3,9 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
@@ -21,12 +21,17 @@ from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.identity.tokens import Token
 from ebbtide_master.loop import PAUSE, Facts, MasterLoop, RefusedError
 
+One = TypeVar("One")
+Message = TypeVar("Message")
+
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 ROLES: Final = ("user", "operator", "admin")
 MAX_USERS: Final = 10_000
 MAX_TOKENS: Final = 100
 """Of one user."""
 MAX_LABEL: Final = 128
+AT_A_TIME: Final = 100
+"""Users that are told of, in less than a millisecond."""
 MAX_UID: Final = 2**32 - 2
 DAY_S: Final = 86_400.0
 LIFETIME_S: Final = 90 * DAY_S
@@ -52,7 +57,7 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
 
     async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
         """All, by name."""
-        return user_pb2.ListUsersReply(users=map(self._message, self.identities.users()))
+        return user_pb2.ListUsersReply(users=await _in_parts(self._message, list(self.identities.users())))
 
     async def AddUser(self, request: user_pb2.AddUserRequest, context: Any) -> user_pb2.User:
         """A user that was not there."""
@@ -102,7 +107,7 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
 
     async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:
         """Those of a list, or of this machine's accounts; whoever is there already keeps their role."""
-        wanted = {user.name: user for user in map(_user, await asyncio.to_thread(self._wanted, request))}
+        wanted = await asyncio.to_thread(self._wanted, request)
         async with self.identities.changing:
             known = {user.name: user for user in self.identities.users()}
             _check_count(len(known.keys() | wanted.keys()))
@@ -110,17 +115,18 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
             changed = {name: user for name, user in merged.items() if known.get(name) != user}
             if changed and not request.dry_run:
                 await self.identities.put_users(changed)
-        found = [
-            user_pb2.ImportedUser(user=self._message(user), change=_change(known.get(name), user))
-            for name, user in sorted(merged.items())
-        ]
-        return user_pb2.ImportUsersReply(users=found)
 
-    def _wanted(self, request: user_pb2.ImportUsersRequest) -> Iterable[user_pb2.User]:
+        def message(user: User) -> user_pb2.ImportedUser:
+            return user_pb2.ImportedUser(user=self._message(user), change=_change(known.get(user.name), user))
+
+        return user_pb2.ImportUsersReply(users=await _in_parts(message, [user for _, user in sorted(merged.items())]))
+
+    def _wanted(self, request: user_pb2.ImportUsersRequest) -> dict[str, User]:
+        """By name. Raises `SpecError` for what is wrong with one of them."""
         if not (request.all_accounts or request.group):
-            return request.users
+            return {user.name: user for user in map(_user, request.users)}
         try:
-            return accounts(request.group)
+            return {user.name: user for user in map(_user, accounts(request.group))}
         except (KeyError, ValueError):  # or no name can be like that
             raise _refused(RefusalKind.UNKNOWN, f"--group: the master knows no group {request.group[:64]!r}") from None
 
@@ -148,8 +154,8 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
         names = [user.name for user in self.identities.users()]
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
-        found = [_token_message(token) for name in names for token in self.identities.tokens_of(name)]
-        return user_pb2.ListTokensReply(tokens=found, now=self._clock.now())
+        by_user = await _in_parts(lambda name: [_token_message(t) for t in self.identities.tokens_of(name)], names)
+        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
         """Nobody is proven by it any more."""
@@ -184,6 +190,15 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
         return user_pb2.User(
             name=user.name, role=user.role.name.lower(), account=user.account, uid=user.uid, tokens=tokens
         )
+
+
+async def _in_parts(message: Callable[[One], Message], known: Sequence[One]) -> list[Message]:
+    """A message on each; others have turns in between."""
+    found = list[Message]()
+    for start in range(0, len(known), AT_A_TIME):
+        await asyncio.sleep(0)
+        found += map(message, known[start : start + AT_A_TIME])
+    return found
 
 
 def _user(message: user_pb2.User) -> User:
