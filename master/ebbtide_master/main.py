@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ebbtide_master.tls.doors import Doors
 
 LOOPBACK: Final = "127.0.0.1"
-COLLECTED: Final = (5_000, 20, 500)
+COLLECTED: Final = (5_000, 10, 1_000)
 """When garbage in cycles is looked for, in objects made, and how much more rarely among older ones: jobs are objects
 by the hundred that stay, and going over those of ten thousand jobs takes a tenth of a second with nobody served."""
 EXIT_FAILED: Final = 1
