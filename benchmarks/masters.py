@@ -98,6 +98,12 @@ class Node:
                         self.running[launch.job_id] = launch.attempt
                         told = status(launch.job_id, launch.attempt, agent_pb2.ATTEMPT_PHASE_RUNNING)
                         await call.write(agent_pb2.AgentMessage(status=told))
+                    case "stop":
+                        stop = message.stop
+                        if self.running.pop(stop.job_id, None) is not None:
+                            self.ended[stop.job_id] = stop.attempt
+                            told = status(stop.job_id, stop.attempt, agent_pb2.ATTEMPT_PHASE_FREED)
+                            await call.write(agent_pb2.AgentMessage(status=told))
                     case "forget":
                         self.ended.pop(message.forget.job_id, None)
                     case _:

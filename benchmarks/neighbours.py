@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from ebbtide_protos.v1 import booking_pb2, client_pb2, client_pb2_grpc, usage_pb2, user_pb2
+from ebbtide_protos.v1 import booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2, user_pb2
 from load import JOB, another_admin
 from masters import Master, Node, reach, until
 
@@ -32,14 +32,33 @@ OPTIONS: Final = {"timeout": LONGEST_S}
 Call = Callable[[], Awaitable[Any]]
 
 
-def array(tasks: int) -> client_pb2.SubmitRequest:
-    """An array of so many."""
-    return client_pb2.SubmitRequest(spec=JOB, tasks=[client_pb2.ArrayTask(index=index) for index in range(tasks)])
+def array(tasks: int, job: job_pb2.JobSpec = JOB, params: int = 0) -> client_pb2.SubmitRequest:
+    """An array of so many, each with so many params."""
+    own = [{f"p{number}": str(index) for number in range(params)} for index in range(tasks)]
+    return client_pb2.SubmitRequest(
+        spec=job, tasks=[client_pb2.ArrayTask(index=index, params=own[index]) for index in range(tasks)]
+    )
+
+
+def changed(**fields: Any) -> job_pb2.JobSpec:
+    """The usual job, but for these ``fields``."""
+    job = job_pb2.JobSpec(**fields)
+    if "gpus_min" not in fields:
+        job.gpus_min.CopyFrom(JOB.gpus_min)
+    job.command.extend(JOB.command)
+    job.workdir = JOB.workdir
+    return job
 
 
 def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
     """What one user can ask for, with the largest array ``id`` and the longest lists; in this order."""
     job = client_pb2.JobRequest(job_id=id)
+    after = [
+        job_pb2.Dependency(job_id=f"{id}.{number}", kind=job_pb2.AFTER_KIND_ANY) for number in range(min(tasks, 100))
+    ]
+    waiting, light = changed(after=after), changed(gpus_min=job_pb2.Share(numerator=0, denominator=1))
+    dry = array(tasks, params=16)
+    dry.dry_run = True
     ranges = [f"{id}.{low}-{low + 19}" for low in range(min(tasks, 9_900))]
 
     def watch(**fields: Any) -> Call:
@@ -66,7 +85,12 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
             user_pb2.ImportUsersRequest(users=[user_pb2.User(name=f"u{n}", role="user") for n in range(5_000)]),
             **OPTIONS,
         ),
+        "ListUsers, 5,000": lambda: stub.ListUsers(user_pb2.ListUsersRequest(), **OPTIONS),
+        "ListTokens": lambda: stub.ListTokens(user_pb2.ListTokensRequest(all=True), **OPTIONS),
         "Submit, an array": lambda: stub.Submit(array(tasks), **OPTIONS),
+        "Submit, with params": lambda: stub.Submit(array(tasks, params=16), **OPTIONS),
+        "Submit, after 100 others": lambda: stub.Submit(array(tasks, waiting), **OPTIONS),
+        "Submit, as a trial": lambda: stub.Submit(dry, **OPTIONS),
         "Hold": lambda: stub.Hold(job, **OPTIONS),
         "Release": lambda: stub.Release(job, **OPTIONS),
         "Suspend": lambda: stub.Suspend(job, **OPTIONS),
@@ -78,7 +102,9 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
         "Change, 1 at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=1), **OPTIONS),
         "Change, any at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=0), **OPTIONS),
         "Cancel": lambda: stub.Cancel(client_pb2.CancelRequest(job_id=id), **OPTIONS),
+        "Submit, an array that starts": lambda: stub.Submit(array(tasks, light), **OPTIONS),
         "Requeue": lambda: stub.Requeue(client_pb2.RequeueRequest(job_id=id), **OPTIONS),
+        "Quiesce": lambda: _some(stub.Quiesce(client_pb2.QuiesceRequest(kill=True), **OPTIONS), 1_000_000),
     }
 
 

@@ -319,6 +319,24 @@ def test_those_who_wait_for_one_that_was_cancelled_are_cancelled_too():
     assert [narrate(event) for _, event in third.story][-1] == third.reason
 
 
+def test_who_waits_for_an_array_is_looked_at_once_however_many_of_its_tasks_end():
+    lab = Lab("fifo", gpus=8)
+    tasks = array(lab, 4)
+    waits = {kind: lab.submit(1, after=after("100", kind=kind) * 2) for kind in (OK, NOT_OK, ANY)}
+    dependents = lab.cluster.state.gates.dependents
+    assert {kind: len(tickets) for kind, tickets in dependents[JobId("100")].items()} == {OK: 1, NOT_OK: 1, ANY: 1}
+    for task in tasks:
+        lab.start(task)
+    lab.end(tasks[0], FAILED)
+    assert waits[OK].state is JobState.CANCELLED
+    assert set(dependents[JobId("100")]) == {NOT_OK, ANY}
+    for task in tasks[1:]:
+        lab.end(task, DONE)
+    assert waits[NOT_OK].planned is not None
+    assert waits[ANY].planned is not None
+    assert dependents == {}
+
+
 def test_a_job_may_wait_for_several():
     lab = Lab("fifo", gpus=8)
     first, second = lab.running(1), lab.running(1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
-from ebbtide_core.commands import Forget, Launch, Stop
+from ebbtide_core.commands import Forget, Launch, Stop, WakeAt
 from ebbtide_core.digest import digest
 from ebbtide_core.fold import apply
 from ebbtide_core.job import InvalidTransitionError
@@ -24,6 +24,7 @@ from ebbtide_core.model import (
     StopCause,
     SuspendMode,
 )
+from ebbtide_core.quiescing import ASKED_AT_ONCE
 from ebbtide_core.spec import JobSpec
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stepped_aside, stopped
@@ -437,6 +438,19 @@ class TestMasterLife:
         assert {job.state, later.state} == {JobState.SUSPENDED, JobState.PENDING}
         lab.tell(e.Unquiesced())
         assert launched(lab.last) == {job.id, later.id}
+
+    def test_of_very_many_some_are_stopped_at_a_time_and_others_have_their_turn_in_between(self, lab: Lab) -> None:
+        jobs = [lab.running(0) for _ in range(2 * ASKED_AT_ONCE + 1)]
+        first, now = lab.cluster.handle(e.Quiesced(), lab.now), lab.now
+        assert stopped(first) == {job.id for job in jobs[:ASKED_AT_ONCE]}
+        assert WakeAt(now) in first
+        second = lab.cluster.handle(e.AttemptExited(jobs[-1].id, 1, DONE, freed=True), now)
+        assert stopped(second) == {job.id for job in jobs[ASKED_AT_ONCE:-1]}
+        assert stopped(lab.cluster.handle(e.SchedulingDue(), now)) == set()
+        assert not lab.cluster.state.leaving
+        assert all(job.live is not None and job.live.stop is not None for job in jobs[:-1])
+        assert jobs[-1].state is JobState.COMPLETED
+        assert WakeAt(now) not in lab.cluster.handle(e.SchedulingDue(), now)
 
     def test_a_job_that_is_being_cancelled_stays_so_when_the_cluster_goes_down_at_once(self, lab: Lab) -> None:
         job = lab.running()

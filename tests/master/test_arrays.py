@@ -8,6 +8,8 @@ import pytest
 from ebbtide_core.model import WHOLE
 from ebbtide_core.quotas import Quota, Quotas
 from ebbtide_core.settings import Settings
+from ebbtide_core.spec import JobSpec
+from ebbtide_master.arrays import members
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, a_master, make_spec
@@ -73,6 +75,19 @@ async def test_an_array_is_jobs_of_its_own_with_params_in_command_and_environmen
         shown = await master.show("1.1")
         assert (shown.array, shown.index, dict(shown.params)) == ("1", 1, params[1])
         assert await master.submit() == "2"
+
+
+def test_others_have_a_turn_between_any_two_tasks_of_an_array_that_are_made():
+    tasks = [client_pb2.ArrayTask(index=index, params={"lr": str(index)}) for index in range(5)]
+    spec = JobSpec(command=("x", "{lr}"), workdir="/", env={"SEED": "1"})
+    parts = members(client_pb2.SubmitRequest(tasks=tasks), spec)
+    for _ in tasks:
+        next(parts)
+    with pytest.raises(StopIteration) as end:
+        next(parts)
+    assert [(spec.command, spec.env) for spec, _ in end.value.value] == [
+        (("x", str(index)), {"EBB_PARAM_LR": str(index)}) for index in range(5)
+    ]
 
 
 async def test_so_many_tasks_at_a_time_run_and_the_others_say_why_not(tmp_path):

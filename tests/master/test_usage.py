@@ -1,12 +1,15 @@
 """Usage as a client asks for it: from the journal, while the master works on."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from ebbtide_core import ledger
 from ebbtide_master import usage
+from ebbtide_master.crowd import OneEach
 from ebbtide_protos.v1 import usage_pb2
 
 from tests.master.world import FREED, Master, a_master, refused, rest
@@ -52,6 +55,39 @@ async def test_only_the_jobs_of_the_user_who_is_named_are_counted(tmp_path: Path
         await master.submit()
         assert (await ask(master, user="bob"))[-1].total.jobs == 0
         assert (await ask(master, user="ann"))[-1].total.jobs == 1
+
+
+async def test_more_accounts_than_a_master_can_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_master(tmp_path) as master:
+        for _ in range(3):
+            await master.submit()
+        monkeypatch.setattr(ledger, "MOST_ACCOUNTS", 2)
+        assert await refused(ask(master, by=("job",))) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "--by: comes to more than 2 lines: ask for a shorter time, or for less",
+        )
+        monkeypatch.setattr(ledger, "MOST_BOOKED", 2)
+        assert await refused(ask(master)) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "--since: comes to more than 2 jobs by day: ask for a shorter time",
+        )
+
+
+async def test_one_of_each_user_and_a_few_in_all_are_added_up_at_a_time() -> None:
+    turns, here, most = OneEach(2), list[str](), list[list[str]]()
+
+    async def one(user: str) -> None:
+        async with turns.turn(user):
+            here.append(user)
+            most.append(sorted(here))
+            await asyncio.sleep(0)
+            here.remove(user)
+
+    await asyncio.gather(*(one(user) for user in ("ann", "ann", "bob", "cid")))
+    assert len(most) == 4
+    assert all(len(users) == len(set(users)) <= 2 for users in most)
 
 
 @pytest.mark.parametrize(
