@@ -26,7 +26,7 @@ from tests.e2e.cluster import Cluster
 from tests.scripts.cases import CASES, OUT_OF_DISK
 
 DOCS = REPOSITORY / "docs"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 PAUSE_S = 0.3
 QUICK = "README.md"
 """The page whose commands `make test` runs; those of the others take longer."""
@@ -93,7 +93,7 @@ def shell(command: str, cluster: Cluster, place: Path) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            timeout=60,
+            timeout=PATIENCE_S,
         ).returncode
         output.seek(0)
         return status, output.read()
