@@ -18,7 +18,9 @@ from tests.scripts.cases import (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.script, marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
+)
 async def test_a_script_that_is_asked_to_suspend_ends_as_the_table_says_and_goes_on(agent, case):
     async with agent() as node:
         status = await suspend(node, case)

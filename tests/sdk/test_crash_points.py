@@ -41,7 +41,10 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "hows"), [("plain", OUTCOMES), ("torch", ["torn", "too large"])])
+@pytest.mark.parametrize(
+    ("kind", "hows"),
+    [("plain", OUTCOMES), pytest.param("torch", ["torn", "too large"], marks=pytest.mark.slow)],
+)
 def test_a_save_that_goes_wrong_at_any_file_operation_costs_no_checkpoint(
     crash_points: Callable[..., Facts], kind: str, hows: Iterable[str]
 ) -> None:
