@@ -170,8 +170,8 @@ class Cluster:
         self.ebb("down", "--now", code=None)
         for agent in self.agents:
             agent.terminate()
-            agent.wait(20)
-        wait_for("nothing is left running", lambda: not self.leftovers(), 20)
+            agent.wait(60)
+        wait_for("nothing is left running", lambda: not self.leftovers(), 60)
 
     def leftovers(self) -> list[str]:
         """Processes that belong to this cluster, by their environment."""
