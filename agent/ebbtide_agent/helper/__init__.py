@@ -7,4 +7,5 @@ it does not come back in time it is killed, nobody waits for its end, and the an
 
 asking.py    for processes with threads, such as the agent: a server with one thread forks for them
 errand.py    for processes with one thread, such as a supervisor: they fork themselves, and wait in their own loop
+worker.py    what they fork beforehand, where nobody is to wait for that: it stays for one errand after the other
 """

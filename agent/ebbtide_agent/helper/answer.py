@@ -1,6 +1,7 @@
 """What a helper's process is asked and answers, as it travels: one JSON value each."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +29,13 @@ def answer_of(task: Callable[..., Any], arguments: list[Any]) -> bytes:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and means that nobody knows
         content = {"unknown": f"{type(error).__name__}: {error}"[:1000]}
     return json.dumps(content).encode()
+
+
+def tell(out: int, answer: bytes) -> None:
+    """Write all of it to the descriptor. Raises OSError."""
+    content = memoryview(answer)
+    while content:
+        content = content[os.write(out, content) :]
 
 
 def read(answer: bytes) -> Any:

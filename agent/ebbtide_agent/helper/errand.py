@@ -1,40 +1,26 @@
-"""A question that a process with one thread asks: it forks for it, and goes on."""
+"""A question that a process with one thread asks: it forks for it, or has a worker that stays, and goes on."""
 
 import math
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.confining import confine
+from ebbtide_agent.helper.forking import Forked
+from ebbtide_agent.helper.worker import Worker
 
 T = TypeVar("T")
 
 _LARGEST_READ = 256 * 1024
-_MOMENT_S = 0.05
-_pids: set[int] = set()
-
-
-def on_their_way() -> frozenset[int]:
-    """The processes of this process's errands that it has not buried: they are nobody's work but ours."""
-    return frozenset(_pids)
-
-
-def buried(pid: int) -> bool:
-    """To be told of a process that was reaped; whether it was one of an errand."""
-    known = pid in _pids
-    _pids.discard(pid)
-    return known
 
 
 class Errand(Generic[T]):
-    """One task on its way. Whoever reaps children may reap its process like any other."""
+    """One task on its way."""
 
     def __init__(
         self,
@@ -43,26 +29,33 @@ class Errand(Generic[T]):
         account: Account | None,
         within_s: float,
         descriptors: Sequence[int] = (),
+        worker: Worker | None = None,
     ) -> None:
-        """The task gets the numbers of the `descriptors`, which stay ours, after its arguments. Raises OSError."""
+        """The task gets the numbers of the `descriptors`, which stay ours, after its arguments. Raises OSError.
+
+        A `worker` of the account carries it out if it can, and is ended if it does not come back in time.
+        """
         readable, writable = os.pipe2(os.O_CLOEXEC)
-        me = os.getpid()
         try:
-            self.pid = os.fork()
+            taken = worker is not None and not descriptors and worker.take(task, arguments, writable)
+            self._worker = worker if taken else None
+            self._process = None if taken else _forked(task, arguments, account, writable, descriptors)
         except OSError:
             os.close(readable)
-            os.close(writable)
             raise
-        if self.pid == 0:
-            _carry_out(task, [*arguments, *descriptors], account, writable, descriptors, me)
-        _pids.add(self.pid)
-        self._process = os.pidfd_open(self.pid)  # nobody has reaped it yet, so it is this very process
-        os.close(writable)
+        finally:
+            os.close(writable)
         os.set_blocking(readable, False)
         self._readable = readable
         self._inbox = b""
         self._late = False
+        self._has_answered = False
         self.deadline = time.monotonic() + within_s
+
+    @property
+    def pid(self) -> int | None:
+        """Of its own process, if it has one."""
+        return None if self._process is None else self._process.pid
 
     def fileno(self) -> int:
         """Becomes readable when there is something to `hear`."""
@@ -75,6 +68,7 @@ class Errand(Generic[T]):
         except BlockingIOError:
             data = None
         self._inbox += data or b""
+        self._has_answered = data == b"" and bool(self._inbox)
         if data == b"" or len(self._inbox) > answer.LARGEST:
             return True
         if time.monotonic() < self.deadline:
@@ -83,7 +77,7 @@ class Errand(Generic[T]):
         return True
 
     def end(self) -> T | Unknown:
-        """The answer, if all has come. The process is killed, and may be reaped any time later, or never.
+        """The answer, if all has come. A process of its own is killed, and may be reaped any time later, or never.
 
         Raises the OSError that the task raised.
         """
@@ -94,23 +88,23 @@ class Errand(Generic[T]):
         return found
 
     def bury(self) -> None:
-        """Reap its process, which has answered, if that is gone in a moment."""
-        with suppress(ChildProcessError):
-            until = time.monotonic() + _MOMENT_S
-            while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                if time.monotonic() >= until:
-                    return
-                time.sleep(_MOMENT_S / 100)
-        _pids.discard(self.pid)
+        """Reap a process of its own, which has answered, if that is gone in a moment."""
+        if self._process is not None:
+            self._process.bury()
 
     def drop(self) -> None:
         """Nobody wants to know any more."""
-        if self._readable >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._process, signal.SIGKILL)
-            os.close(self._process)
-            os.close(self._readable)
-            self._readable = -1
+        if self._readable < 0:
+            return
+        os.close(self._readable)
+        self._readable = -1
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
+        elif self._worker is not None and self._has_answered:
+            self._worker.has_answered()
+        elif self._worker is not None:
+            self._worker.end()
 
     def wait(self) -> T | Unknown:
         """The answer, waited for until the deadline. Raises the OSError that the task raised."""
@@ -122,19 +116,16 @@ class Errand(Generic[T]):
         return self.end()
 
 
-def _carry_out(
+def _forked(
     task: Callable[..., Any],
-    arguments: list[Any],
+    arguments: tuple[Any, ...],
     account: Account | None,
     out: int,
     descriptors: Sequence[int],
-    parent: int,
-) -> None:
-    """In the new process, to its end."""
-    try:
+) -> Forked:
+    def carry_out(parent: int) -> None:
         confine(account, {out, *descriptors}, parent)
-        content = memoryview(answer.answer_of(task, arguments))
-        while content:
-            content = content[os.write(out, content) :]
-    finally:
-        os._exit(0)
+        answer.tell(out, answer.answer_of(task, [*arguments, *descriptors]))
+        os.close(out)  # before its memory is given back, which takes a while
+
+    return Forked(carry_out)

@@ -121,8 +121,6 @@ def _carry_out(task: Callable[..., Any], account: Account | None, descriptors: l
         arguments = b""
         while data := os.read(channel, 1 << 20):
             arguments += data
-        content = memoryview(answer.answer_of(task, [*json.loads(arguments), *given]))
-        while content:
-            content = content[os.write(channel, content) :]
+        answer.tell(channel, answer.answer_of(task, [*json.loads(arguments), *given]))
     finally:
         os._exit(0)

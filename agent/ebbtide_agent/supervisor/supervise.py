@@ -16,7 +16,8 @@ from typing import Any
 
 from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir, lock_path
-from ebbtide_agent.helper import errand
+from ebbtide_agent.helper import forking
+from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import cgroup, fake_gpus, lease, linux, lock, processes, standby
 from ebbtide_agent.supervisor.cgroup import Group
@@ -83,6 +84,7 @@ def _supervise(
     standbys: list[Standby],
 ) -> None:
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
+    worker = Worker(intent.account)
     try:
         with refusing("cannot set up the attempt's directory"):
             sockets = claim(place, content, intent, status.supervisor)
@@ -90,7 +92,7 @@ def _supervise(
             return  # it has, or had, a supervisor already; the agent finds what it left
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
-            waiting = Waiting(channel, received, intent.failover_after_s, intent.leased_at)
+            waiting = Waiting(channel, received, intent.failover_after_s, intent.leased_at, worker)
             prepared = prepare(intent, place, waiting.ask)
             if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, waiting.leased_at()):
                 raise Refused("its lease was over before it could start")
@@ -103,7 +105,7 @@ def _supervise(
             environment = prepared.environments[0]
             door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
-            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets.control, door, output)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets.control, door, output, worker)
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())
             status.log_matches = list(output.matches)
@@ -116,6 +118,7 @@ def _supervise(
         watch.control.publish(status.to_json())
         watch.control.close()
     finally:
+        worker.end()
         _dismiss(standbys)
 
 
@@ -206,10 +209,10 @@ def _end_all(ranks: list[Rank]) -> None:
         rank.ended(-signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
-            processes.kill_below(os.getpid(), errand.on_their_way())
+            processes.kill_below(os.getpid(), forking.on_their_way())
             pid, _ = os.waitpid(-1, os.WNOHANG)
-            errand.buried(pid)
-            if not pid and not set(procfs.children(os.getpid())) - errand.on_their_way():
+            forking.buried(pid)
+            if not pid and not set(procfs.children(os.getpid())) - forking.on_their_way():
                 return
             time.sleep(0.0 if pid else _LOOK_S)
 

@@ -14,6 +14,7 @@ from typing import Any
 from ebbtide_agent.accounts import Account
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.supervisor.program import Program
 from ebbtide_agent.supervisor.status import Refused
@@ -28,9 +29,12 @@ _LARGEST_READ = 64 * 1024
 class Waiting:
     """The channel of whoever ordered the attempt, until the attempt runs."""
 
-    def __init__(self, channel: socket.socket, received: bytes, term_s: float | None, leased_at: float) -> None:
+    def __init__(
+        self, channel: socket.socket, received: bytes, term_s: float | None, leased_at: float, worker: Worker
+    ) -> None:
         """`term_s` after the master was heard, which was `leased_at`, nothing is waited for either."""
         self._channel = channel
+        self._worker = worker
         self._received = received
         self._term_s = term_s
         self._leased_at = leased_at
@@ -41,7 +45,8 @@ class Waiting:
 
     def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], account: Account | None) -> Any:
         """What the task says. Raises Refused if it does not come back in time, or the OSError that it raised."""
-        errand = Errand(task, *arguments, account=account, within_s=_PREPARE_S)
+        worker = self._worker if account == self._worker.account else None
+        errand = Errand(task, *arguments, account=account, within_s=_PREPARE_S, worker=worker)
         if not self._wait(errand, errand.hear):
             errand.drop()
             raise self._refusal("its files do not answer")

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from ebbtide_agent import procfs
 from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.helper import errand
+from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
 from ebbtide_agent.supervisor.control import Control
@@ -68,8 +69,10 @@ class Watch:
         listener: socket.socket,
         door: Door,
         output: Output,
+        worker: Worker,
     ) -> None:
         self._output = output
+        self._worker = worker
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
@@ -130,7 +133,7 @@ class Watch:
 
         Raises the OSError that the task raised.
         """
-        asked = Errand(task, *arguments, account=self._intent.account, within_s=_SETTLE_S)
+        asked = Errand(task, *arguments, account=self._intent.account, within_s=_SETTLE_S, worker=self._worker)
         self._selector.register(asked, selectors.EVENT_READ, _do_nothing)
         while not asked.hear():
             asked.deadline = min(asked.deadline, self._end_by + _SETTLE_AFTER_STOP_S)
@@ -147,15 +150,19 @@ class Watch:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return not errand.on_their_way() or bool(set(procfs.children(self._me)) - errand.on_their_way())
+                return bool(self._ranks) or self._has_others(forking.on_their_way())
             returncode = os.waitstatus_to_exitcode(status)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._note_end(rank, returncode)
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
-            elif not errand.buried(pid):
+            elif not forking.buried(pid):
                 self._guests.reaped(pid, returncode)
+
+    def _has_others(self, known: frozenset[int]) -> bool:
+        """Whether there are children but for these; there are some for certain."""
+        return not known or bool(set(procfs.children(self._me)) - known)
 
     def _others_live(self) -> bool:
         """Whether there are processes in the attempt's control group that are nobody's children here."""
@@ -206,7 +213,7 @@ class Watch:
                 self._note_killing(handlers_live)
             if self._group is not None:
                 self._group.kill()
-            processes.kill_below(self._me, errand.on_their_way())
+            processes.kill_below(self._me, forking.on_their_way())
 
     def _end_with_lease(self) -> None:
         """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
@@ -254,7 +261,7 @@ class Watch:
 
     def _children(self) -> list[int]:
         """Of this process, without guests: they hear of the end by its coming."""
-        others = self._guests.pids | errand.on_their_way()
+        others = self._guests.pids | forking.on_their_way()
         return [pid for pid in procfs.children(self._me) if pid not in others]
 
     def _among(self, pids: Sequence[int]) -> Targets:
@@ -334,8 +341,9 @@ class Watch:
             return  # nobody is to write anything any more
         within_s = min(_LOOK_S, grace_s / 2)
         with suppress(OSError):
+            looked_at = str(self._intent.checkpoint_dir)
             looking = Errand(
-                evidence.look, str(self._intent.checkpoint_dir), account=self._intent.account, within_s=within_s
+                evidence.look, looked_at, account=self._intent.account, within_s=within_s, worker=self._worker
             )
             self._looking = looking
             self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)

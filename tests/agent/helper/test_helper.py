@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ebbtide_agent.helper import asking
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask, ask_and_wait
 from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.worker import LARGEST, Worker
 from ebbtide_agent.identity import Identity
 
 LONG_S = 60.0
@@ -149,6 +151,83 @@ class TestErrand:
         assert Errand(fail_with_many_words, account=None, within_s=LONG_S).wait() == Unknown("RuntimeError: so it is")
         with pytest.raises(FileNotFoundError):
             Errand(os.listdir, str(tmp_path / "none"), account=None, within_s=LONG_S).wait()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker(None)
+    yield worker
+    worker.end()
+
+
+def asked(worker: Worker, task: Callable[..., object], *arguments: object, within_s: float = LONG_S) -> object:
+    return Errand(task, *arguments, account=worker.account, within_s=within_s, worker=worker).wait()
+
+
+def pid_of(worker: Worker) -> int:
+    pid = asked(worker, os.getpid)
+    assert isinstance(pid, int)
+    return pid
+
+
+class TestWorker:
+    def test_one_process_answers_one_question_after_the_other(self, worker: Worker) -> None:
+        first = pid_of(worker)
+        with pytest.raises(FileNotFoundError):
+            asked(worker, os.listdir, "/none")
+        assert asked(worker, fail_with_many_words) == Unknown("RuntimeError: so it is")
+        assert first == pid_of(worker) != os.getpid()
+
+    def test_it_inherits_nothing_and_keeps_nothing_of_a_question(
+        self, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EBB_SECRET", "of the agent")
+        for _ in range(2):
+            found = asked(worker, facts)
+            assert isinstance(found, dict)
+            assert "EBB_SECRET" not in found["environment"]
+            assert found["privileges"] is True
+            assert found["descriptors"] == 6  # standard streams, questions, the way back, and the one that lists them
+
+    def test_one_that_its_user_has_killed_is_replaced(self, worker: Worker) -> None:
+        first = pid_of(worker)
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+        assert pid_of(worker) != first
+
+    def test_one_that_its_user_has_stopped_goes_on(self, worker: Worker) -> None:
+        first = pid_of(worker)
+        os.kill(first, signal.SIGSTOP)
+        os.waitpid(first, os.WUNTRACED)
+        assert pid_of(worker) == first
+
+    def test_one_that_hangs_is_killed_and_replaced(self, worker: Worker, pipe: str) -> None:
+        first = pid_of(worker)
+        assert asked(worker, os.open, pipe, os.O_RDONLY, within_s=0.1) == Unknown("no answer in time")
+        assert os.waitpid(first, 0) == (first, signal.SIGKILL)
+        assert pid_of(worker) != first
+
+    def test_while_it_is_busy_others_are_asked(self, worker: Worker, pipe: str) -> None:
+        first = pid_of(worker)
+        hanging = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
+        assert pid_of(worker) != first
+        os.close(os.open(pipe, os.O_WRONLY))
+        assert isinstance(hanging.wait(), int)
+        assert pid_of(worker) == first
+
+    def test_a_question_of_any_length_is_answered(self, worker: Worker) -> None:
+        assert asked(worker, os.path.basename, "x" * 2 * LARGEST) == "x" * 2 * LARGEST
+
+    @pytest.mark.root
+    def test_it_has_the_rights_of_the_account(self) -> None:
+        somebody = Account.of(pwd.getpwnam("nobody"))
+        worker = Worker(somebody)
+        found = [asked(worker, facts) for _ in range(2)]
+        worker.end()
+        assert isinstance(found[0], dict)
+        assert isinstance(found[1], dict)
+        assert found[0]["ids"] == found[1]["ids"] == [[somebody.uid] * 3, [somebody.gid] * 3, list(somebody.groups)]
+        assert found[0]["umask"] == 0o077
 
 
 async def test_many_questions_leave_no_process_behind() -> None:

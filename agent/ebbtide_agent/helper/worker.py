@@ -1,0 +1,91 @@
+"""A process that stays, and carries out one task after the other for a process with one thread.
+
+It is forked when nobody waits for that yet, so that later only the question and its answer take time.
+"""
+
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from ebbtide_agent.accounts import Account
+from ebbtide_agent.helper import answer
+from ebbtide_agent.helper.confining import confine
+from ebbtide_agent.helper.forking import Forked
+
+LARGEST: Final = 64 * 1024
+"""Bytes of a question, which wait in the socket; one that is larger is for somebody else."""
+
+
+class Worker:
+    """Such a process of an account. It is started at the first question, and again if it is gone."""
+
+    def __init__(self, account: Account | None) -> None:
+        self.account = account
+        self._process: Forked | None = None
+        self._channel: socket.socket | None = None
+        self._busy = False
+
+    def take(self, task: Callable[..., Any], arguments: tuple[Any, ...], out: int) -> bool:
+        """Whether it carries out the task now and tells the descriptor, which stays ours, what came of it.
+
+        Raises OSError if there can be no process.
+        """
+        question = pickle.dumps((task, arguments))
+        if self._busy or len(question) > LARGEST:
+            return False
+        if not self._hand_over(question, out):
+            self.end()
+            self._start()
+            if not self._hand_over(question, out):
+                return False
+        self._busy = True
+        return True
+
+    def has_answered(self) -> None:
+        """It has nothing to do any more."""
+        self._busy = False
+
+    def end(self) -> None:
+        """Kill it, whatever it does."""
+        if self._process is not None and self._channel is not None:
+            self._process.kill()
+            self._process.close()
+            self._channel.close()
+        self._process = self._channel = None
+        self._busy = False
+
+    def _hand_over(self, question: bytes, out: int) -> bool:
+        if self._process is None or self._channel is None:
+            return False
+        with suppress(OSError):
+            self._process.signal(signal.SIGCONT)  # its user, or a swap, may have stopped all that it has here
+            return socket.send_fds(self._channel, [question], [out]) == len(question)
+        return False
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            try:
+                self._process = Forked(lambda parent: _serve(theirs, self.account, parent))
+            except OSError:
+                ours.close()
+                raise
+        self._channel = ours
+
+
+def _serve(channel: socket.socket, account: Account | None, parent: int) -> None:
+    confine(account, {channel.fileno()}, parent)
+    while True:
+        # Who asks has all rights here; who answers is not believed like that.
+        question, descriptors, _, _ = socket.recv_fds(channel, LARGEST, 1)
+        if not question:
+            return
+        task, arguments = pickle.loads(question)
+        [out] = descriptors
+        answer.tell(out, answer.answer_of(task, list(arguments)))
+        os.close(out)
