@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent import backstop, procfs
+from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import settling
 from ebbtide_agent.supervisor.lease import boottime
+from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import EXITED, REFUSED, RUNNING, Node, python
 from tests.attacks.hung import hung
@@ -75,6 +77,11 @@ def directory_of(node: Node, attempt: int = 1) -> Path:
     return node.checkpoints / "1" / f"attempt-{attempt}"
 
 
+def is_helper(pid: int) -> bool:
+    found = procfs.read_stat(pid)
+    return found is not None and found.command == HELPER
+
+
 async def stopped_in_time(node: Node, grace_s: float, beyond_s: float = BEYOND_S, attempt: int = 1) -> float:
     began = time.monotonic()
     await node.stop(grace_s, attempt=attempt)
@@ -111,6 +118,19 @@ async def test_a_supervisor_that_is_killed_leaves_such_a_directory_to_the_agent(
         node.supervisor().signal(signal.SIGKILL)
         status = await node.end()
         assert (status.phase, status.lost) == (EXITED, True)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_stop_knows_what_was_saved_though_its_user_has_done_that_to_the_helper(
+    agent: Callable[..., object], signum: signal.Signals
+) -> None:
+    async with agent() as node:
+        await node.launch(SAVES)
+        await node.running(line="up")
+        [helper] = [pid for pid in procfs.children(node.supervisor().pid) if is_helper(pid)]
+        os.kill(helper, signum)
+        await stopped_in_time(node, 30.0)
+        assert node.status().exit.checkpointed == job_pb2.CHECKPOINTED_YES
 
 
 @pytest.mark.fuse
