@@ -24,7 +24,7 @@ from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 ONE_POOL = Settings()
 GIB = 2**30
 RUNNING = agent_pb2.ATTEMPT_PHASE_RUNNING

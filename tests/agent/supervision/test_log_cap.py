@@ -168,21 +168,22 @@ import os, sys, time
 line = b"x" * 1023 + b"\\n"
 while not os.path.exists(sys.argv[1]):
     os.write(1, line * 64)
-    time.sleep(0.001)
+    time.sleep(0.005)
 os.write(1, b"the end\\n")
 """
 
 
 async def read_all(node: Node):
-    offset, read = 0, b""
+    """All that a reader gets, and where the log ends; as long as there is more to read, others have their turns."""
+    offset, read = 0, bytearray()
     while True:
         window = await node.attempts.read_log("1", 1, offset, 256 * 1024, 5.0)
         assert window.error == ""
-        offset, read = window.next, read + window.data
+        offset = window.next
+        read += window.data
         if window.end:
             return read, offset
-        if len(read) > 64 * MIB:
-            raise AssertionError("it never ends")
+        await asyncio.sleep(0)
 
 
 async def test_a_job_that_prints_without_end_is_not_held_up_and_its_log_is_bounded(agent, tmp_path):
@@ -192,7 +193,7 @@ async def test_a_job_that_prints_without_end_is_not_held_up_and_its_log_is_bound
         launch.log_bytes = 2 * MIB
         await node.attempts.launch(launch)
         log = node.place().output
-        await node.until(lambda: log.exists() and log.stat().st_size > 16 * MIB)
+        await node.until(lambda: log.exists() and log.stat().st_size > 8 * MIB)
         following = asyncio.create_task(read_all(node))
         await node.until(lambda: log.stat().st_blocks * 512 < log.stat().st_size // 2)
         gate.touch()
