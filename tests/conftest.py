@@ -22,8 +22,9 @@ from tests.postgres import Server, a_server, programs
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# How long an example takes says what else this machine does.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says what else this machine does. `make test-all` draws more of them than `make test`.
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", settings.get_profile("thorough"), max_examples=40)
 settings.load_profile("any machine")
 
 # Some hundred processes of ours are started: each would compile all the code anew.

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.client.scripted_master import make_job, share
+from tests.drawing import share_of
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_an_array_is_nothing_to_sit_before(ebb, master):
     assert master.sent("Submit") == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share_of(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["#EBB", "#SBATCH", "#"]), st.text(max_size=30)), max_size=4))
 def test_no_head_of_a_script_makes_a_traceback(ebb, master, write, lines):
     path = write("#!/bin/sh")

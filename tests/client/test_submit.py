@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, share
+from tests.drawing import share_of
 
 
 def sent_spec(master) -> job_pb2.JobSpec:
@@ -218,7 +219,7 @@ def test_bad_input_is_one_line_that_names_it_and_queues_nothing(ebb, master, arg
     assert master.sent("Submit") == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share_of(60), deadline=None)
 @given(
     st.sampled_from(
         ["--gpus", "--gpu-mem", "--cpus", "--mem", "--grace", "--time", "--priority", "--weight", "--retries"]

@@ -8,6 +8,8 @@ from ebbtide_core.model import JobId, Progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
+
 
 def asha(**changes):
     return Asha(**({"min_steps": 100, "max_steps": 1600} | changes))
@@ -200,7 +202,7 @@ def test_of_64_curves_one_of_the_best_is_found_with_a_fraction_of_the_steps(seed
     assert min(steps.values()) == 100
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=share_of(60), deadline=None, derandomize=True)
 @given(
     count=st.integers(1, 30), eta=st.integers(2, 5), most=st.integers(101, 5000), workers=st.integers(1, 5),
     seed=st.integers(0, 1000),

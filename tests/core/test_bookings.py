@@ -23,6 +23,7 @@ from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
 from tests.core.test_pools import Pools
 from tests.core.test_pools_world import WorldOfPools
 from tests.core.world import NODES, World
+from tests.drawing import share_of
 
 WINDOW = "2026-11-23 09:00 to 13:00"
 GRACE_S = 20.0
@@ -310,7 +311,11 @@ class BookedPools(Booking, WorldOfPools):
 
 
 SETTINGS = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=share_of(25),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestBookedWorld, TestBookedPools = BookedWorld.TestCase, BookedPools.TestCase
 TestBookedWorld.settings = TestBookedPools.settings = SETTINGS

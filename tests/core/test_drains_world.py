@@ -8,6 +8,7 @@ from hypothesis.stateful import rule
 
 from tests.core.test_world import WatchedWorld
 from tests.core.world import NODES
+from tests.drawing import share_of
 
 
 class DrainedWorld(WatchedWorld):
@@ -51,5 +52,9 @@ class DrainedWorld(WatchedWorld):
 
 TestDrainedWorld = DrainedWorld.TestCase
 TestDrainedWorld.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=share_of(25),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )

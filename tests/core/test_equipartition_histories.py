@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.equipartition import PAPER, malleable, share, shares
 from tests.core.lab import DONE, GIB, Lab, gpus_of, registration
+from tests.drawing import share_of
 
 # --- any history ---
 
@@ -44,7 +45,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(count=st.integers(1, 8), steps=STEPS)
 def test_after_any_history_everybody_has_what_the_paper_says_and_changes_were_small(
     count: int, steps: list[Step]
@@ -72,7 +73,7 @@ def test_after_any_history_everybody_has_what_the_paper_says_and_changes_were_sm
             assert not was or was <= now or now <= was
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(count=st.integers(1, 4), steps=STEPS)
 def test_after_any_history_gpus_are_shared_as_the_paper_says(count: int, steps: list[Step]) -> None:
     lab = malleable(count)
@@ -101,7 +102,7 @@ def test_after_any_history_gpus_are_shared_as_the_paper_says(count: int, steps: 
         assert all(total <= 1 for total in used.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     jobs=st.lists(

@@ -12,6 +12,8 @@ from ebbtide_core.narrate import narrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
+
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 kinds = pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
 
@@ -26,7 +28,7 @@ def fields_of(kind: type[e.Event]) -> list[tuple[dataclasses.Field[Any], Any]]:
 
 
 @kinds
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=share_of(30), deadline=None)
 @given(data=st.data())
 def test_it_comes_back_from_json_as_it_was(kind: type[e.Event], data: st.DataObject) -> None:
     event = data.draw(made(kind))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.core.lab import DONE, registration, stopped
 from tests.core.test_fair_share import BOUND, held_by, lab_of
+from tests.drawing import share_of
 
 
 def test_jobs_alone_start_in_order_of_submission_whatever_their_size() -> None:
@@ -86,7 +87,7 @@ JOBS = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     steps=st.lists(st.one_of(JOBS, JOBS, st.integers(0, 20)), min_size=6, max_size=25),
@@ -118,7 +119,7 @@ def test_shares_come_to_rest_after_any_history_and_no_gpu_gives_more_than_it_has
     assert [len(job.attempts) for job in here] == attempts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(jobs=st.lists(JOBS, min_size=1, max_size=12), gpus=st.integers(2, 6))
 def test_everybody_gets_a_turn_once_others_are_done(jobs, gpus) -> None:
     lab = lab_of(gpus=gpus, min_run_s="0", resize_after_s="0")
@@ -158,7 +159,7 @@ def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> 
     assert held_by(*[[job] for job in jobs]) == [0, 2, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "", "x", "y"]), st.sampled_from([1.0, 3.0]))),
     gpus=st.integers(3, 8),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.core.lab import DONE, Lab, registration
+from tests.drawing import share_of
 
 QUOTAS = Quotas(Quota(), {"ann": Quota(4 * WHOLE, None), "bob": Quota(2 * WHOLE, None)})
 USERS = st.sampled_from(["ann", "bob", "eve"])
@@ -257,5 +258,5 @@ class GatesWithoutQuotas(Gates):
 
 TestGates = Gates.TestCase
 TestGatesWithoutQuotas = GatesWithoutQuotas.TestCase
-TestGates.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)
+TestGates.settings = settings(max_examples=share_of(25), stateful_step_count=30, deadline=None, derandomize=True)
 TestGatesWithoutQuotas.settings = settings(TestGates.settings, max_examples=10)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.lab import registration
+from tests.drawing import share_of
 
 JOB = JobId("1")
 SUBMITTED = e.JobSubmitted(JOB, JobSpec(command=("x",), workdir="/", gpus_min=WHOLE, gpus_max=WHOLE), "eve")
@@ -58,7 +59,7 @@ class World:
 
 
 @given(nodes=st.integers(1, 5), causes=st.lists(st.sampled_from(CAUSES), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_however_launches_fail_there_are_only_so_many_in_a_time(nodes: int, causes: list[RefusalCause]) -> None:
     world, order = World(nodes), itertools.cycle(causes)
     world.tell(SUBMITTED, next(order))

@@ -24,6 +24,7 @@ from tests.core.lab import DONE, Lab, stepped_aside
 from tests.core.test_pools import Pools
 from tests.core.test_pools_world import WorldOfPools
 from tests.core.world import World
+from tests.drawing import share_of
 
 FAILED = ExitFacts(exit_code=1)
 ALWAYS = Periods((0.0, 1e9))
@@ -268,7 +269,11 @@ class CountedPools(Counting, WorldOfPools):
 
 
 SETTINGS = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=share_of(25),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestLedgerAgainstTheWorld, TestLedgerAgainstPools = CountedWorld.TestCase, CountedPools.TestCase
 TestLedgerAgainstTheWorld.settings = TestLedgerAgainstPools.settings = SETTINGS

@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant, rule
 
 from tests.core import test_world
 from tests.core.world import NODES
+from tests.drawing import share_of
 
 POOLS = {DEFAULT_POOL: NODES[:1], "other": NODES[1:]}
 
@@ -55,5 +56,9 @@ class WorldOfPools(test_world.WatchedWorld):
 
 TestWorldOfPools = WorldOfPools.TestCase
 TestWorldOfPools.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=share_of(25),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.core.equipartition import PAPER, released, shares, together
 from tests.core.lab import DONE, GIB, Lab, gpus_of, registration, stepped_aside, stopped
+from tests.drawing import share_of
 
 HOUR = 3600.0
 SUBLINEAR = Speedup(((WHOLE, 1.0), (2 * WHOLE, 1.5), (4 * WHOLE, 2.0)))
@@ -250,7 +251,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(count=st.integers(1, 8), steps=STEPS)
 def test_after_any_history_everybody_has_what_the_paper_says(
     count: int, steps: list[tuple[str, int, int, int]]
@@ -276,7 +277,7 @@ def test_after_any_history_everybody_has_what_the_paper_says(
         assert all(times == 1 for times in held.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     jobs=st.lists(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab, registration, stopped
+from tests.drawing import share_of
 
 
 class Workshop(Lab):
@@ -156,7 +157,7 @@ def test_its_story_says_how_far_it_may_be_spread():
 JOBS = st.tuples(st.integers(1, 6), st.integers(0, 4), st.integers(1, 4), st.booleans(), st.booleans())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(
     policy=st.sampled_from([*POLICIES]),
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),

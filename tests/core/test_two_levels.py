@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
+from tests.drawing import share_of
 
 
 def lab_of(nodes="a", gpus=4, **options):
@@ -173,7 +174,7 @@ def test_an_urgent_job_does_not_use_what_is_kept_for_the_first_to_have_come() ->
     assert stopped(lab.last) == {ones[1].id}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=share_of(40), deadline=None, derandomize=True)
 @given(steps=st.lists(st.one_of(st.integers(1, 12), st.just(0)), min_size=4, max_size=25), count=st.integers(1, 3))
 def test_jobs_of_one_slot_fare_as_under_hybrid(steps, count) -> None:
     """A priority is submitted; 0: the job that was placed first is done."""

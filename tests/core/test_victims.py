@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.lab import DONE, GIB, Lab, registration
+from tests.drawing import share_of
 
 NOW = {"min_run_s": "0", "resize_after_s": "0"}
 """Nobody is spared."""
@@ -88,7 +89,7 @@ policies = pytest.mark.parametrize("policy", ["fitgpp", "priority", "fair-share"
 
 
 @policies
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(counts=NODES, steps=STEPS)
 def test_each_of_those_who_are_preempted_for_a_job_is_needed(policy, counts, steps) -> None:
     with Watch() as watch:
@@ -103,7 +104,7 @@ SMALL = st.tuples(
 
 
 @policies
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(nodes=st.sampled_from(["a", "ab"]), small=st.lists(SMALL, min_size=8, max_size=24), gpus=st.integers(2, 4))
 def test_each_of_many_small_jobs_that_make_room_for_a_large_one_is_needed(policy, nodes, small, gpus) -> None:
     lab = Lab(policy, nodes, gpus=4, **NOW)
@@ -115,7 +116,7 @@ def test_each_of_many_small_jobs_that_make_room_for_a_large_one_is_needed(policy
     assert watch.useless == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(counts=NODES, steps=STEPS, p=st.integers(0, 2))
 def test_fitgpp_preempts_nobody_more_often_than_p(counts, steps, p) -> None:
     lab = Lab("fitgpp", "", p=str(p), **NOW)
@@ -123,7 +124,7 @@ def test_fitgpp_preempts_nobody_more_often_than_p(counts, steps, p) -> None:
     assert all(job.preemptions <= p for job in lab.cluster.state.jobs.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(counts=NODES, steps=STEPS)
 def test_with_fallback_wait_fitgpp_preempts_one_job_for_another(counts, steps) -> None:
     with Watch() as watch:

@@ -8,6 +8,7 @@ from hypothesis.stateful import invariant
 
 from tests.core.lab import GIB
 from tests.core.world import NODES, World
+from tests.drawing import share_of
 
 
 class WatchedWorld(World):
@@ -113,7 +114,7 @@ def histories(count: int) -> settings:
 
 
 TestWorld = WatchedWorld.TestCase
-TestWorld.settings = histories(100)
+TestWorld.settings = histories(share_of(100))
 
 
 @pytest.mark.slow

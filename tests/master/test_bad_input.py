@@ -15,10 +15,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
 from tests.master.world import DEADLINE_S, Agent, Master, a_master, make_hello, make_spec
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
-quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=share_of(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 numbers = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
@@ -238,7 +239,7 @@ class TestAnyBytes:
 
     @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
     def test_any_bytes_end_in_a_clean_status(self, bench: Bench, method: MethodDescriptor) -> None:
-        @settings(quick, max_examples=25)
+        @settings(quick, max_examples=share_of(25))
         @given(st.binary(max_size=300))
         def check(data: bytes) -> None:
             assert bench.run(self.send(bench.master, method, data)) in ALLOWED
@@ -311,7 +312,7 @@ messages = st.one_of(
 )
 
 
-@settings(quick, max_examples=25)
+@settings(quick, max_examples=share_of(25))
 @given(st.lists(messages, max_size=25), st.lists(statuses, max_size=4))
 def test_whatever_a_registered_agent_says_the_master_goes_on(
     tmp_path_factory: pytest.TempPathFactory, said: list[agent_pb2.AgentMessage], known: list[agent_pb2.AttemptStatus]

@@ -12,6 +12,7 @@ from ebbtide_sim.reserving.distributions import Exponential, Uniform, parse_dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
 from tests.late import scipy_integrate as integrate
 
 ALPHA = CostModel()
@@ -92,7 +93,7 @@ class TestStrategies:
         assert all(before < after for before, after in pairwise(sequence))
         assert sequence[-1] == law.high or law.sf(sequence[-1]) < 1e-3
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=share_of(60), deadline=None, derandomize=True)
     @given(runs=HISTORIES, cost=COSTS)
     def test_the_programme_finds_what_trying_everything_finds(self, runs, cost):
         history = Empirical(runs)
@@ -106,7 +107,7 @@ class TestStrategies:
         )
         assert found == pytest.approx(min(every))
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=share_of(60), deadline=None, derandomize=True)
     @given(runs=HISTORIES, cost=COSTS, save=st.sampled_from([0.0, 1.0, 5.0]))
     def test_with_checkpoints_too(self, runs, cost, save):
         history, checkpoint = Empirical(runs), Checkpointing(save, save / 2)
@@ -120,7 +121,7 @@ class TestStrategies:
         )
         assert found == pytest.approx(min(every))
 
-    @settings(max_examples=30, deadline=None, derandomize=True)
+    @settings(max_examples=share_of(30), deadline=None, derandomize=True)
     @given(runs=HISTORIES)
     def test_a_free_checkpoint_never_costs_more_than_none(self, runs):
         history = Empirical(runs)

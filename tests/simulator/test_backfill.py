@@ -21,6 +21,7 @@ from ebbtide_sim.workloads.swf import read_swf
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
 from tests.simulator.test_properties import GIB, NODES, WORLDS, careful, could_run, named, simulated, workloads
 
 DUST_S = 1e-6
@@ -123,7 +124,9 @@ def test_nothing_is_booked_twice_and_nobody_starves(
 
 
 POLICIES = pytest.mark.parametrize(("policy", "options"), [("fifo", {"backfill": "easy"}), ("reservation", {})])
-quick = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=share_of(100), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @POLICIES

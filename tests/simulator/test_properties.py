@@ -17,12 +17,17 @@ from ebbtide_sim.workloads.nodes import SimNode
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from tests.drawing import share_of
 from tests.simulator.checker import Checker
 
 GIB = 2**30
 policies = pytest.mark.parametrize("policy", POLICIES)
 careful = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    max_examples=share_of(25),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 
 NODES = st.lists(
@@ -127,7 +132,7 @@ def small_nodes_and_jobs_larger_than_they_are(draw: Any) -> tuple[list[SimNode],
 
 
 @pytest.mark.parametrize("policy", ["malleable-equipartition", "malleable-proportional"])
-@settings(careful, max_examples=100)
+@settings(careful, max_examples=share_of(100))
 @given(drawn=small_nodes_and_jobs_larger_than_they_are())
 def test_who_grows_or_shrinks_is_on_one_node_if_one_is_large_enough(
     policy: str, drawn: tuple[list[SimNode], list[SimJob]]
@@ -172,7 +177,7 @@ TWO_LEVELS = st.fixed_dictionaries(
 )
 
 
-@settings(careful, max_examples=60)
+@settings(careful, max_examples=share_of(60))
 @given(jobs=workloads(), nodes=NODES, world=WORLDS, options=TWO_LEVELS)
 def test_the_same_holds_for_policies_inside_of_priorities(
     jobs: list[SimJob], nodes: list[SimNode], world: World, options: dict[str, str]
