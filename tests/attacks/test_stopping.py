@@ -90,8 +90,22 @@ async def stopped_in_time(node: Node, grace_s: float, beyond_s: float = BEYOND_S
     return took
 
 
-@pytest.mark.parametrize("hostile", [pipe, pipe_in_a_step, sparse, socket, deep])
-@pytest.mark.parametrize("command", [UP, SAVES], ids=["killed", "saves"])
+@pytest.mark.parametrize(
+    ("hostile", "command"),
+    [
+        (pipe, UP),
+        *((hostile, SAVES) for hostile in (pipe_in_a_step, sparse, deep)),
+        *(
+            pytest.param(hostile, command, marks=pytest.mark.slow)
+            for hostile, command in (
+                (pipe, SAVES),
+                (socket, SAVES),
+                *((other, UP) for other in (pipe_in_a_step, sparse, socket, deep)),
+            )
+        ),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "killed" if value is UP else "saves",
+)
 async def test_whatever_lies_in_its_checkpoint_directory(
     agent: Callable[..., object], hostile: Callable[[Path], None], command: list[str]
 ) -> None:
@@ -107,7 +121,7 @@ async def test_whatever_lies_in_its_checkpoint_directory(
         await node.running(attempt=2, line="up")
 
 
-@pytest.mark.parametrize("hostile", [pipe, sparse, deep])
+@pytest.mark.parametrize("hostile", [pipe, *(pytest.param(other, marks=pytest.mark.slow) for other in (sparse, deep))])
 async def test_a_supervisor_that_is_killed_leaves_such_a_directory_to_the_agent(
     agent: Callable[..., object], hostile: Callable[[Path], None]
 ) -> None:
@@ -163,7 +177,7 @@ async def test_as_long_as_a_process_of_it_sleeps_where_no_signal_reaches_it_it_i
             await node.until(lambda: time.monotonic() >= late)
             assert (job.is_alive(), node.status().phase) == (True, RUNNING)
             node.supervisor().signal(signal.SIGKILL)
-            late = time.monotonic() + 1.0
+            late = time.monotonic() + 0.3
             await node.until(lambda: time.monotonic() >= late)
             assert (job.is_alive(), node.status().phase) == (True, RUNNING)
         await node.end()
@@ -294,7 +308,7 @@ async def test_a_supervisor_that_was_stopped_before_the_request(
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("steps", [1, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (0, 2, 3))])
 async def test_a_supervisor_that_is_stopped_at_any_moment_of_the_end(agent: Callable[..., object], steps: int) -> None:
     async with agent() as node:
         await node.launch(SAVES)
@@ -321,7 +335,7 @@ async def test_a_second_stop_is_enforced_though_the_first_allowed_much_more(agen
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("moment", [1, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0, 2, 3))])
 async def test_a_supervisor_that_is_stopped_before_the_attempt_runs(agent: Callable[..., object], moment: int) -> None:
     async with agent() as node:
         launching = node.launch(UP)

@@ -164,10 +164,10 @@ def test_two_ups_at_once_make_one_cluster(local):
     assert answers[0]["master"] == answers[1]["master"]
 
 
-def test_the_settings_of_what_runs_cannot_be_changed(ebb_process, local):
+def test_the_settings_of_what_runs_cannot_be_changed(ebb, ebb_process, local):
     ebb_process("up", "--gpus", "1xT4")
     for option, value in (("--gpus", "2xT4"), ("--policy", "fifo"), ("--node", "other"), ("--ports", "20000-20009")):
-        refused = ebb_process("up", option, value)
+        refused = ebb("up", option, value)
         assert refused.code == 1
         assert "'ebb down' first" in refused.complaint
 
@@ -176,8 +176,8 @@ def test_the_settings_of_what_runs_cannot_be_changed(ebb_process, local):
     ("option", "value"),
     [("--gpus", "2xNONSENSE"), ("--gpus", "0xT4"), ("--node", "../x"), ("--ports", "9"), ("--interface", "none0")],
 )
-def test_settings_that_make_no_sense_start_nothing(ebb_process, home, option, value):
-    refused = ebb_process("up", option, value)
+def test_settings_that_make_no_sense_start_nothing(ebb, home, option, value):
+    refused = ebb("up", option, value)
     assert refused.code == 2
     assert refused.complaint.startswith("up: ")
     assert living(home) == []
@@ -214,7 +214,7 @@ def test_a_master_that_hangs_is_killed_and_that_is_said(ebb_process, local, monk
     assert not master.alive()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_up_in_the_foreground_goes_down_when_told_to(local, number):
     with start_ebb("up", "--foreground", "--gpus", "1xT4") as process:
         assert "master" in process.stdout.readline()

@@ -12,9 +12,9 @@ import pytest
 from tests.e2e.cluster import REPOSITORY, wait_for
 from tests.faults import kills, storm
 
-KILLS = 30
-FAULTS = 12
-LONG_S = 4.0
+KILLS = 20
+FAULTS = 6
+LONG_S = 2.0
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def of_folder(folder: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("what", ["kills", "storm"])
+@pytest.mark.parametrize("what", [pytest.param("kills", marks=pytest.mark.slow), "storm"])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, what: str) -> None:
     command = [sys.executable, "-m", "tests.faults.chaos", "--seed", "1", "--only", what]
     environment = dict(psutil.Process().environ()) | {"TMPDIR": str(tmp_path)}

@@ -80,7 +80,7 @@ async def test_killing_the_agent_changes_nothing_for_the_job(agent, disk, kill):
             assert lines == [str(n) for n in range(len(lines))]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 async def test_however_often_the_agent_is_killed_the_job_is_the_same_process_and_its_log_has_no_gap(agent, disk, kills):
     with other_agent(disk, order(COUNT)) as first:
         pid = reported(first, RUNNING).pid
@@ -276,8 +276,18 @@ async def test_a_process_that_has_a_dead_supervisors_pid_is_left_alone(agent, di
         innocent.kill()
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", "", '{"job_id": "1"}'])
-@pytest.mark.parametrize("name", ["intent.json", "supervisor.json"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("intent.json", ""),
+        ("supervisor.json", "{"),
+        *(
+            pytest.param(name, damage, marks=pytest.mark.slow)
+            for name in ("intent.json", "supervisor.json")
+            for damage in ("{", "[]", "", '{"job_id": "1"}')
+        ),
+    ],
+)
 async def test_a_damaged_attempt_does_not_keep_the_others_from_being_adopted(agent, name, damage):
     async with agent() as node:
         await node.run(python("pass"), job_id="1")
@@ -327,8 +337,15 @@ async def test_an_overtaken_order_is_refused_for_good(agent):
         assert (status.phase, status.refusal) == (REFUSED, "attempt 3 of the job was already started here")
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-@pytest.mark.parametrize("lost", [["attempts"], ["attempts", "locks"]], ids=["attempts", "everything"])
+@pytest.mark.parametrize(
+    ("lost", "attempt"),
+    [
+        pytest.param(["attempts"], 1, marks=pytest.mark.slow),
+        (["attempts"], 2),
+        (["attempts", "locks"], 1),
+        pytest.param(["attempts", "locks"], 2, marks=pytest.mark.slow),
+    ],
+)
 async def test_losing_the_agents_state_never_starts_a_second_copy(agent, attempt, lost):
     async with agent(leave=True) as node:
         await node.launch(SLEEP)
@@ -386,7 +403,7 @@ print("up", flush=True)
 time.sleep(0.2)
 """
     async with agent() as node:
-        for attempt in range(1, 7):
+        for attempt in range(1, 4):
             await node.launch(python(witness), attempt=attempt, workdir=str(disk))
             # An impatient master: this one comes while the one before it starts or runs.
             await node.launch(python(witness), attempt=attempt + 1000, workdir=str(disk))

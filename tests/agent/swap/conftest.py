@@ -39,6 +39,7 @@ def stub_world(tmp_path, libraries, monkeypatch):
     world.close()
 
 
-@pytest.fixture(params=["fake", "C stub"])
+@pytest.fixture(params=[pytest.param("fake", marks=pytest.mark.slow), "C stub"])
 def world(request):
+    """One of the two: what jobs do in the fake is seen in other tests, too."""
     return request.getfixturevalue("fake_world" if request.param == "fake" else "stub_world")
