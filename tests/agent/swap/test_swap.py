@@ -1,5 +1,7 @@
 """A job leaves its GPU and comes back, or is refused, or breaks: the same on fake GPUs and in the C stub."""
 
+from functools import partial
+
 import pytest
 from ebbtide_agent.swap.driver import NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY
 from ebbtide_agent.swap.sequence import Ending, Step
@@ -118,13 +120,22 @@ def test_a_checkpoint_that_fails_breaks_the_job(world):
     assert world.state(job.pids[0]) == "FAILED"
 
 
+def asked_in_time(act):
+    """What comes of a driver that hangs, and the deadline: on a busy machine it may not be asked within a second."""
+    for deadline_s in (1, 5, 25):
+        result = act(deadline_s=deadline_s)
+        if result.ending is not Ending.UNTOUCHED:
+            break
+    return result, deadline_s
+
+
 @pytest.mark.parametrize("call", ["lock", "checkpoint"])
 def test_a_driver_that_hangs_is_killed_at_the_deadline(world, call):
     job = world.job(GIB)
     world.fault(call, HANG)
-    result = job.suspend(deadline_s=1)
+    result, deadline_s = asked_in_time(job.suspend)
     assert result.ending is Ending.BROKEN
-    assert result.reason == f"the driver did not answer within 1 s, in step '{call}'"
+    assert result.reason == f"the driver did not answer within {deadline_s} s, in step '{call}'"
 
 
 def test_a_driver_that_hangs_before_anything_was_done_leaves_the_job_alone(world):
@@ -139,7 +150,7 @@ def test_a_restore_that_hangs_breaks_the_job(world):
     job = world.job(GIB)
     out = job.suspend()
     world.fault("restore", HANG)
-    back = job.resume(out.swapped, deadline_s=1)
+    back, _ = asked_in_time(partial(job.resume, out.swapped))
     assert (back.ending, back.swapped) == (Ending.BROKEN, out.swapped)
 
 
