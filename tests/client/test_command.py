@@ -63,14 +63,19 @@ def test_help_names_every_verb_and_imports_none(ebb_process):
     "arguments",
     [
         ["ls", "--json"],
-        ["show", "17", "--json"],
-        ["nodes", "--json"],
-        ["story", "17", "--json"],
-        ["wait", "17", "--json"],
         ["wait", "17"],
-        ["cancel", "--wait", "17"],
-        ["events"],
         ["submit", "--", "true"],
+        *(
+            pytest.param(other, marks=pytest.mark.slow)
+            for other in (
+                ["show", "17", "--json"],
+                ["nodes", "--json"],
+                ["story", "17", "--json"],
+                ["wait", "17", "--json"],
+                ["cancel", "--wait", "17"],
+                ["events"],
+            )
+        ),
     ],
     ids=" ".join,
 )

@@ -27,10 +27,19 @@ def busy(master: ScriptedMaster, monkeypatch: pytest.MonkeyPatch) -> ScriptedMas
 
 
 @pytest.mark.parametrize(
-    "arguments", [["ls"], ["show", "18"], ["nodes"], ["story", "17"], ["wait", "19"]], ids=" ".join
+    ("wish", "arguments"),
+    [
+        ("FORCE_COLOR", ["ls"]),
+        ("CLICOLOR_FORCE", ["show", "18"]),
+        ("TTY_COMPATIBLE", ["wait", "19"]),
+        *(
+            pytest.param(wish, arguments, marks=pytest.mark.slow)
+            for wish in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
+            for arguments in (["ls"], ["show", "18"], ["nodes"], ["story", "17"], ["wait", "19"])
+        ),
+    ],
 )
-@pytest.mark.parametrize("wish", ["FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"])
-def test_a_pipe_gets_no_escape_codes_whatever_the_environment_wishes(busy, ebb_process, monkeypatch, arguments, wish):
+def test_a_pipe_gets_no_escape_codes_whatever_the_environment_wishes(busy, ebb_process, monkeypatch, wish, arguments):
     monkeypatch.setenv(wish, "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "40")
@@ -73,14 +82,18 @@ def test_states_have_their_colours_on_a_terminal(busy):
     assert f"\x1b[{GREEN}mup" in run_on_terminal("nodes").out
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["show", "17"], ["nodes"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["ls"], *(pytest.param(other, marks=pytest.mark.slow) for other in (["show", "17"], ["nodes"]))]
+)
 def test_no_color_is_honoured(busy, monkeypatch, arguments):
     assert colours(run_on_terminal(*arguments, columns=160).out)
     monkeypatch.setenv("NO_COLOR", "1")
     assert colours(run_on_terminal(*arguments, columns=160).out) == set()
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize(
+    "columns", [40, 80, 200, *(pytest.param(width, marks=pytest.mark.slow) for width in (60, 100))]
+)
 def test_a_list_fits_the_terminal_and_keeps_ids_and_states(busy, columns):
     lines = without_styles(run_on_terminal("ls", columns=columns).out).splitlines()
     assert len(lines) == 4
