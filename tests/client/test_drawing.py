@@ -35,7 +35,7 @@ def busy(master: ScriptedMaster, monkeypatch: pytest.MonkeyPatch) -> ScriptedMas
         *(
             pytest.param(wish, arguments, marks=pytest.mark.slow)
             for wish in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
-            for arguments in (["ls"], ["show", "18"], ["nodes"], ["story", "17"], ["wait", "19"])
+            for arguments in (["nodes"], ["story", "17"])
         ),
     ],
 )

@@ -281,11 +281,8 @@ async def test_a_process_that_has_a_dead_supervisors_pid_is_left_alone(agent, di
     [
         ("intent.json", ""),
         ("supervisor.json", "{"),
-        *(
-            pytest.param(name, damage, marks=pytest.mark.slow)
-            for name in ("intent.json", "supervisor.json")
-            for damage in ("{", "[]", "", '{"job_id": "1"}')
-        ),
+        *(pytest.param("intent.json", damage, marks=pytest.mark.slow) for damage in ("{", "[]", '{"job_id": "1"}')),
+        *(pytest.param("supervisor.json", damage, marks=pytest.mark.slow) for damage in ("", "[]", '{"job_id": "1"}')),
     ],
 )
 async def test_a_damaged_attempt_does_not_keep_the_others_from_being_adopted(agent, name, damage):
@@ -408,7 +405,7 @@ time.sleep(0.2)
             # An impatient master: this one comes while the one before it starts or runs.
             await node.launch(python(witness), attempt=attempt + 1000, workdir=str(disk))
             assert (await node.end(attempt=attempt + 1000)).refusal == f"node still runs attempt {attempt}"
-            if attempt % 3 == 0:
+            if attempt == 2:
                 await node.running(attempt=attempt, line="up")
                 os.kill(node.supervisor(attempt=attempt).pid, signal.SIGKILL)
             assert (await node.end(attempt=attempt)).phase == EXITED
