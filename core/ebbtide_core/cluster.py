@@ -270,10 +270,11 @@ class Cluster:
         """Do what is due by itself."""
         state = self.state
         state.end_delays(now)
+        state.overdue = False
         if state.is_anybody_apart:
             state.end_apartness(now)
         if state.draining:
-            self._decide(draining.leave(state, now + ROUNDING_S), now, out)
+            self._decide(draining.leave(state, now, now + ROUNDING_S), now, out)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:

@@ -8,15 +8,19 @@ are ended instead, in the same way. A deadline that has passed means: now.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.books import Node
 from ebbtide_core.eligible import could_run
 from ebbtide_core.events import Event
 from ebbtide_core.job import Job
-from ebbtide_core.model import Drain, StopCause, SuspendMode
+from ebbtide_core.model import Drain, NodeId, StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.state import ClusterState
+
+LEAVE_AT_ONCE: Final = 100
+"""Jobs that are asked to; others have their turn before the next."""
 
 
 class Fate(Enum):
@@ -39,9 +43,9 @@ class Prospect:
     at: float | None
 
 
-def prospects(state: ClusterState, node: Node, now: float) -> list[Prospect]:
+def prospects(state: ClusterState, node: Node, now: float) -> Iterator[Prospect]:
     """What becomes of each job on ``node``, if it is drained."""
-    return [_prospect(state, job, node, now) for job in state.jobs_on(node)]
+    return (_prospect(state, job, node, now) for job in state.jobs_on(node))
 
 
 def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect:
@@ -94,19 +98,33 @@ def resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
     state.pool_of(node).roomier.add(node.id)
 
 
-def leave(state: ClusterState, now: float) -> Iterator[Event]:
-    """Have those go whose time on a drained node is up."""
+def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
+    """Have those go whose time on a drained node is up before ``until``; of very many, the others follow at once."""
+    room = LEAVE_AT_ONCE
     for id in sorted(state.draining):
         node = state.nodes[id]
         drain = node.drain
         for job in state.jobs_on(node) if drain is not None else ():
             assert drain is not None
-            if _leaves_at(job, drain) > now or job.live is None:
+            if _leaves_at(job, drain) > until or job.live is None:
                 continue
-            if _can_leave(job) and job.running:
-                yield stop(job, StopCause.DRAINED, f"node {id} is drained{_why(drain)}")
-            elif drain.force and not _can_leave(job) and not _is_ending(job):
-                yield stop(job, StopCause.EXPELLED, f"node {id} is drained{_why(drain)}, and it cannot go on elsewhere")
+            order = _order(job, id, drain)
+            if order is None:
+                continue
+            if not room:
+                state.look_at(job, now)
+                return
+            room -= 1
+            yield order
+
+
+def _order(job: Job, node: NodeId, drain: Drain) -> Event | None:
+    """What ``job``, whose time is up, is asked; None if that is nothing, or was asked before."""
+    if _can_leave(job) and job.running:
+        return stop(job, StopCause.DRAINED, f"node {node} is drained{_why(drain)}")
+    if drain.force and not _can_leave(job) and not _is_ending(job):
+        return stop(job, StopCause.EXPELLED, f"node {node} is drained{_why(drain)}, and it cannot go on elsewhere")
+    return None
 
 
 def _is_ending(job: Job) -> bool:

@@ -32,6 +32,8 @@ class ClusterState:
 
     known_since = 0.0
     """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.forgetting`)."""
+    overdue = False
+    """Whether a time has come of which no pass knows yet: what is due with it is still to be done."""
 
     def __init__(
         self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
@@ -184,6 +186,7 @@ class ClusterState:
     def _pass_gates(self, ticket: Ticket, now: float) -> None:
         """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
         if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+            self.overdue = True
             self.end_delays(now)
         others, job = self.gates.update(ticket, now), ticket.job
         if ticket.bound != job.gpus_max:
@@ -351,7 +354,7 @@ class ClusterState:
     def is_due(self, now: float) -> bool:
         """Whether something is due by itself."""
         time = self.next_time()
-        return time is not None and time <= now
+        return self.overdue or (time is not None and time <= now)
 
     def due_deadlines(self, now: float) -> list[Job]:
         """The jobs whose time limit may have ended, on silent nodes, too; asked for once each."""

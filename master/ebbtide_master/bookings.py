@@ -10,13 +10,15 @@ from ebbtide_core.booking import ImpossibleError, Wish, choose
 from ebbtide_core.booking_events import BookingCancelled, BookingMade
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.model import GpuId, JobId, NodeId
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import booking_pb2
 
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.identity.caller import Role, caller
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
+from ebbtide_master.views import jobs_by_gpu
 
 MAX_BOOKINGS: Final = 1000
 """That are not over."""
@@ -54,7 +56,7 @@ class BookingsOfClients:
             [found] = made
             if isinstance(found, Refusal):
                 raise RefusedError(found)
-            return _message(cluster.state.bookings.by_id[found.booking], cluster, self._clock.now())
+            return _message(cluster.state.bookings.by_id[found.booking], cluster, self._clock.now(), {})
 
         return await self._loop.tell(facts, answer)
 
@@ -73,13 +75,16 @@ class BookingsOfClients:
     ) -> booking_pb2.ListReservationsReply:
         """Those that are not over, in order of their start."""
 
-        def answer(cluster: Cluster) -> booking_pb2.ListReservationsReply:
-            now = self._clock.now()
-            known = sorted(cluster.state.bookings.by_id.values(), key=lambda booking: booking.since)
-            messages = [_message(booking, cluster, now) for booking in known if booking.until > now]
-            return booking_pb2.ListReservationsReply(reservations=messages, now=now)
+        def answer(cluster: Cluster) -> Parts[booking_pb2.ListReservationsReply]:
+            now, on_gpus = self._clock.now(), dict[NodeId, dict[GpuId, list[JobId]]]()
+            reply = booking_pb2.ListReservationsReply(now=now)
+            for booking in sorted(cluster.state.bookings.by_id.values(), key=lambda booking: booking.since):
+                if booking.until > now:
+                    reply.reservations.append(_message(booking, cluster, now, on_gpus))
+                    yield
+            return reply
 
-        return await self._loop.ask(answer)
+        return await self._loop.ask_in_parts(answer)
 
     async def CancelReservation(
         self, request: booking_pb2.CancelReservationRequest, context: Any
@@ -92,7 +97,7 @@ class BookingsOfClients:
             now, booking = self._clock.now(), cluster.state.bookings.by_id.get(request.reservation_id)
             if booking is None or booking.until <= now:
                 return []
-            was.append(_message(booking, cluster, now))
+            was.append(_message(booking, cluster, now, {}))
             return [BookingCancelled(booking.booking, request.by)]
 
         def answer(cluster: Cluster) -> booking_pb2.Reservation:
@@ -165,7 +170,10 @@ def _window(since: float, until: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M', first)} to {end}"
 
 
-def _message(booking: BookingMade, cluster: Cluster, now: float) -> booking_pb2.Reservation:
+def _message(
+    booking: BookingMade, cluster: Cluster, now: float, on_gpus: dict[NodeId, dict[GpuId, list[JobId]]]
+) -> booking_pb2.Reservation:
+    """It, and who has its GPUs; ``on_gpus`` are the nodes that were looked at for that already."""
     gpus = []
     for booked in booking.gpus:
         message = booking_pb2.ReservedGpu(node=booked.node, uuid=booked.gpu)
@@ -173,8 +181,9 @@ def _message(booking: BookingMade, cluster: Cluster, now: float) -> booking_pb2.
         if node is not None and booked.gpu in node.gpus:
             facts = node.gpus[booked.gpu]
             message.index, message.model = facts.index, facts.model
-            holding = [job for job in cluster.state.jobs_on(node) if job.holding is not None]
-            message.job_ids.extend(job.id for job in holding if booked.gpu in job.attempts[-1].allocation.gpu_ids)
+            if node.id not in on_gpus:
+                on_gpus[node.id] = jobs_by_gpu(cluster.state, node)
+            message.job_ids.extend(on_gpus[node.id].get(booked.gpu, ()))
         gpus.append(message)
     return booking_pb2.Reservation(
         reservation_id=booking.booking,

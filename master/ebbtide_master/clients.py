@@ -330,19 +330,20 @@ class Clients(
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
         """Every node that ever registered."""
 
-        def reply(cluster: Cluster) -> client_pb2.ListNodesReply:
+        def reply(cluster: Cluster) -> Parts[client_pb2.ListNodesReply]:
             now = self._clock.now()
-            known = cluster.state.nodes
             agents = self._agents
-            said = {id: (agents.readings(id), agents.hello(id), agents.certificate_ends(id)) for id in known}
-            nodes = [node_message(node, cluster, now, *said[id]) for id, node in sorted(known.items())]
-            reply = client_pb2.ListNodesReply(nodes=nodes, foreign_gpu_s=gpu_seconds(cluster.state, now))
+            reply = client_pb2.ListNodesReply(foreign_gpu_s=gpu_seconds(cluster.state, now))
+            for id, node in sorted(cluster.state.nodes.items()):
+                said = agents.readings(id), agents.hello(id), agents.certificate_ends(id)
+                reply.nodes.append(node_message(node, cluster, now, *said))
+                yield
             reply.pools.extend(pool_messages(cluster.state))
             reply.doubted.extend(sorted(cluster.state.doubted))
             reply.unheard.extend(sorted(cluster.state.unheard))
             return reply
 
-        return await self._loop.ask(reply)
+        return await self._loop.ask_in_parts(reply)
 
     async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
         """Which cluster this is, and how it is."""

@@ -13,9 +13,10 @@ from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from ebbtide_master.agents import Agents
+from ebbtide_master.arrays import JOBS_OF_A_PART
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
 from ebbtide_master.views import node_job_message, node_message
 
 MAX_REASON_LENGTH: Final = 200
@@ -53,7 +54,7 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
         node, told = NodeId(request.node), None
         with self._changes.watch() as watcher:
             while True:
-                reply = await self._loop.ask(lambda cluster: self._show_node(cluster, node))
+                reply = await self._loop.ask_in_parts(lambda cluster: self._show_node(cluster, node))
                 here = [job.job_id for job in reply.jobs]
                 if told != here or not reply.node.HasField("drain"):
                     told = here
@@ -63,7 +64,7 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
                 await watcher.wait_changed()
 
     async def _tell_node(self, node: NodeId, fact: Event) -> client_pb2.NodeReply:
-        return await self._loop.tell(lambda _: [fact], lambda cluster: self._show_node(cluster, node))
+        return await self._loop.tell_in_parts(lambda _: [fact], lambda cluster: self._show_node(cluster, node))
 
     def _deadline(self, request: client_pb2.DrainNodeRequest) -> float | None:
         """Unix seconds."""
@@ -73,13 +74,18 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
             raise SpecError("--deadline", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g} s from now")
         return self._clock.now() + request.deadline_s
 
-    def _show_node(self, cluster: Cluster, id: NodeId) -> client_pb2.NodeReply:
+    def _show_node(self, cluster: Cluster, id: NodeId) -> Parts[client_pb2.NodeReply]:
         now, node = self._clock.now(), cluster.state.nodes.get(id)
         if node is None:
             raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist"))
         agents = self._agents
         message = node_message(node, cluster, now, agents.readings(id), agents.hello(id), agents.certificate_ends(id))
-        return client_pb2.NodeReply(node=message, jobs=map(node_job_message, prospects(cluster.state, node, now)))
+        reply = client_pb2.NodeReply(node=message)
+        for number, found in enumerate(prospects(cluster.state, node, now)):
+            if not number % JOBS_OF_A_PART:
+                yield
+            reply.jobs.append(node_job_message(found))
+        return reply
 
 
 def check_words(field: str, text: str, limit: int) -> None:

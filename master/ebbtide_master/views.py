@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ebbtide_core.bookings import reserved_for
@@ -211,13 +211,15 @@ def node_message(
     facts = node.facts
     infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
     state, reason = _node_state(node, now)
-    by_index = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index)
+    by_index, on_gpus = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index), jobs_by_gpu(cluster.state, node)
     return client_pb2.Node(
         name=node.id,
         hostname=facts.hostname,
         state=state,
         reason=reason,
-        gpus=[_node_gpu(node, gpu, cluster, readings.get(gpu), infos.get(gpu)) for gpu in by_index],
+        gpus=[
+            _node_gpu(node, gpu, cluster, readings.get(gpu), infos.get(gpu), on_gpus.get(gpu, ())) for gpu in by_index
+        ],
         cpus=facts.cpus,
         cpus_allocated=node.held.cpus,
         mem_bytes=facts.mem_bytes,
@@ -293,12 +295,23 @@ def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
         yield found
 
 
+def jobs_by_gpu(state: ClusterState, node: Node) -> dict[GpuId, list[JobId]]:
+    """Who is on which GPU of ``node``."""
+    found: dict[GpuId, list[JobId]] = {}
+    for job in state.jobs_on(node):
+        if not job.off_gpu:
+            for gpu in job.attempts[-1].allocation.gpu_ids:
+                found.setdefault(gpu, []).append(job.id)
+    return found
+
+
 def _node_gpu(
     node: Node,
     gpu: GpuId,
     cluster: Cluster,
     reading: agent_pb2.GpuReading | None,
     described: agent_pb2.GpuInfo | None,
+    jobs: Iterable[JobId],
 ) -> client_pb2.NodeGpu:
     facts = node.gpus[gpu]
     place = described or agent_pb2.GpuInfo()  # on the bus, which the core does without
@@ -316,8 +329,6 @@ def _node_gpu(
         parent=place.parent,
         peers=place.peers,
     )
-    here = [job for job in cluster.state.jobs_on(node) if not job.off_gpu]
-    jobs = [job.id for job in here if gpu in job.attempts[-1].allocation.gpu_ids]
     share = parts_to_share(node.held.share(gpu))
     others = [
         agent_pb2.GpuProcess(pid=found.pid, mem_bytes=found.mem_bytes, user=found.user, command=found.command)

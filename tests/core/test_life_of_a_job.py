@@ -7,6 +7,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Forget, Launch, Stop, WakeAt
 from ebbtide_core.digest import digest
+from ebbtide_core.draining import LEAVE_AT_ONCE
 from ebbtide_core.fold import apply
 from ebbtide_core.job import InvalidTransitionError
 from ebbtide_core.model import (
@@ -27,7 +28,7 @@ from ebbtide_core.model import (
 from ebbtide_core.quiescing import ASKED_AT_ONCE
 from ebbtide_core.spec import JobSpec
 
-from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stepped_aside, stopped
+from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stepped_aside, stopped, wake_times
 
 FAILED = ExitFacts(exit_code=1)
 KILLED = stepped_aside(exit_code=0, signal=9, killed=True, acknowledged=False)
@@ -451,6 +452,21 @@ class TestMasterLife:
         assert all(job.live is not None and job.live.stop is not None for job in jobs[:-1])
         assert jobs[-1].state is JobState.COMPLETED
         assert WakeAt(now) not in lab.cluster.handle(e.SchedulingDue(), now)
+
+    def test_of_very_many_on_a_drained_node_some_leave_at_a_time(self, lab: Lab) -> None:
+        jobs = [lab.running(0) for _ in range(2 * LEAVE_AT_ONCE + 1)]
+        told = [lab.cluster.handle(e.NodeDrained(node=NodeId("a"), deadline=lab.now), lab.now)]
+        while any(time <= lab.now for time in wake_times(told[-1])):
+            told.append(lab.cluster.handle(e.SchedulingDue(), lab.now))
+        assert [len(stopped(commands)) for commands in told if stopped(commands)] == [LEAVE_AT_ONCE, LEAVE_AT_ONCE, 1]
+        assert all(job.live is not None and job.live.stop is not None for job in jobs)
+
+    def test_who_is_to_leave_a_drained_node_leaves_whatever_else_happens_at_that_very_time(self, lab: Lab) -> None:
+        job, later = lab.running(grace_s=10.0), lab.submit(begin_at=lab.now + 1000.0)
+        lab.tell(e.NodeDrained(node=NodeId("a"), deadline=lab.now + 110.0))
+        assert later.ticket is not None
+        lab.cluster.handle(e.HoldRequested(later.id), lab.now + 101.0)  # before the pass that was asked for
+        assert stopped(lab.cluster.handle(e.SchedulingDue(), lab.now + 101.0)) == {job.id}
 
     def test_a_job_that_is_being_cancelled_stays_so_when_the_cluster_goes_down_at_once(self, lab: Lab) -> None:
         job = lab.running()
