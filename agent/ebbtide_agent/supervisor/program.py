@@ -70,17 +70,16 @@ class Program:
 
     def hear(self) -> bool:
         """Whether it is settled by now: its program runs, or it cannot, or it was ended before."""
-        if self.is_settled:
-            return True
-        try:
-            data = os.read(self._readable, _LARGEST_FAILURE)
-        except BlockingIOError:
-            return False
-        self._said += data
-        if not data:
-            self.is_settled = True
-            os.close(self._readable)
-        return not data
+        while not self.is_settled:
+            try:
+                data = os.read(self._readable, _LARGEST_FAILURE)
+            except BlockingIOError:
+                return False
+            self._said += data
+            if not data:
+                self.is_settled = True
+                os.close(self._readable)
+        return True
 
     @property
     def failure(self) -> list[str] | None:

@@ -1,0 +1,29 @@
+"""Who comes into an attempt, as its supervisor sees it: in whichever order it hears of them."""
+
+import json
+import os
+import selectors
+import socket
+
+from ebbtide_agent.supervisor.guests import Door, Guests
+
+
+def test_a_program_that_could_not_be_started_is_explained_though_its_process_was_reaped_first(tmp_path) -> None:
+    """A busy supervisor hears both at once: why it could not be started, and that its process has ended."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, selectors.DefaultSelector() as selector:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        guests = Guests(selector, Door(listener, {}, str(tmp_path), listener.fileno(), None))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
+            guest.connect(str(tmp_path / "door"))
+            request = {"command": ["no-such-program"], "terminal": False, "env": {}}
+            with open(os.devnull, "r+b") as null:
+                socket.send_fds(guest, [json.dumps(request).encode()], [null.fileno()] * 3)
+            while not guests.pids:
+                for key, _ in selector.select():
+                    key.data()
+            (pid,) = guests.pids
+            _, status = os.waitpid(pid, 0)
+            guests.reaped(pid, os.waitstatus_to_exitcode(status))
+            assert json.loads(guest.recv(4096)) == {"error": "cannot start no-such-program: No such file or directory"}
+            assert [key.fileobj for key in selector.get_map().values()] == [listener]
