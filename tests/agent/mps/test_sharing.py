@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
+from ebbtide_agent.mps import sharing
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_protos.v1 import job_pb2
 
@@ -172,6 +173,13 @@ async def test_when_the_server_dies_all_its_clients_end_and_nobody_is_blamed(wor
         assert lab.reading().healthy
 
 
+@pytest.fixture
+def in_time(monkeypatch):
+    """A server is asked how it is when a client has ended, and not by chance between a fault and the end it causes."""
+    monkeypatch.setattr(sharing, "_LOOKS_PER_QUESTION", 10**6)
+    monkeypatch.setattr(sharing, "_CAUSE_S", 20.0)
+
+
 async def faulty(lab, does):
     """A client that meets a fatal fault beside one that has not noticed yet; how both end."""
     await lab.client("1", "hangs", attempt=lab.attempt)
@@ -193,6 +201,7 @@ async def test_a_fault_ends_all_clients_and_who_noticed_first_is_not_blamed_for_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_time")
 async def test_who_is_first_a_second_time_is_taken_for_the_cause(world):
     async with world() as lab:
         await faulty(lab, "bad")
@@ -200,6 +209,7 @@ async def test_who_is_first_a_second_time_is_taken_for_the_cause(world):
         assert (again.exit.mps_failure, bool(neighbour.exit.mps_failure)) == ("", True)
 
 
+@pytest.mark.usefixtures("in_time")
 async def test_who_ended_by_a_signal_before_the_fault_was_found_is_taken_for_its_cause(world):
     async with world() as lab:
         cause, neighbour = await faulty(lab, "aborts")
@@ -207,6 +217,7 @@ async def test_who_ended_by_a_signal_before_the_fault_was_found_is_taken_for_its
         assert neighbour.exit.mps_failure.endswith("failed (status FAULT)")
 
 
+@pytest.mark.usefixtures("in_time")
 async def test_the_only_client_is_the_cause_of_its_fault(world):
     async with world() as lab:
         await lab.client("1", "bad")
