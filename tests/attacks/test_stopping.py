@@ -14,10 +14,10 @@ from ebbtide_agent import backstop, procfs
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import settling
-from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import EXITED, REFUSED, RUNNING, Node, python
+from tests.agent.supervision.test_lease import launch
 from tests.attacks.hung import hung
 
 UP = python("print('up', flush=True); import time; time.sleep(600)")
@@ -284,9 +284,7 @@ async def test_the_agent_itself_waits_for_no_such_directory(agent: Callable[...,
 @pytest.mark.usefixtures("soon")
 async def test_a_lease_ends_though_its_supervisor_and_its_directory_hang(agent: Callable[..., object]) -> None:
     async with agent() as node:
-        node.attempts.renew(boottime())
-        await node.launch(DEAF, failover_after_s=1.5, grace_s=0.5)
-        await node.running(line="up")
+        await launch(node, DEAF, failover_after_s=2.0, grace_s=0.5)
         with hung(directory_of(node), deeply=True):
             node.supervisor().signal(signal.SIGSTOP)
             await node.end()

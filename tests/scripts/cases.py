@@ -95,7 +95,7 @@ CASES = [
         UNKNOWN,
         clean=False,
         killed=True,
-        grace_s=0.5,
+        grace_s=1.5,
         options={"signal": "SIGUSR1"},
     ),
     Case("`waits_for_the_signal.py`", python("waits_for_the_signal.py"), YES),
@@ -116,7 +116,7 @@ CASES = [
         BEGINNING,
         clean=False,
         killed=True,
-        grace_s=0.5,
+        grace_s=1.5,
     ),
     Case("`bash_in_background.sh`", bash("bash_in_background.sh"), YES),
     Case("`python -m as_module`", ["python", "-m", "as_module"], YES),
@@ -135,7 +135,7 @@ CASES = [
         BEGINNING,
         clean=False,
         killed=True,
-        grace_s=0.5,
+        grace_s=1.5,
     ),
 ]
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 from ebbtide_agent.supervisor import lease
@@ -54,6 +55,11 @@ async def heard_until_it_runs(node):
     return boottime()
 
 
+def ended(status):
+    """When no process was left, by the clock that leases go by: that it is told takes a slow machine longer."""
+    return boottime() - (time.time() - status.exit.ended_at)
+
+
 async def launch(node, command, **lease_):
     node.attempts.renew(boottime())
     await node.launch(command, **lease_)
@@ -65,15 +71,15 @@ async def test_without_word_from_the_master_it_saves_and_ends_in_time(agent):
         began = await launch(node, SAVES, failover_after_s=3.0, grace_s=2.3)
         assert node.status().leased
         status = await node.end()
-        assert boottime() - began < 3.0
+        assert ended(status) - began < 3.0
         assert (status.phase, status.exit.fenced, status.exit.stop_requested) == (EXITED, True, True)
         assert (status.exit.exit_code, (node.checkpoints / "1/attempt-1/saved").read_text()) == (85, "1")
 
 
 async def test_as_long_as_the_master_is_heard_it_runs(agent):
     async with agent() as node:
-        began = await launch(node, UP, failover_after_s=0.8, grace_s=0.1)
-        while boottime() < began + 1.0:
+        began = await launch(node, UP, failover_after_s=2.0, grace_s=0.1)
+        while boottime() < began + 2.2:
             await heard_until_it_runs(node)
         assert node.status().phase == RUNNING
 
@@ -84,7 +90,7 @@ async def test_a_job_that_does_not_listen_is_killed_at_the_end(agent):
     async with agent() as node:
         began = await launch(node, deaf, failover_after_s=2.0, grace_s=1.0)
         status = await node.end()
-        assert 1.9 < boottime() - began < 3.0
+        assert 1.9 < ended(status) - began < 3.0
         assert (status.exit.fenced, status.exit.killed) == (True, True)
 
 
@@ -114,10 +120,9 @@ async def test_it_ends_itself_though_its_agent_is_stopped(agent, disk):
 
 async def test_a_supervisor_that_was_stopped_past_the_lease_ends_its_job_as_soon_as_it_goes_on(agent):
     async with agent() as node:
-        began = await launch(node, UP, failover_after_s=1.0, grace_s=0.2)
+        began = await launch(node, UP, failover_after_s=2.0, grace_s=0.2)
         node.supervisor().signal(signal.SIGSTOP)
-        ended = began + 1.1
-        await node.until(lambda: boottime() > ended)
+        await node.until(lambda: boottime() > began + 2.1)
         node.supervisor().signal(signal.SIGCONT)
         status = await node.end()
         assert (status.exit.fenced, status.exit.killed) == (True, True)

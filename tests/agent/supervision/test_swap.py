@@ -161,10 +161,10 @@ def test_a_job_that_breaks_on_its_way_out_is_killed(disk, agent):
         async with agent(fake_gpus=True) as node:
             await start(node, gpu, SAVES, "ready")
             gpu.fault(checkpoint="hang")
-            await swap(node, grace_s=1.0)
+            await swap(node, grace_s=3.0)
             status = await node.end()
             assert (status.exit.signal, status.exit.killed) == (signal.SIGKILL, True)
-            assert "did not answer within 1 s, in step 'checkpoint'" in status.exit.swap_failure
+            assert "did not answer within 3 s, in step 'checkpoint'" in status.exit.swap_failure
             assert "saved" not in node.log()
 
     asyncio.run(scenario())
