@@ -11,10 +11,11 @@ from tests.e2e.cluster import Cluster
 TEN_MB = 10_000_000
 
 
-@pytest.fixture
-def cluster(shared_cluster: Cluster) -> Cluster:
-    """One for all tests here."""
-    return shared_cluster
+@pytest.fixture(scope="module")
+def cluster(shared_home: Cluster) -> Cluster:
+    """One for all tests here, which leave nothing running on it."""
+    shared_home.up("4xA100-40GB")
+    return shared_home
 
 
 @pytest.fixture
