@@ -32,7 +32,11 @@ MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
 """In one line of it."""
 BATCH_S: Final = 0.01
-"""After so long a batch is committed, and so long questions are answered, while more of either waits."""
+"""After so long a batch is committed, while more waits."""
+ANSWERS_S: Final = 0.005
+"""For so long questions are answered, while more wait."""
+HOPS: Final = 8
+"""Turns that everything else has between two of those: from its socket to its method, a call takes that many."""
 WAKE_MARGIN_S: Final = 0.001
 LOOK_S: Final = 30.0
 """It is looked at least so often whether the next time to wake has come."""
@@ -151,14 +155,15 @@ class MasterLoop:
                     self._answer_some()
                     await self._handle_some(batch)
                     batch.clear()
-                    await asyncio.sleep(0)  # let in who comes meanwhile, to take turns with those who wait
+                    for _ in range(HOPS):  # let in who comes meanwhile, to take turns with those who wait
+                        await asyncio.sleep(0)
         finally:
             self._stop(batch)
 
     def _answer_some(self) -> None:
         """Answer questions, for a short time."""
         clock = asyncio.get_running_loop().time
-        ends = clock() + BATCH_S
+        ends = clock() + ANSWERS_S
         while self._questions:
             work = self._questions.take()
             if not self._reply(work, ends):
