@@ -1,5 +1,8 @@
 """How long another user's `ebb ls` takes while one user calls each method at its bounds, one after the other.
 
+Before and behind them stands what it takes beside no call at all: on a machine that does other things, too, that tells
+how much of the rest is the machine's.
+
     python benchmarks/neighbours.py                 # 100,000 jobs wait; arrays of 10,000 tasks
     python benchmarks/neighbours.py --queued 2000 --tasks 500
 
@@ -24,7 +27,9 @@ from load import JOB, another_admin
 from masters import Master, Node, reach, until
 
 MARK_MS: Final = 200
+NODE: Final = "n1"
 ASK_S: Final = 0.02
+CONTROL_S: Final = 10.0
 LEAST: Final = 3
 LONGEST_S: Final = 300.0
 OPTIONS: Final = {"timeout": LONGEST_S}
@@ -56,8 +61,7 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
     after = [
         job_pb2.Dependency(job_id=f"{id}.{number}", kind=job_pb2.AFTER_KIND_ANY) for number in range(min(tasks, 100))
     ]
-    waiting, light = changed(after=after), changed(gpus_min=job_pb2.Share(numerator=0, denominator=1))
-    dry = array(tasks, params=16)
+    waiting, dry = changed(after=after), array(tasks, params=16)
     dry.dry_run = True
     ranges = [f"{id}.{low}-{low + 19}" for low in range(min(tasks, 9_900))]
 
@@ -102,8 +106,10 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
         "Change, 1 at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=1), **OPTIONS),
         "Change, any at a time": lambda: stub.Change(client_pb2.ChangeRequest(job_id=id, max_concurrent=0), **OPTIONS),
         "Cancel": lambda: stub.Cancel(client_pb2.CancelRequest(job_id=id), **OPTIONS),
-        "Submit, an array that starts": lambda: stub.Submit(array(tasks, light), **OPTIONS),
         "Requeue": lambda: stub.Requeue(client_pb2.RequeueRequest(job_id=id), **OPTIONS),
+        "DrainNode": lambda: stub.DrainNode(client_pb2.DrainNodeRequest(node=NODE, deadline_s=3600.0), **OPTIONS),
+        "WatchNode": lambda: _some(stub.WatchNode(client_pb2.NodeRequest(node=NODE), **OPTIONS), 1),
+        "ResumeNode": lambda: stub.ResumeNode(client_pb2.NodeRequest(node=NODE), **OPTIONS),
         "Quiesce": lambda: _some(stub.Quiesce(client_pb2.QuiesceRequest(kill=True), **OPTIONS), 1_000_000),
     }
 
@@ -180,16 +186,24 @@ async def measure(master: Master, queued: int, tasks: int) -> bool:
     async with reach(address, master.token) as channel:
         neighbour: Any = client_pb2_grpc.ClientServiceStub(channel)
         async with reach(address, await another_admin(neighbour)) as other:
-            stub, node = client_pb2_grpc.ClientServiceStub(other), Node("n1")
+            stub, node = client_pb2_grpc.ClientServiceStub(other), Node(NODE)
             stream = asyncio.create_task(node.attach(channel))
             await until(lambda: node.welcomed_at)
             own = (await neighbour.Submit(client_pb2.SubmitRequest(spec=JOB, hold=True))).job_id
-            for _ in range(max(1, queued // tasks)):
-                id = (await stub.Submit(array(tasks), **OPTIONS)).job_id
-            asker, worst = Neighbour(address, master.token, own), 0.0
+
+            async def start() -> None:
+                await stub.Submit(array(tasks, changed(gpus_min=job_pb2.Share(denominator=1))), **OPTIONS)
+                await until(lambda: len(node.running) == tasks)
+
+            asker = Neighbour(address, master.token, own)
             try:
+                worst = await beside(asker, "Submit, an array that starts", start)
+                for _ in range(max(1, queued // tasks)):
+                    id = (await stub.Submit(array(tasks), **OPTIONS)).job_id
+                await beside(asker, "nothing", lambda: asyncio.sleep(CONTROL_S))
                 for name, call in calls(stub, id, tasks).items():
                     worst = max(worst, await beside(asker, name, call))
+                await beside(asker, "nothing, once more", lambda: asyncio.sleep(CONTROL_S))
             finally:
                 asker.kill()
             stream.cancel()
