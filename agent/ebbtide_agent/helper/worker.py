@@ -21,13 +21,26 @@ LARGEST: Final = 64 * 1024
 
 
 class Worker:
-    """Such a process of an account. It is started at the first question, and again if it is gone."""
+    """Such a process of an account. It is started at the first question if not before, and again if it is gone."""
 
     def __init__(self, account: Account | None) -> None:
         self.account = account
         self._process: Forked | None = None
         self._channel: socket.socket | None = None
         self._busy = False
+
+    def start(self) -> None:
+        """Fork it, so that it gets ready before anything is asked. Raises OSError."""
+        self.end()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            try:
+                self._process = Forked(lambda parent: _serve(theirs, self.account, parent))
+            except OSError:
+                ours.close()
+                raise
+        self._channel = ours
 
     def take(self, task: Callable[..., Any], arguments: tuple[Any, ...], out: int) -> bool:
         """Whether it carries out the task now and tells the descriptor, which stays ours, what came of it.
@@ -38,8 +51,7 @@ class Worker:
         if self._busy or len(question) > LARGEST:
             return False
         if not self._hand_over(question, out):
-            self.end()
-            self._start()
+            self.start()
             if not self._hand_over(question, out):
                 return False
         self._busy = True
@@ -65,17 +77,6 @@ class Worker:
             self._process.signal(signal.SIGCONT)  # its user, or a swap, may have stopped all that it has here
             return socket.send_fds(self._channel, [question], [out]) == len(question)
         return False
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs:
-            try:
-                self._process = Forked(lambda parent: _serve(theirs, self.account, parent))
-            except OSError:
-                ours.close()
-                raise
-        self._channel = ours
 
 
 def _serve(channel: socket.socket, account: Account | None, parent: int) -> None:

@@ -86,6 +86,8 @@ def _supervise(
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
     worker = Worker(intent.account)
     try:
+        with contextlib.suppress(OSError):  # then it is tried again when it is needed, and told
+            worker.start()  # it gets ready while the place for the attempt is made, and never has the job's lock
         with refusing("cannot set up the attempt's directory"):
             sockets = claim(place, content, intent, status.supervisor)
         if sockets is None:
