@@ -13,7 +13,6 @@ from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from ebbtide_master.agents import Agents
-from ebbtide_master.arrays import JOBS_OF_A_PART
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, Parts, RefusedError
@@ -81,10 +80,9 @@ class Maintenance(client_pb2_grpc.ClientServiceServicer):
         agents = self._agents
         message = node_message(node, cluster, now, agents.readings(id), agents.hello(id), agents.certificate_ends(id))
         reply = client_pb2.NodeReply(node=message)
-        for number, found in enumerate(prospects(cluster.state, node, now)):
-            if not number % JOBS_OF_A_PART:
-                yield
+        for found in prospects(cluster.state, node, now):
             reply.jobs.append(node_job_message(found))
+            yield  # whether a job could run elsewhere may take some milliseconds to tell
         return reply
 
 
