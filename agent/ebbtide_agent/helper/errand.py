@@ -5,6 +5,8 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ebbtide_agent.accounts import Account
@@ -33,20 +35,25 @@ class Errand(Generic[T]):
     ) -> None:
         """The task gets the numbers of the `descriptors`, which stay ours, after its arguments. Raises OSError.
 
-        A `worker` of the account carries it out if it can, and is ended if it does not come back in time.
+        A `worker` of the account carries it out if it can, and is ended if it does not come back in time. If its user
+        kills it meanwhile, a process of its own does: a task can be carried out twice.
         """
+        self._fork = partial(_forked, task, arguments, account, descriptors)
+        self._worker: Worker | None = None
+        self._process: Forked | None = None
         readable, writable = os.pipe2(os.O_CLOEXEC)
         try:
-            taken = worker is not None and not descriptors and worker.take(task, arguments, writable)
-            self._worker = worker if taken else None
-            self._process = None if taken else _forked(task, arguments, account, writable, descriptors)
+            if worker is not None and not descriptors and worker.take(task, arguments, writable):
+                self._worker = worker
+            else:
+                self._process = self._fork(writable)
         except OSError:
             os.close(readable)
             raise
         finally:
             os.close(writable)
-        os.set_blocking(readable, False)
-        self._readable = readable
+        self._ready = select.epoll()
+        self._listen_to(readable)
         self._inbox = b""
         self._late = False
         self._has_answered = False
@@ -59,7 +66,7 @@ class Errand(Generic[T]):
 
     def fileno(self) -> int:
         """Becomes readable when there is something to `hear`."""
-        return self._readable
+        return self._ready.fileno()
 
     def hear(self) -> bool:
         """Take in what has come; whether all that will ever come is there."""
@@ -69,12 +76,39 @@ class Errand(Generic[T]):
             data = None
         self._inbox += data or b""
         self._has_answered = data == b"" and bool(self._inbox)
-        if data == b"" or len(self._inbox) > answer.LARGEST:
+        is_all = data == b"" or len(self._inbox) > answer.LARGEST
+        if is_all and (self._has_answered or not self._is_asked_again()):
             return True
         if time.monotonic() < self.deadline:
             return False
         self._late = True
         return True
+
+    def _is_asked_again(self) -> bool:
+        """Whether a worker that ended without an answer has a process of its own follow it."""
+        if self._worker is None or self._inbox:
+            return False
+        self._worker.end()
+        self._worker = None
+        with suppress(OSError):  # e.g. there can be no further process: nobody knows
+            readable, writable = os.pipe2(os.O_CLOEXEC)
+            try:
+                self._process = self._fork(writable)
+            except OSError:
+                os.close(readable)
+                raise
+            finally:
+                os.close(writable)
+            self._ready.unregister(self._readable)
+            os.close(self._readable)
+            self._listen_to(readable)
+            return True
+        return False
+
+    def _listen_to(self, readable: int) -> None:
+        os.set_blocking(readable, False)
+        self._ready.register(readable, select.EPOLLIN)
+        self._readable = readable
 
     def end(self) -> T | Unknown:
         """The answer, if all has come. A process of its own is killed, and may be reaped any time later, or never.
@@ -97,6 +131,7 @@ class Errand(Generic[T]):
         if self._readable < 0:
             return
         os.close(self._readable)
+        self._ready.close()
         self._readable = -1
         if self._process is not None:
             self._process.kill()
@@ -109,10 +144,8 @@ class Errand(Generic[T]):
     def wait(self) -> T | Unknown:
         """The answer, waited for until the deadline. Raises the OSError that the task raised."""
         while not self.hear():
-            ready = select.poll()
-            ready.register(self._readable, select.POLLIN)
             left_s = self.deadline - time.monotonic()
-            ready.poll(None if left_s == math.inf else 1000 * max(0.0, left_s))
+            self._ready.poll(None if left_s == math.inf else max(0.0, left_s))
         return self.end()
 
 
@@ -120,8 +153,8 @@ def _forked(
     task: Callable[..., Any],
     arguments: tuple[Any, ...],
     account: Account | None,
-    out: int,
     descriptors: Sequence[int],
+    out: int,
 ) -> Forked:
     def carry_out(parent: int) -> None:
         confine(account, {out, *descriptors}, parent)

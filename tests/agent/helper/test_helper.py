@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,18 @@ class TestWorker:
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
         assert pid_of(worker) != first
+
+    def test_one_that_its_user_kills_in_the_middle_is_followed_by_a_process_of_its_own(
+        self, worker: Worker, pipe: str
+    ) -> None:
+        first = pid_of(worker)
+        hanging = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+        with ThreadPoolExecutor(1) as other:
+            writing = other.submit(os.open, pipe, os.O_WRONLY)  # until somebody opens it to read
+            assert isinstance(hanging.wait(), int)
+            os.close(writing.result(LONG_S))
 
     def test_one_that_its_user_has_stopped_goes_on(self, worker: Worker) -> None:
         first = pid_of(worker)
