@@ -70,6 +70,7 @@ async def test_an_index_far_beyond_an_array_costs_nothing(tmp_path: Path) -> Non
 @pytest.fixture
 def shortest_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "BATCH_S", 0.0)
+    monkeypatch.setattr(loops, "ANSWERS_S", 0.0)
 
 
 async def meanwhile(master: Master, work: Any, look: Callable[[Cluster], int]) -> set[int]:

@@ -20,7 +20,7 @@ Preempt = Callable[[Draft, Job], bool]
 
 def by_class(job: Job) -> QueueKey:
     """Trial-and-error first; of one class, those that were preempted first, then by submission."""
-    return (job.spec.job_class is JobClass.BEST_EFFORT, not job.returns, job.sequence)
+    return (job.spec.job_class is JobClass.BEST_EFFORT, not job.returns, job.sequence, job.gpus_min, job.gpus_max)
 
 
 def best_effort(job: Job) -> bool:
@@ -34,13 +34,15 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *,
     With ``moves``, others are moved for the first that would have to wait (see `defragment`).
     """
     fit_ranges(draft)
-    for job in draft.snapshot.waiting():
+    turns = draft.snapshot.queue.turns()
+    for job in turns:
         trial = not best_effort(job)
         admitted = draft.admit(job) or admit_by_shrinking(draft, job, 0.0 if trial else resize_after_s)
         admitted = admitted or (trial and preempt_for(draft, job))
         if not admitted and not (moves and defragment(draft, job, resize_after_s)):
             draft.wait(job)
             if not holds_up(job, draft.snapshot.books):
+                turns.leave_out_alike()
                 continue
             if trial:
                 return

@@ -28,10 +28,9 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
 from ebbtide_core.policies.policy import Policy, Standing
-from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
 from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import ShapedQueue, shape_of
+from ebbtide_core.queues import ShapedQueue, by_arrival, shape_of
 from ebbtide_core.snapshot import Plan, Snapshot
 
 SAME: Final = 9
@@ -65,7 +64,7 @@ class FairShare(Policy):
 
     def queue(self) -> ShapedQueue:
         """In order of arrival."""
-        return ShapedQueue(by_arrival_and_size, _shape)
+        return ShapedQueue(by_arrival, _shape)
 
     def ranking(self, state: PoolState) -> Ranking:
         """The jobs of each group."""

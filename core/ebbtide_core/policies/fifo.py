@@ -10,7 +10,6 @@ from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.rigid import by_arrival_and_size
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, ShapedQueue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -29,7 +28,7 @@ class Fifo(Policy):
 
     def queue(self) -> Queue:
         """In order of submission."""
-        return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival_and_size, shape_in_time)
+        return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival, shape_in_time)
 
     def ranking(self, state: PoolState) -> Ranking | None:
         """For backfill, who leaves when."""
@@ -42,7 +41,8 @@ class Fifo(Policy):
         if self.backfill == "easy":
             admit_in_order(draft, snapshot.ranking, stands_behind(snapshot.queue), self.resize_after_s)
             return draft.plan()
-        for job in snapshot.waiting():
+        turns = snapshot.queue.turns()
+        for job in turns:
             if not (
                 draft.admit(job)
                 or admit_by_shrinking(draft, job, self.resize_after_s)
@@ -51,5 +51,6 @@ class Fifo(Policy):
                 draft.wait(job)
                 if holds_up(job, snapshot.books):
                     break
+                turns.leave_out_alike()
         grow(draft, self.resize_after_s)
         return draft.plan()

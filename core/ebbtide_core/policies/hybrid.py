@@ -125,7 +125,7 @@ class PriLimit(Policy):
 
 def by_priority(job: Job) -> QueueKey:
     """The most urgent first, then by first arrival."""
-    return (job.priority, job.sequence)
+    return (job.priority, job.sequence, job.gpus_min, job.gpus_max)
 
 
 class _Pass:
@@ -152,12 +152,15 @@ class _Pass:
     # --- the regular phase (§3.2) ---
 
     def _regular_phase(self, resize_after_s: float) -> None:
-        for job in self.draft.snapshot.waiting():
+        turns = self.draft.snapshot.queue.turns()
+        for job in turns:
             if job.id in self.draft.placements:
                 continue
             if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
-                if job.gpus_min and holds_up(job, self.draft.snapshot.books):
+                if not holds_up(job, self.draft.snapshot.books):
+                    turns.leave_out_alike()
+                elif job.gpus_min:
                     return
 
     def _admit(self, job: Job, resize_after_s: float) -> bool:

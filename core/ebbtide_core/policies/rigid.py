@@ -29,7 +29,7 @@ class RigidFcfs(Policy):
 
     def queue(self) -> ShapedQueue:
         """In order of arrival."""
-        return ShapedQueue(by_arrival_and_size)
+        return ShapedQueue(by_arrival)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Start whoever fits, in order."""
@@ -83,11 +83,6 @@ class ByWork:
         # What remains of a job that waits does not depend on the time.
         left = remaining(job, 0.0, self._state.history, self._state.speedup)
         return (left is None, 0.0 if left is None else left.work_s, job.sequence, job.gpus_min, job.gpus_max)
-
-
-def by_arrival_and_size(job: Job) -> QueueKey:
-    """As `by_arrival`; a job whose size is changed while it waits is put elsewhere among those of its size."""
-    return (*by_arrival(job), job.gpus_min, job.gpus_max)
 
 
 def _start_all_that_fit(snapshot: Snapshot, line: ShapedQueue) -> Plan:
