@@ -1,7 +1,8 @@
 """The jobs that could be placed, in the order in which a policy wants to see them."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 from typing import Any
@@ -55,20 +56,22 @@ class _Lines:
 
     __slots__ = ("_shape", "_shapes", "by_shape")
 
-    def __init__(self, shape: Callable[[Job], Hashable]) -> None:
+    def __init__(
+        self, shape: Callable[[Job], Hashable], keys: Sequence[QueueKey] = (), jobs: Sequence[Job] = ()
+    ) -> None:
+        """Of these ``jobs``, which are in order; there may be very many."""
         self._shape = shape
-        self._shapes: dict[QueueKey, Hashable] = {}
-        self.by_shape: dict[Hashable, _Line] = {}
+        self._shapes: dict[QueueKey, Hashable] = dict(zip(keys, map(shape, jobs), strict=True))
+        self.by_shape: dict[Hashable, _Line] = defaultdict(_Line)
+        for alike, entry in zip(self._shapes.values(), zip(keys, jobs, strict=True), strict=True):
+            self.by_shape[alike].entries.append(entry)
 
     def __len__(self) -> int:
         return len(self._shapes)
 
     def add(self, key: QueueKey, job: Job) -> None:
         shape = self._shapes[key] = self._shape(job)
-        line = self.by_shape.get(shape)
-        if line is None:
-            line = self.by_shape[shape] = _Line()
-        line.add((key, job))
+        self.by_shape[shape].add((key, job))
 
     def remove(self, key: QueueKey, job: Job) -> None:
         shape = self._shapes.pop(key)
@@ -137,9 +140,7 @@ class Queue:
     def not_alike(self, job: Job) -> list[_Head]:
         """The jobs behind ``job`` that need anything else, in lines of which each is in order."""
         if self._lines is None:
-            self._lines = _Lines(shape_of)
-            for key, other in zip(self._keys, self._jobs, strict=True):
-                self._lines.add(key, other)
+            self._lines = _Lines(shape_of, self._keys, self._jobs)
         return self._lines.behind(self.order(job))
 
 

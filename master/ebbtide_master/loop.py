@@ -31,7 +31,7 @@ from ebbtide_master.turns import OURS, Turns, own_line
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
 """In one line of it."""
-BATCH_S: Final = 0.01
+BATCH_S: Final = 0.005
 """After so long a batch is committed, while more waits."""
 ANSWERS_S: Final = 0.005
 """For so long questions are answered, while more wait."""
