@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -38,7 +39,7 @@ from ebbtide_master.ended import ended_jobs
 from ebbtide_master.environments import Environments
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.idleness import Idleness
-from ebbtide_master.loop import MasterLoop
+from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
 from ebbtide_master.relay import Relay
@@ -184,7 +185,7 @@ class Agents(Renewing):
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
         for node in nodes:
-            self._start_silence(node, seconds)
+            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds))
 
     async def close(self) -> None:
         """End all streams."""
@@ -261,6 +262,8 @@ class Agents(Renewing):
             return
         session = self._open(registration.node, hello)
         reader = asyncio.create_task(self._read(session, registration, request_iterator))
+        # If the stream breaks while a message is being written, nobody comes back to what follows here in good time.
+        reader.add_done_callback(lambda _: self._closed(registration.node, session))
         try:
             while (message := await session.outbox.get()) is not None:
                 yield message
@@ -268,7 +271,6 @@ class Agents(Renewing):
                 reader.result()  # raises what ended the conversation, if the agent has not just hung up
         finally:
             reader.cancel()
-            await self._closed(registration.node, session)
 
     async def _hello(self, stream: AsyncIterator[agent_pb2.AgentMessage], context: Any) -> agent_pb2.Hello:
         try:
@@ -306,7 +308,7 @@ class Agents(Renewing):
         session.send(agent_pb2.MasterMessage(welcome=self._welcome))
         return session
 
-    async def _closed(self, node: NodeId, session: Session) -> None:
+    def _closed(self, node: NodeId, session: Session) -> None:
         session.close()
         self._relay.closed(session)
         self.channels.closed(session)
@@ -314,16 +316,15 @@ class Agents(Renewing):
             return
         del self._sessions[node]
         log.info("node=%s disconnected", node)
-        await self.loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
-        self._start_silence(node, NODE_SILENCE_S, session.acknowledged)
+        self._silences[node] = asyncio.create_task(self._fall_silent(node, session.acknowledged))
 
-    def _start_silence(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
-        if node not in self._sessions:
-            if older := self._silences.pop(node, None):
-                older.cancel()
-            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds, acknowledged))
+    async def _fall_silent(self, node: NodeId, acknowledged: float) -> None:
+        with suppress(StoppedError):  # the next master begins with nobody connected
+            await self.loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
+            await self._declare_lost(node, NODE_SILENCE_S, acknowledged)
 
-    async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float) -> None:
+    async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
+        """Unless it registers within so many seconds."""
         await asyncio.sleep(seconds)
         log.warning("node=%s lost: silent for %.0f s", node, seconds)
         await self.loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)

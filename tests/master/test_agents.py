@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from ebbtide_master import agents
+from ebbtide_master.loop import MasterLoop
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import EXITED, FREED, GIB, REFUSED, RUNNING, STEPPED_ASIDE, a_master, make_hello, make_status
@@ -194,6 +195,30 @@ async def test_a_node_that_is_silent_too_long_is_lost_and_its_job_is_not_started
         assert len(lost.attempts) == 1
         await master.agent("n1", attempts=[make_status(job, 1, RUNNING)])
         assert len((await master.becomes(job, "RUNNING")).attempts) == 1
+
+
+async def test_a_node_is_lost_also_if_its_stream_breaks_while_the_master_writes_down_that_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.05)
+    tell, begun, goes_on = MasterLoop.tell, asyncio.Event(), asyncio.Event()
+
+    async def slowly(loop: MasterLoop, *what: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await tell(loop, *what)
+
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.running(agent)
+        monkeypatch.setattr(MasterLoop, "tell", slowly)
+        await agent.fall_silent()
+        await begun.wait()
+        agent.vanish()
+        for _ in range(3):  # the master hears of that before it is asked
+            await master.show(job)
+        goes_on.set()
+        await master.becomes(job, "UNREACHABLE")
 
 
 async def test_a_node_that_is_back_in_time_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

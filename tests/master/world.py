@@ -120,8 +120,12 @@ class Agent:
     async def details(self) -> str:
         return str(await self._call.details())
 
-    async def hang_up(self) -> None:
+    async def fall_silent(self) -> None:
+        """It says that nothing more follows, and goes on listening."""
         await self._call.done_writing()
+
+    async def hang_up(self) -> None:
+        await self.fall_silent()
         await self.ends()
 
     def vanish(self) -> None:
