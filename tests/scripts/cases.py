@@ -165,8 +165,11 @@ async def up(node: Node, case: Case, attempt: int = 1) -> None:
         lines = log(node, attempt).splitlines()
         return sum(line.startswith(case.ready) for line in lines) >= case.processes
 
-    await node.until(lambda: ready() or node.status(attempt=attempt).phase in OVER)
-    assert node.status(attempt=attempt).phase == RUNNING, log(node, attempt)
+    def phase() -> Any:
+        return node.status(attempt=attempt).phase
+
+    await node.until(lambda: phase() in OVER or (phase() == RUNNING and ready()))
+    assert phase() == RUNNING, log(node, attempt)
 
 
 def log(node: Node, attempt: int = 1) -> str:
