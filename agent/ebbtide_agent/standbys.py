@@ -71,9 +71,7 @@ class Standbys:
             return
         # Whoever has a process per GPU may have another number of them next time, and waits for the last to be ready.
         processes = self._size if intent.ddp else 1
-        task = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
-        self._preparing[recipe] = task
-        task.add_done_callback(lambda _: self._preparing.pop(recipe))
+        self._preparing[recipe] = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
 
     async def take(self, intent: Intent) -> socket.socket | None:
         """A channel to a supervisor that has processes ready for this attempt; None if there is none."""
@@ -93,7 +91,7 @@ class Standbys:
 
     async def close(self) -> None:
         """End all that are held ready."""
-        for task in self._preparing.values():
+        for task in list(self._preparing.values()):
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         for ready in list(self._ready):
@@ -106,6 +104,9 @@ class Standbys:
                 await self._start(recipe, told, processes)
         except (OSError, ValueError, LookupError) as error:
             log.warning("event=no-standby reason=%r", str(error))
+        finally:
+            # Here and not in a callback, which would come later: what was started may have died meanwhile.
+            del self._preparing[recipe]
 
     async def _start(self, recipe: Recipe, told: dict[str, Any], wanted: int) -> None:
         if self._available_bytes() < _SPARE_BYTES:
