@@ -53,6 +53,8 @@ def typed(shows: str, keys: str, *jobs: str) -> Way:
 
 
 A_PAST = "ebb submit --wait --time 1h -- true && ebb submit --wait --time 2h -- true"
+A_PAST_OF_WAITS = "ebb submit --array 0-9 --time 1h -- true && ebb submit --wait --begin +5s --time 2h -- true"
+"""In which there are enough starts, and whoever asked for more waited longer."""
 A_USER = Way(first="ebb user add anna || true")
 A_TOKEN = """$(ebb token create --json | grep -o '"id": "[0-9a-f]*"' | cut -d'"' -f4)"""
 
@@ -92,7 +94,7 @@ WAYS: dict[str, Way] = {
     "ebb replay --policy fifo --policy malleable-equipartition": Way(first=A_PAST),
     "ebb replay --export-to last-week.jsonl": Way(first=A_PAST),
     "ebb reserve --dist history:runs.txt --fit journal.db --beta 1": Way(
-        first=A_PAST, names=(("journal.db", "$EBB_HOME/journal.db"),)
+        first=A_PAST_OF_WAITS, names=(("journal.db", "$EBB_HOME/journal.db"),)
     ),
     "suspend": with_jobs("running", "running"),
     "resume": with_jobs("suspended"),
