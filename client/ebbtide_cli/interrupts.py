@@ -26,8 +26,10 @@ STIRRED_S: Final = 0.02
 """How often it is."""
 ENDED_S: Final = 1.5
 """How long it may take to leave by itself: there is nothing that it would have to wait for."""
-_FRAGILE: Final = ("grpc", "asyncio")
-"""Packages that are left in disorder by an exception from nowhere."""
+_FRAGILE: Final = frozenset({"grpc", "asyncio", "multiprocessing.popen_spawn_posix"})
+"""Packages and modules that an exception from nowhere leaves in disorder, or with a child that says so."""
+_WRAPPING: Final = frozenset({"__del__", "__set_name__"})
+"""Out of which no exception comes as what it was."""
 
 
 class Cancellable(Protocol):
@@ -325,8 +327,8 @@ def _mine() -> _Hearing | None:
 def _is_fragile(frame: FrameType | None) -> bool:
     """Whether an exception would be lost here, or do harm."""
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in _FRAGILE or frame.f_code.co_name == "__del__":
+        module = str(frame.f_globals.get("__name__", ""))
+        if {module, module.partition(".")[0]} & _FRAGILE or frame.f_code.co_name in _WRAPPING:
             return True
         frame = frame.f_back
     return False

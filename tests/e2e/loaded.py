@@ -32,7 +32,11 @@ def run(
     """As `subprocess.run` would run ``ebb ARGUMENTS``, with ``text`` as its input.
 
     Like that it waits for whoever holds the output's other end. Raises subprocess.TimeoutExpired after ``seconds``.
+    With a PYTHONPATH it may be another version of `ebb`, which has a start of its own.
     """
+    if "PYTHONPATH" in env:
+        command = [sys.executable, "-m", "ebbtide_cli.main", *arguments]
+        return subprocess.run(command, env=env, cwd=cwd, timeout=seconds, input=text, capture_output=True, text=True)
     order = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "seconds": seconds}
     with tempfile.TemporaryFile("w+") as given, ThreadPoolExecutor(2) as readers:
         given.write(text)

@@ -68,7 +68,7 @@ class Upgrade:
     def start(self, part: str) -> None:
         """Start the master or the agent, of which none runs."""
         words = ["master"] if part == "master" else ["agent", "--name", NODE, "--gpus", "2xT4"]
-        if part == "agent" and "PYTHONPATH" not in self.cluster.environment:
+        if part == "agent" and WITHOUT_TOKENS not in self.cluster.environment.get("PYTHONPATH", ""):
             words += ANY_ACCOUNT
         with (self.cluster.home / f"{part}.out").open("ab") as out:
             self._running[part] = subprocess.Popen([*EBB, *words], env=self.cluster.environment, stdout=out, stderr=out)
