@@ -32,7 +32,7 @@ def disk() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="ebb-"))
     path.chmod(0o711)
     yield path
-    left = Node(path).processes()
+    left = Node(path).left()
     for process in left:
         process.signal(signal.SIGKILL)
     trees.remove(path)

@@ -53,7 +53,7 @@ def disk() -> Iterator[Path]:
     """Where the node keeps everything; no process that belongs to it may be left in the end."""
     path = Path(tempfile.mkdtemp(prefix="ebb-"))
     yield path
-    left = Node(path).processes()
+    left = Node(path).left()
     for process in left:
         process.signal(signal.SIGKILL)
     trees.remove(path)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,6 +168,13 @@ class Node:
         places = [AttemptDir(path) for path in self.dir.glob("attempts/*")]
         supervisors = [process for place in places if (process := _supervisor(place)) and process.is_alive()]
         return self.jobs() + supervisors
+
+    def left(self) -> list[Identity]:
+        """Of these, who does not end soon: a supervisor ends by itself after it has said that its attempt has."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return found
 
 
 def _supervisor(place: AttemptDir) -> Identity | None:
