@@ -97,6 +97,16 @@ def test_each_of_those_who_are_preempted_for_a_job_is_needed(policy, counts, ste
     assert watch.useless == []
 
 
+@policies
+def test_a_gang_takes_the_room_of_no_more_than_it_needs_on_all_nodes_together(policy) -> None:
+    plain = {"priority": 4, "suspend": SuspendMode.CHECKPOINT}
+    with Watch() as watch:
+        lab = Lab(policy, "", **NOW)
+        run(lab, [3, 3, 2], [{"gpus": (1, 1), "priority": 1}, {"gpus": (1, 1), **plain}, 1])
+        run(lab, [], [{"gpus": (4, 4), "max_nodes": 3, **plain}, {"gpus": (6, 6), "max_nodes": 3, "priority": 1}, 1])
+    assert watch.useless == []
+
+
 SMALL = st.tuples(
     st.sampled_from(["1/4", "1/2", 1, 1, 2]),
     st.fixed_dictionaries({"priority": st.integers(2, 6), "grace_s": st.sampled_from([1.0, 30.0, 300.0])}),

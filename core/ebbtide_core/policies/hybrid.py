@@ -210,14 +210,17 @@ class _Pass:
         single = next(self._victims(job), None)
         if single is None:
             return False
-        victims = [single] if self._fits_without(job, [single]) else self._set_on_one_node(job)
+        nodes = self._nodes_for(job, self._node_of(single))
+        victims = [single]
+        if not self._fits_without(job, victims, nodes):
+            victims, nodes = self._fewest(job)
         if not victims:
             return False
         for victim in victims:
             if self.limit is not None and victim.running and victim.preemptions + 1 >= self.limit:
                 self.draft.hold(victim, f"held: preempted {self.limit} times, the limit")
             self.draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
-        room = self.draft.trial.find(job, job.gpus_min, self._node_of(victims[0]))
+        room = self.draft.trial.find(job, job.gpus_min, nodes)
         assert room is not None, f"preemption made no room for job {job.id}"
         self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
         names = ", ".join(victim.id for victim in victims)
@@ -259,38 +262,48 @@ class _Pass:
         assert job.planned is not None
         return job.planned.node_ids
 
-    def _fits_without(self, job: Job, victims: list[Job]) -> bool:
+    def _nodes_for(self, job: Job, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...] | None:
+        """Where ``job`` may go in place of victims on ``nodes``: anywhere (None) if it needs several nodes."""
+        return None if self.draft.trial.is_gang(job) else nodes
+
+    def _fits_without(self, job: Job, victims: list[Job], nodes: tuple[NodeId, ...] | None) -> bool:
         if not self.left.suffice(job, victims):
             return False
         trial = self.draft.trial
         given = [victim.planned for victim in victims if victim.planned is not None]
         for allocation in given:
             trial.give(allocation)
-        room = trial.find(job, job.gpus_min, self._node_of(victims[0]))
+        room = trial.find(job, job.gpus_min, nodes)
         for allocation in given:
             trial.take(allocation)
         return room is not None
 
-    def _set_on_one_node(self, job: Job) -> list[Job]:
-        """The first victims of the node where the fewest make room, without those that are not needed."""
-        by_node: dict[NodeId, list[Job]] = {}
+    def _fewest(self, job: Job) -> tuple[list[Job], tuple[NodeId, ...] | None]:
+        """The first victims of the node where the fewest make room, without those that are not needed, and that node.
+
+        A job that needs several nodes takes victims of any.
+        """
+        by_nodes: dict[tuple[NodeId, ...] | None, list[Job]] = {}
         for victim in self._victims(job):
             for node in self._node_of(victim):
-                by_node.setdefault(node, []).append(victim)
+                of_nodes = by_nodes.setdefault(self._nodes_for(job, (node,)), [])
+                if victim not in of_nodes[-1:]:
+                    of_nodes.append(victim)
         best: list[Job] = []
-        for candidates in by_node.values():
-            chosen = self._needed(job, candidates)
+        where: tuple[NodeId, ...] | None = None
+        for nodes, candidates in by_nodes.items():
+            chosen = self._needed(job, candidates, nodes)
             if chosen and (not best or len(chosen) < len(best)):
-                best = chosen
-        return best
+                best, where = chosen, nodes
+        return best, where
 
-    def _needed(self, job: Job, candidates: list[Job]) -> list[Job]:
+    def _needed(self, job: Job, candidates: list[Job], nodes: tuple[NodeId, ...] | None) -> list[Job]:
         for count in range(1, len(candidates) + 1):
-            if self._fits_without(job, candidates[:count]):
+            if self._fits_without(job, candidates[:count], nodes):
                 chosen = candidates[:count]
                 for victim in candidates[: count - 1]:
                     rest = [other for other in chosen if other is not victim]
-                    if self._fits_without(job, rest):
+                    if self._fits_without(job, rest, nodes):
                         chosen = rest
                 return chosen
         return []
