@@ -4,7 +4,8 @@ import dataclasses
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model import JobId
+from ebbtide_core.job import Job
+from ebbtide_core.model import WHOLE, JobId
 from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -31,6 +32,10 @@ class WorldOfPools(test_world.WatchedWorld):
         if isinstance(event, e.NodeRegistered):
             event = dataclasses.replace(event, pool=next(name for name, nodes in POOLS.items() if event.node in nodes))
         super().tell(event)
+
+    def has_no_room_for(self, job: Job) -> bool:
+        """Only the first node has three GPUs of one kind."""
+        return job.pool != DEFAULT_POOL and job.gpus_min > 2 * WHOLE
 
     @rule(data=st.data(), pool=st.sampled_from([*POOLS]))
     def move(self, data: st.DataObject, pool: str) -> None:
