@@ -33,7 +33,16 @@ _STATUS: Final = {
     RefusalKind.LIMIT: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+GRPC_LOG: Final = "grpc._cython.cygrpc"
+"""The name of the logger to which gRPC says what went wrong in it."""
+
 log = logging.getLogger(__name__)
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """A filter for gRPC's log: that a caller left just while its call was answered is nobody's mistake."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "ExecuteBatchError"
 
 
 class MalformedError(ValueError):

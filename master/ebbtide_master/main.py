@@ -32,6 +32,7 @@ from ebbtide_master.backups import advice
 from ebbtide_master.config.database import UrlError, has_password
 from ebbtide_master.config.file import CONFIG_NAME, Config, read_config
 from ebbtide_master.config.table import ConfigError
+from ebbtide_master.edge import GRPC_LOG, is_worth_a_line
 from ebbtide_master.endpoint import published
 from ebbtide_master.identity.gate import Gate, TokenGate
 from ebbtide_master.identity.identities import Identities
@@ -94,6 +95,7 @@ class StartError(Exception):
 def run(options: MasterOptions) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger(GRPC_LOG).addFilter(is_worth_a_line)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _leave)
     _allow_open_files()
