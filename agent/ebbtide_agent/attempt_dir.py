@@ -28,6 +28,8 @@ from ebbtide_agent.accounts import Account
 from ebbtide_agent.jsonfile import read_json, write_json
 
 JOB_SOCKET: Final = "job.sock"
+PARTICIPANTS_SOCKET: Final = "stop.sock"
+"""Beside the other: the SDK looks for it there."""
 DOORS: Final = Path("/run/ebbtide-jobs")
 """What processes of other accounts than the agent's may enter: they cannot enter the attempt's own directory."""
 # Job ids become parts of paths; "17.3" is an element of an array.

@@ -25,6 +25,7 @@ class ProcessStat:
     alive: bool  # False: a zombie, which holds no memory any more
     cpu_s: float
     stopped: bool = False  # by SIGSTOP or a like: it computes nothing until SIGCONT
+    image: tuple[int, ...] = ()  # where its arguments and its environment lie; empty if that is not to be seen
     in_kernel: bool = False  # it sleeps there, and nothing wakes it: not even SIGKILL, and whoever looks into it waits
 
 
@@ -46,6 +47,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         stopped=fields[0] in _STOPPED_STATES,
         in_kernel=fields[0] == "D",
+        image=_image(fields),
     )
 
 
@@ -56,6 +58,23 @@ def children(pid: int) -> list[int]:
     except (FileNotFoundError, ProcessLookupError):
         return []
     return [child for thread in threads for child in _children_of_thread(pid, thread)]
+
+
+def returncode(pid: int) -> int | None:
+    """How a process ended that nobody has buried yet, negative: by this signal; None if nobody knows."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+
+
+def program(pid: int) -> str:
+    """Name of the file that the process executes; empty if it is gone, or that is not to be seen."""
+    try:
+        return os.path.basename(os.readlink(_PROC / str(pid) / "exe")).removesuffix(" (deleted)")
+    except OSError:
+        return ""
 
 
 def owner_uid(pid: int) -> int | None:
@@ -79,6 +98,12 @@ def real_uid(pid: int) -> int | None:
 def boot_id() -> str:
     """Identity of this boot of the kernel."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _image(fields: list[str]) -> tuple[int, ...]:
+    """Randomised at every exec, and the same in whoever is only forked."""
+    image = tuple(map(int, fields[45:49]))
+    return image if any(image) else ()
 
 
 def _children_of_thread(pid: int, thread: str) -> list[int]:

@@ -1,9 +1,14 @@
-"""Messages from a job to the supervisor of its attempt: a JSON object per datagram, few of which are answered."""
+"""What a job and the supervisor of its attempt say to each other.
+
+Messages to the supervisor are datagrams of a JSON object each, few of which are answered. The request to leave comes
+over a connection that each process which takes part has of its own.
+"""
 
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 5.0
@@ -40,6 +45,52 @@ def ask(path: str | None, message: Mapping[str, object], *, timeout_s: float = P
         return None
 
 
+class Connection:
+    """This process's own connection to the supervisor; it says and hears nothing if there is no such supervisor."""
+
+    def __init__(self, path: str | None) -> None:
+        """`path` is that of the socket for datagrams, beside which the other one is."""
+        self._socket: socket.socket | None = None
+        if path is None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.settimeout(PATIENCE_S)
+            _reach(Path(path).with_name("stop.sock"), connection.connect)
+            connection.setblocking(False)
+        except OSError:  # an older supervisor, which signals
+            connection.close()
+        else:
+            self._socket = connection
+            os.register_at_fork(after_in_child=self.close)
+
+    def answer(self) -> None:
+        """Say that this process asks whether it should leave."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(b"answers")
+
+    def is_asked_to_leave(self) -> bool:
+        """Whether the request has come."""
+        if self._socket is None:
+            return False
+        try:
+            message = self._socket.recv(_LONGEST_ANSWER)
+        except BlockingIOError:
+            return False
+        except OSError:
+            message = b""
+        if not message:  # the supervisor is gone
+            self.close()
+        return bool(message)
+
+    def close(self) -> None:
+        """Neither say nor hear anything any more, as in a forked child, which is not the job."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
 def _send(path: Path, data: bytes, timeout_s: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
         connection.settimeout(timeout_s)
@@ -47,9 +98,13 @@ def _send(path: Path, data: bytes, timeout_s: float) -> None:
 
 
 def _send_over(connection: socket.socket, path: Path, data: bytes) -> None:
-    # A socket's address holds 107 bytes; through the directory's descriptor a path of any length fits.
+    _reach(path, lambda address: connection.sendto(data, address))
+
+
+def _reach(path: Path, use: Callable[[str], object]) -> None:
+    """A socket's address holds 107 bytes; through the directory's descriptor a path of any length fits."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        connection.sendto(data, f"/proc/self/fd/{directory}/{path.name}")
+        use(f"/proc/self/fd/{directory}/{path.name}")
     finally:
         os.close(directory)

@@ -55,6 +55,7 @@ class Job:
         self._env_rank = environment.rank
         self._pid = os.getpid()
         self._stop = StopRequest()
+        self._connection = channel.Connection(None if self.id is None else environment.socket)
         self._stop_signal = environment.stop_signal
         self._asked = False
         self._begun = False
@@ -139,7 +140,10 @@ class Job:
         if not self._asked:
             self._asked = True
             self._tell_asked()
-        return self._stop.received if group is None else group.any(self._stop.received)
+            self._connection.answer()
+        asked = self._stop.received or self._connection.is_asked_to_leave()
+        self._stop.received = asked
+        return asked if group is None else group.any(asked)
 
     def catch_signal_again(self) -> None:
         """Take the stop signal back from a library that has put its own handler in the place of the job's."""

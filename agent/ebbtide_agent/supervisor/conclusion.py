@@ -7,15 +7,12 @@ from contextlib import suppress
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.supervisor import gpu_memory, settling
-from ebbtide_agent.supervisor.ending import LEADER
+from ebbtide_agent.supervisor.ending import LEADER, LEAVING
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.settling import Remains, Settled
 from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Status
 from ebbtide_agent.supervisor.watch import Watch
-
-# Exit codes of those who saved what they wanted to: see core's outcome.py, which reads all exits.
-_LEAVING = frozenset({75, 85, 99, 143})
 
 
 def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, place: AttemptDir) -> None:
@@ -60,7 +57,7 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
 
 def _failed(outcome: Exit) -> bool:
     """Whether it failed by itself."""
-    succeeded = not outcome.signal and outcome.exit_code in (0, *_LEAVING)
+    succeeded = not outcome.signal and outcome.exit_code in (0, *LEAVING)
     return not outcome.stop_requested and not succeeded
 
 
@@ -74,7 +71,7 @@ def _failed_to_leave(watch: Watch) -> bool:
 
     A launcher like torchrun ends like that, too, though its workers have saved: it is no more than a reason for doubt.
     """
-    return any(code > 0 and code not in _LEAVING for code in watch.returncodes.values())
+    return any(code > 0 and code not in LEAVING for code in watch.returncodes.values())
 
 
 def _complete(watch: Watch, intent: Intent) -> Exit:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 LEADER = 0
+# Exit codes of those who saved what they wanted to: see core's outcome.py, which reads all exits.
+LEAVING = frozenset({75, 85, 99, 143})
 
 # After the leader has ended well, the other ranks may take so long to end by themselves.
 _FOLLOW_S = 10.0

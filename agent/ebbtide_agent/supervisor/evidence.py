@@ -2,7 +2,7 @@
 there before the request, was written after it."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from ebbtide import checkpoints, trees
 
 from ebbtide_agent.supervisor.status import Checkpointed
 
+_LONGEST_COMMAND = 1024  # bytes of it that are looked at
 _File = tuple[str, int, int]  # path below the directory, size, time of the last change
 
 
@@ -35,10 +36,23 @@ class Contents:
         return frozenset(path for path, _, _ in self.files)
 
 
-def look(directory: str) -> dict[str, Any]:
-    """The files of a checkpoint directory now, and where it really is, for a helper's process. Raises OSError."""
+def look(directory: str, interpreters: Sequence[int] = ()) -> dict[str, Any]:
+    """The files of a checkpoint directory now, and where it really is, for a helper's process. Raises OSError.
+
+    Also what these processes were started with, for whom it may take long to read that, too.
+    """
     real = os.path.realpath(directory)
-    return {"real": real, "files": _list(Path(real))}
+    files = _list(Path(real))
+    return {"real": real, "files": files, "arguments": {str(pid): _arguments(pid) for pid in interpreters}}
+
+
+def _arguments(pid: int) -> list[str]:
+    """The beginning of the process's command line; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return [word.decode(errors="replace") for word in file.read(_LONGEST_COMMAND).split(b"\0")]
+    except OSError:
+        return []
 
 
 def judge(

@@ -2,69 +2,85 @@
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.asking import SHELLS, Process, Reaction
+from ebbtide_agent.supervisor.launchers import kind_of
 
 # A process that blocks a signal is looked at so often, and at this distance, before that is believed.
 _LOOKS = 8
 _LOOK_S = 0.002
 # Our own `srun` hands on what it gets; whether anybody handles the signal, its tasks say.
+_MOST_INTERPRETERS: Final = 256
 _PASSES_ON = "Name:\tebb:srun\n"
-
-
-class Reaction(Enum):
-    """What a process does about a signal."""
-
-    NONE = auto()  # it ignores it, or dies by it
-    HANDLER = auto()
-    WAITS = auto()  # it blocks it, as those do who call sigwait() or read it from a descriptor
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Whom to send the stop signal, and those of them who handle it."""
-
-    pids: tuple[int, ...]
-    handlers: tuple[int, ...] = ()
+_NONE: Final[Mapping[int, Sequence[str]]] = MappingProxyType({})
 
 
 def descendants(pid: int) -> list[int]:
     """Pids of all processes below this one, parents before their children."""
-    found: list[int] = []
-    frontier = [pid]
-    while frontier:
-        below = procfs.children(frontier.pop())
-        found += below
-        frontier += below
+    return _from(procfs.children(pid))
+
+
+def tree(
+    roots: Iterable[int], signum: int, answering: Collection[int] = (), arguments: Mapping[int, Sequence[str]] = _NONE
+) -> dict[int, Process]:
+    """These processes and all below them; `arguments` are those of some, as far as somebody has read them.
+
+    Blocks for some milliseconds if one of them blocks the signal.
+    """
+    pids = _from(roots)
+    handling = reactions(pids, signum)
+    found: dict[int, Process] = {}
+    for pid in pids:
+        stat = procfs.read_stat(pid)
+        if stat is not None and stat.alive:
+            found[pid] = Process(
+                pid,
+                stat.parent,
+                stat.starttime,
+                kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ()))),
+                handling[pid],
+                pid in answering,
+                stat.image,
+                stat.cpu_s,
+            )
     return found
 
 
-def stop_targets(
-    roots: Sequence[int], children: Callable[[int], Sequence[int]], reaction: Callable[[int], Reaction]
-) -> Targets:
-    """The topmost processes that handle the signal, from the roots downwards; every process if none does.
+def interpreters(roots: Iterable[int]) -> list[int]:
+    """Of these processes and all below them, those that their arguments alone tell from one another."""
+    named = ((pid, procfs.read_stat(pid)) for pid in _from(roots))
+    return [pid for pid, stat in named if stat is not None and stat.command.startswith("python")][:_MOST_INTERPRETERS]
 
-    A process that handles it looks after those below it itself: signalling the data loaders of a parent that is saving
-    would fail the parent. Below one that only blocks it the search goes on.
+
+def keep_shells(root: int, roots: Callable[[], Iterable[int]]) -> None:
+    """Stop all shells among these processes and below them; they stand still when this returns, or do soon.
+
+    A shell may be starting the next one meanwhile, so it is looked again until there is no other one.
     """
-    handlers: list[int] = []
-    others: list[int] = []
-    frontier = list(roots)
-    while frontier:
-        pid = frontier.pop(0)
-        found = reaction(pid)
-        if found is Reaction.NONE:
-            others.append(pid)
-        else:
-            handlers.append(pid)
-        if found is not Reaction.HANDLER:
-            frontier += children(pid)
-    return Targets(tuple(handlers or others), tuple(handlers))
+    kept: set[int] = set()
+    for _ in range(_LOOKS):
+        stats = [stat for pid in _from(roots()) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
+        shells = {stat.pid: stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS}
+        new = shells.keys() - kept
+        if not new and all(stat.stopped or stat.in_kernel for stat in shells.values()):
+            return
+        signal_below(root, new, signal.SIGSTOP)
+        kept |= new
+        if not new:
+            time.sleep(_LOOK_S)
+
+
+def _from(roots: Iterable[int]) -> list[int]:
+    found = list(roots)
+    for pid in found:
+        found += procfs.children(pid)
+    return found
 
 
 def reactions(pids: Iterable[int], signum: int) -> dict[int, Reaction]:
@@ -87,13 +103,19 @@ def reaction(pid: int, signum: int) -> Reaction:
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return Reaction.NONE
+        return Reaction.DIES
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
     if status.startswith(_PASSES_ON):
-        return Reaction.NONE
-    if int(masks["SigCgt"], 16) >> (signum - 1) & 1:
+        return Reaction.DIES
+
+    def is_in(mask: str) -> bool:
+        return bool(int(masks[mask], 16) >> (signum - 1) & 1)
+
+    if is_in("SigCgt"):
         return Reaction.HANDLER
-    return Reaction.WAITS if int(masks["SigBlk"], 16) >> (signum - 1) & 1 else Reaction.NONE
+    if is_in("SigBlk"):
+        return Reaction.WAITS
+    return Reaction.IGNORES if is_in("SigIgn") else Reaction.DIES
 
 
 def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:

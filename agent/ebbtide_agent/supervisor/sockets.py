@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide_agent.accounts import Account
-from ebbtide_agent.attempt_dir import JOB_SOCKET, AttemptDir
+from ebbtide_agent.attempt_dir import JOB_SOCKET, PARTICIPANTS_SOCKET, AttemptDir
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor.intent import Intent
 
@@ -23,6 +23,7 @@ class Sockets:
 
     control: socket.socket
     job: socket.socket
+    participants: socket.socket  # of the job, which are asked to leave over what they connect to it
     guests: socket.socket
     session: socket.socket | None  # for the first process, if that is one that others attach to
 
@@ -46,21 +47,24 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
     if intent.session:
         session = _bind(front / "session.sock", socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK, listening=True)
     job = _bind(front / JOB_SOCKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    participants = _bind(front / PARTICIPANTS_SOCKET, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK, listening=True)
     if intent.account is not None:
         _give(front, intent, intent.account)
     return Sockets(
         control=_bind(place.control_socket, socket.SOCK_STREAM, listening=True),
         job=job,
+        participants=participants,
         guests=_bind(place.guest_socket, socket.SOCK_SEQPACKET, listening=True),
         session=session,
     )
 
 
 def _give(door: Path, intent: Intent, account: Account) -> None:
-    """Have the account write to the job's socket. It cannot write behind the door: what `srun` locks is there, and
+    """Have the account write to the job's sockets. It cannot write behind the door: what `srun` locks is there, and
     what the attempt was given, in case that everything else of it is lost."""
-    os.chmod(door / JOB_SOCKET, 0o600)
-    os.chown(door / JOB_SOCKET, account.uid, account.gid)
+    for name in (JOB_SOCKET, PARTICIPANTS_SOCKET):
+        os.chmod(door / name, 0o600)
+        os.chown(door / name, account.uid, account.gid)
     (door / "gpus").write_text(json.dumps({"gpus": [{"uuid": gpu.uuid} for gpu in intent.gpus]}))
     for index in range(len(intent.gpus) if intent.slurm else 0):
         lock = os.open(door / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)

@@ -107,7 +107,7 @@ def _supervise(
             environment = prepared.environments[0]
             door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
-            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets.control, door, output, worker)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets, door, output, worker)
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())
             status.log_matches = list(output.matches)

@@ -6,7 +6,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +20,19 @@ from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import evidence, fake_gpus, processes
+from ebbtide_agent.supervisor.asking import Asking, Process, Step
 from ebbtide_agent.supervisor.control import Control
-from ebbtide_agent.supervisor.ending import LEADER, Due, Ending
+from ebbtide_agent.supervisor.ending import LEADER, LEAVING, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_agent.supervisor.output import Output
-from ebbtide_agent.supervisor.processes import Reaction, Targets, descendants
+from ebbtide_agent.supervisor.participants import Participants
+from ebbtide_agent.supervisor.processes import descendants
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.sockets import Sockets
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
 from ebbtide_agent.swap.sequence import Ending as Outcome
@@ -66,7 +69,7 @@ class Watch:
         ranks: list[Rank],
         reports: Reports,
         status: Status,
-        listener: socket.socket,
+        sockets: Sockets,
         door: Door,
         output: Output,
         worker: Worker,
@@ -82,13 +85,18 @@ class Watch:
         self._group = door.group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._handlers: list[Identity] = []  # that were sent the stop signal and handle it
-        self._reactions: dict[int, Reaction] = {}  # to the stop signal, when it is due
+        self._asking: Asking | None = None  # once the request to leave was passed on
+        self._handlers: set[Identity] = set()  # that were asked to leave and can do it by themselves
+        self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
+        self._shells: set[int] = set()  # that were ended when all below them had left
+        self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
+        self._arguments: dict[int, list[str]] = {}  # of interpreters, when the stop was requested
         self._sweeping = False
         self._told_at = -math.inf
         self._untold = False  # progress that waits for its turn
-        self.control = Control(self._selector, listener, self._obey)
+        self.control = Control(self._selector, sockets.control, self._obey)
         self._guests = Guests(self._selector, door)
+        self._participants = Participants(self._selector, sockets.participants, self._join)
         self.ending = Ending({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
@@ -122,6 +130,9 @@ class Watch:
             self._tell_progress()
         self._look_no_more()
         self._guests.close()
+        self._participants.close()
+        for process in list(self._awaited):
+            self._forget(process)
         self._is_over = True
 
     def patience_s(self) -> float:
@@ -170,6 +181,9 @@ class Watch:
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
+        if returncode < 0 and rank.identity.pid in self._shells:
+            # It would have ended as those below it did. That one of them succeeded does not say that all is done.
+            returncode = max((code for code in self._left_with if code > 0), key=_says_most, default=returncode)
         fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
         if self._swapping.is_out and not self.exit.swap_failure:
@@ -201,8 +215,9 @@ class Watch:
             self._note_move(moved)
         self._guests.kill_late()
         self._end_with_lease()
-        handlers_live = self._handlers_live()
         now = time.monotonic()
+        self._ask_further(now)
+        handlers_live = self._handlers_live()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
         if due is Due.SIGNAL:
             if not self._still_looking(now):
@@ -227,52 +242,81 @@ class Watch:
         return not self.ending.running and any(process.is_alive() for process in self._handlers)
 
     def _deliver(self) -> None:
-        """Signal the processes that are to know, and continue those that are stopped: they would never see it."""
-        leader_reached = False
-        self._reactions = processes.reactions(descendants(self._me), self.signum)
-        for is_leaders, targets in self._targets():
-            dying = [pid for pid in targets.pids if pid not in targets.handlers]
-            self.cut_short |= evidence.being_written(self._saves_in, dying)
-            reached = processes.signal_below(self._me, targets.pids, self.signum)
-            leader_reached |= is_leaders and bool(reached)
-            self._handlers += [process for process in reached if process.pid in targets.handlers]
-        processes.signal_below(self._me, descendants(self._me), signal.SIGCONT)
+        """Pass the request to leave on to those who are to know."""
+        now = time.monotonic()
+        if self._intent.signal_target is SignalTarget.AUTO:
+            if not self._intent.session:
+                processes.keep_shells(self._me, self._own)
+            self._participants.tell_all(max(0.0, self.ending.kill_at - now))
+            self._asking = Asking()
+            reached = self._perform(self._asking.begin(self._tree(), now))
+        else:
+            reached = self._signal_exactly()
         self.ending.signalled()
         if self.ending.failed_rank is None:
-            self.exit.delivered = leader_reached
-            self.exit.caught = bool(self._handlers)
+            self.exit.delivered = reached and LEADER in self.ending.running
 
-    def _targets(self) -> list[tuple[bool, Targets]]:
-        """Whom to signal, in groups; of each, whether it is the leader's."""
-        launched = [(rank.local_rank == LEADER, rank.identity.pid) for rank in self._ranks.values()]
-        match self._intent.signal_target:
-            case SignalTarget.LEADER:
-                return [(is_leaders, self._among([pid])) for is_leaders, pid in launched]
-            case SignalTarget.ALL:
-                launched_here = self._children()
-                return [(True, self._among([*launched_here, *(p for c in launched_here for p in descendants(c))]))]
-        by_rank = [(is_leaders, self._topmost([pid])) for is_leaders, pid in launched]
-        if not any(targets.handlers for _, targets in by_rank):
-            # What matters may have got away from under the launched process, which only waits for it.
-            everywhere = self._topmost(self._children())
-            if everywhere.handlers:
-                return [(True, everywhere)]
-        return by_rank
+    def _signal_exactly(self) -> bool:
+        """Signal whom the user named; whether that reached anybody."""
+        launched = [rank.identity.pid for rank in self._ranks.values()]
+        tree = self._tree()
+        named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
+        handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
+        return self._perform(Step(signal=tuple(named), release=tuple(tree), handlers=handlers))
 
-    def _children(self) -> list[int]:
-        """Of this process, without guests: they hear of the end by its coming."""
+    def _ask_further(self, now: float) -> None:
+        """Ask those whose turn has come: somebody who was asked has ended, or has had time for it."""
+        ended = [process for process in self._awaited if not process.is_alive()]
+        for process in ended:
+            if (returncode := procfs.returncode(process.pid)) is not None:
+                self._left_with.append(returncode)
+            self._forget(process)
+        if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
+            return
+        while step := self._asking.go_on(self._tree(), now):
+            self._perform(step)
+
+    def _join(self, pid: int) -> None:
+        """A process has said that it answers; it was asked already, if anybody was."""
+        if self._asking is not None:
+            self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
+
+    def _perform(self, step: Step) -> bool:
+        """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
+        dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
+        self.cut_short |= evidence.being_written(self._saves_in, dying)
+        asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
+        asked += processes.signal_below(self._me, step.signal, self.signum)
+        processes.signal_below(self._me, step.kill, signal.SIGKILL)
+        processes.signal_below(self._me, step.release, signal.SIGCONT)
+        for process in asked:
+            self._await(process)
+        self._shells |= {*step.shells}
+        able = {process for process in asked if process.pid in step.handlers}
+        self._handlers |= able
+        if self.exit.stop_requested:
+            self.exit.caught |= bool(able)
+        return bool(asked)
+
+    def _await(self, process: Identity) -> None:
+        """Look as soon as it has ended, whoever buries it."""
+        if process not in self._awaited:
+            with suppress(ProcessLookupError):
+                self._awaited[process] = descriptor = os.pidfd_open(process.pid)
+                self._selector.register(descriptor, selectors.EVENT_READ, _do_nothing)
+
+    def _forget(self, process: Identity) -> None:
+        descriptor = self._awaited.pop(process)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def _tree(self) -> dict[int, Process]:
+        return processes.tree(self._own(), self.signum, self._participants.answering(), self._arguments)
+
+    def _own(self) -> list[int]:
+        """Children of this process, without guests: they hear of the end by its coming."""
         others = self._guests.pids | forking.on_their_way()
         return [pid for pid in procfs.children(self._me) if pid not in others]
-
-    def _among(self, pids: Sequence[int]) -> Targets:
-        """Exactly these processes."""
-        return Targets(tuple(pids), tuple(pid for pid in pids if self._reaction(pid) is not Reaction.NONE))
-
-    def _topmost(self, roots: Sequence[int]) -> Targets:
-        return processes.stop_targets(roots, procfs.children, self._reaction)
-
-    def _reaction(self, pid: int) -> Reaction:
-        return self._reactions.get(pid, Reaction.NONE)
 
     def _note_killing(self, handlers_live: bool) -> None:
         """Those who are left will die: note whether that is early, and what they are writing."""
@@ -341,9 +385,9 @@ class Watch:
             return  # nobody is to write anything any more
         within_s = min(_LOOK_S, grace_s / 2)
         with suppress(OSError):
-            looked_at = str(self._intent.checkpoint_dir)
+            asked = str(self._intent.checkpoint_dir), processes.interpreters(self._own())
             looking = Errand(
-                evidence.look, looked_at, account=self._intent.account, within_s=within_s, worker=self._worker
+                evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker
             )
             self._looking = looking
             self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)
@@ -362,6 +406,7 @@ class Watch:
                 if not isinstance(found, Unknown):
                     self.contents_at_stop = Contents.from_json(found["files"])
                     self._saves_in = Path(found["real"])
+                    self._arguments = {int(pid): list(map(str, of)) for pid, of in found["arguments"].items()}
 
     def _look_no_more(self) -> None:
         if self._looking is not None:
@@ -428,6 +473,8 @@ class Watch:
         moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at]
         if self._looking is not None:
             moments.append(self._looking.deadline)
+        if self._asking is not None:
+            moments.append(self._asking.next_at())
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         if self._lease is not None:
@@ -442,6 +489,11 @@ def _signal_pipe() -> int:
     for signum in _HANDLED:
         signal.signal(signum, _do_nothing)
     return readable
+
+
+def _says_most(returncode: int) -> bool:
+    """Whether it says that something failed, and not only that it left."""
+    return returncode not in LEAVING
 
 
 def _do_nothing(*_: object) -> None:

@@ -9,31 +9,7 @@ from dataclasses import replace
 import pytest
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import processes
-from ebbtide_agent.supervisor.processes import Reaction, Targets, stop_targets
-
-TREES = {
-    "the launched process handles it itself": ({1: [2]}, {1, 2}, Targets((1,), (1,))),
-    "a shell above the script": ({1: [2]}, {2}, Targets((2,), (2,))),
-    "two levels of shells": ({1: [2], 2: [3]}, {3}, Targets((3,), (3,))),
-    "the loaders below a handler are its own business": ({1: [2], 2: [3, 4]}, {2, 3, 4}, Targets((2,), (2,))),
-    "two branches that handle it": ({1: [2, 3], 2: [4]}, {3, 4}, Targets((3, 4), (3, 4))),
-    "a branch that does not handle it is spared": ({1: [2, 3]}, {3}, Targets((3,), (3,))),
-    "nobody handles it": ({1: [2, 3], 3: [4]}, set(), Targets((1, 2, 3, 4))),
-    "a single process": ({}, set(), Targets((1,))),
-}
-
-
-@pytest.mark.parametrize(("children", "catching", "targets"), TREES.values(), ids=TREES.keys())
-def test_the_signal_goes_to_the_topmost_processes_that_handle_it(children, catching, targets):
-    reactions = dict.fromkeys(catching, Reaction.HANDLER)
-    found = stop_targets([1], lambda pid: children.get(pid, []), lambda pid: reactions.get(pid, Reaction.NONE))
-    assert found == targets
-
-
-def test_below_a_process_that_blocks_the_signal_handlers_are_looked_for_and_others_are_spared():
-    tree, reactions = {1: [2, 3], 2: [4]}, {1: Reaction.WAITS, 2: Reaction.HANDLER, 4: Reaction.HANDLER}
-    found = stop_targets([1], lambda pid: tree.get(pid, []), lambda pid: reactions.get(pid, Reaction.NONE))
-    assert found == Targets((1, 2), (1, 2))
+from ebbtide_agent.supervisor.asking import Reaction
 
 
 @pytest.fixture
@@ -92,8 +68,8 @@ input()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         assert processes.reaction(process.pid, signal.SIGUSR1) is Reaction.HANDLER
-        assert processes.reaction(process.pid, signal.SIGUSR2) is Reaction.NONE
-        assert processes.reaction(process.pid, signal.SIGTERM) is Reaction.NONE
+        assert processes.reaction(process.pid, signal.SIGUSR2) is Reaction.IGNORES
+        assert processes.reaction(process.pid, signal.SIGTERM) is Reaction.DIES
         assert processes.reaction(process.pid, signal.SIGHUP) is Reaction.WAITS
         process.kill()
-    assert processes.reaction(process.pid, signal.SIGUSR1) is Reaction.NONE
+    assert processes.reaction(process.pid, signal.SIGUSR1) is Reaction.DIES

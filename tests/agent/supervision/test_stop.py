@@ -124,27 +124,29 @@ async def test_a_stopped_process_is_continued_so_that_it_sees_the_signal(agent):
         assert (await node.stop()).exit.exit_code == 85
 
 
-async def test_behind_a_shell_it_is_the_script_that_gets_the_signal(agent):
+@pytest.mark.parametrize("code", [75, 1])
+async def test_behind_a_shell_it_is_the_script_that_gets_the_signal_and_says_how_it_ended(agent, code):
     async with agent() as node:
-        script = python(YIELDING, "75")
-        await node.launch(["bash", "-c", '"$@"; exit $?', "bash", *script])
+        script = python(YIELDING, str(code))
+        await node.launch(["bash", "-c", '"$@"; exit 7', "bash", *script])
         leader = (await node.running(line="up")).pid
         status = await node.stop()
-        assert (status.exit.exit_code, status.exit.signal) == (75, 0)
+        assert (status.exit.exit_code, status.exit.signal) == (code, 0)
         assert (status.exit.delivered, status.exit.caught) == (True, True)
         assert f"got 15 {leader}" not in node.log()
 
 
-async def test_below_a_process_that_handles_the_signal_nobody_else_gets_it(agent):
+async def test_below_a_process_that_handles_the_signal_others_get_it_once_that_has_left(agent):
     loader = f"import subprocess, sys; subprocess.Popen([{sys.executable!r}, '-S', '-c', {YIELDING!r}, '1'])"
     code = loader + "\n" + YIELDING.replace('print("up"', 'print("parent"')
     async with agent() as node:
-        await node.launch(python(code, "85", "import time; time.sleep(0.2)"))
+        await node.launch(python(code, "85", "import time; time.sleep(0.2); print('saved', flush=True)"))
         leader = (await node.running(line="up")).pid
         await node.running(line="parent")
         assert (await node.stop()).exit.exit_code == 85
-        assert node.log().count("got") == 1
-        assert f"got 15 {leader}" in node.log()
+        first, saved, second = node.log().splitlines()[-3:]
+        assert (first, saved) == (f"got 15 {leader}", "saved")
+        assert second.startswith("got 15 ")
 
 
 async def test_a_saving_child_has_its_grace_when_the_wrapper_above_it_is_gone(agent):
@@ -155,8 +157,9 @@ async def test_a_saving_child_has_its_grace_when_the_wrapper_above_it_is_gone(ag
         # Its stdin is empty, so the wrapper ends by itself, and with it the attempt.
         status = await node.end()
         assert status.exit.exit_code == 1
+        wrapper = "import signal, subprocess, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))"
         await node.launch(
-            ["bash", "-c", 'trap "exit 3" USR1; "$@" & wait', "bash", *saving], attempt=2, signal="SIGTERM"
+            python(f"{wrapper}; subprocess.Popen(sys.argv[1:]).wait()", *saving), attempt=2, signal="SIGTERM"
         )
         await node.running(attempt=2, line="up")
         leader = node.status(attempt=2).pid

@@ -1,0 +1,307 @@
+"""Whom a request to leave reaches, in which order, and who is kept from going on meanwhile. Pure.
+
+Those who can answer are asked, whoever started them: processes that take part through the SDK, else the topmost that
+handle the stop signal. Shells are kept where they are until those below them have left, and are asked only then, so
+that they begin no next command. docs/job-contract.md says the same in words.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final
+
+from ebbtide_agent.supervisor.launchers import Kind
+
+LINGER_S: Final = 10.0
+"""A launcher ends by itself once those who were asked have left, and may have something to write down before."""
+SETTLE_S, SWALLOWED_S = 1.0, 5.0
+"""Whoever computes nothing from so long after it was asked until then is taken for one that swallowed the signal."""
+_IDLE_CPU_S: Final = 0.02
+SHELLS: Final = frozenset({Kind.SHELL, Kind.BUILDER})
+
+
+class Reaction(Enum):
+    """What a process does about a signal."""
+
+    DIES = auto()
+    IGNORES = auto()
+    HANDLER = auto()
+    WAITS = auto()  # it blocks it, as those do who call sigwait() or read it from a descriptor
+
+    @property
+    def handles(self) -> bool:
+        """Whether the process does something about it."""
+        return self in (Reaction.HANDLER, Reaction.WAITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One live process of the attempt, at one moment."""
+
+    pid: int
+    parent: int
+    starttime: int = 0  # jiffies since boot; with the pid it tells the process from a later one
+    kind: Kind = Kind.ORDINARY
+    reaction: Reaction = Reaction.DIES
+    answers: bool = False  # it asks through the SDK whether it should leave
+    image: tuple[
+        int, ...
+    ] = ()  # where its program lies in memory: a copy that was only forked has it in the same place
+    cpu_s: float = 0.0
+
+
+Tree = Mapping[int, Process]
+"""All live processes of the attempt, by pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done now, in this order; each is a process's pid."""
+
+    tell: tuple[int, ...] = ()  # over its own connection
+    signal: tuple[int, ...] = ()  # with the stop signal
+    kill: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()  # to be continued, in case that it is stopped
+    handlers: tuple[int, ...] = ()  # of those that are asked, who can leave by themselves
+    shells: tuple[int, ...] = ()  # of those, who is asked because all below it have left
+
+    def __bool__(self) -> bool:
+        return bool(self.tell or self.signal or self.kill)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Somebody who was asked to leave."""
+
+    starttime: int
+    at: float
+    told: bool = False  # it takes part through the SDK, and looks after those below it
+    settled_cpu_s: float | None = None  # what it had computed shortly after it was asked
+    looked_below: bool = False  # those below it were asked in its place, or need not be
+
+    @property
+    def next_look_s(self) -> float:
+        """How long after it was asked it is looked what it has computed since."""
+        return SETTLE_S if self.settled_cpu_s is None else SWALLOWED_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is remembered of a process: its parent may end, and then another one looks like its parent."""
+
+    starttime: int
+    parent: int
+    image: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Asking:
+    """One request to leave, until nobody is left who could answer it."""
+
+    _asked: dict[int, _Asked] = field(default_factory=dict)
+    _followed: set[int] = field(default_factory=set)  # who was asked, has ended, and whose own were asked after that
+    _seen: dict[int, _Seen] = field(default_factory=dict)
+    _first: frozenset[int] = frozenset()  # who lived when it began
+    _alive: set[int] = field(default_factory=set)  # who was asked and lives, when it was looked last
+    _alone_since: float = math.inf  # nobody lives since then who was asked in the first place
+    _rest_asked: bool = False
+
+    def begin(self, tree: Tree, now: float) -> Step:
+        """Who is asked first. No shell in the tree runs any more."""
+        self._look_at(tree)
+        self._first = frozenset(tree)
+        kept = {pid for pid, process in tree.items() if process.kind in SHELLS}
+        answering = [pid for pid, process in tree.items() if process.answers]
+        if answering:
+            return self._ask(tree, now, tell=answering, release=tree.keys() - kept)
+        handlers = handlers_in(tree)
+        if not handlers:
+            return self._ask_all(tree)  # nobody has anything to save
+        return self._ask(tree, now, signal=handlers, release=tree.keys() - (kept - set(handlers)))
+
+    def joined(self, tree: Tree, pid: int, now: float) -> Step:
+        """Somebody has begun to take part since."""
+        self._look_at(tree)
+        return self._ask(tree, now, tell=[pid]) if pid in tree and pid not in self._alive else Step()
+
+    def go_on(self, tree: Tree, now: float) -> Step:
+        """Who is asked next, when somebody who was asked has ended, or at `next_at`; to be repeated until nobody is."""
+        self._look_at(tree)
+        if self._rest_asked:
+            return Step()
+        if now >= self._alone_since + LINGER_S:
+            return self._ask_all(tree)
+        if found := self._left_behind(tree) or self._below_who_swallowed(tree, now):
+            return self._ask(tree, now, signal=found)
+        if shells := self._shells_to_end(tree):
+            self._ask(tree, now, signal=shells)
+            return replace(_end(tree, shells), shells=tuple(shells))
+        return Step() if self._alive else self._ask_others(tree, now)
+
+    def next_at(self) -> float:
+        """When there is something to look at if nobody ends before that."""
+        if self._rest_asked:
+            return math.inf
+        asked = [self._asked[pid] for pid in self._alive]
+        looks = [one.at + one.next_look_s for one in asked if not one.told and not one.looked_below]
+        return min([self._alone_since + LINGER_S, *looks])
+
+    def _ask(
+        self,
+        tree: Tree,
+        now: float,
+        *,
+        tell: Collection[int] = (),
+        signal: Collection[int] = (),
+        release: Iterable[int] = (),
+    ) -> Step:
+        for pid in (*tell, *signal):
+            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell)
+            self._alive.add(pid)
+        self._alone_since = math.inf
+        handlers = (*tell, *(pid for pid in signal if tree[pid].reaction.handles))
+        return Step(tuple(tell), tuple(signal), release=(*release, *signal), handlers=handlers)
+
+    def _look_at(self, tree: Tree) -> None:
+        for pid, process in tree.items():
+            seen = self._seen.get(pid)
+            same = seen is not None and seen.starttime == process.starttime
+            parent = seen.parent if seen is not None and same else process.parent
+            self._seen[pid] = _Seen(process.starttime, parent, process.image)
+        self._alive = {pid for pid, asked in self._asked.items() if _is_in(tree, pid, asked.starttime)}
+
+    def _left_behind(self, tree: Tree) -> list[int]:
+        """Those who handle the signal, and were below somebody who was asked and has ended without taking them along.
+
+        Copies of that one are none: they have its handler only because they were forked from it.
+        """
+        ended = {pid for pid, asked in self._asked.items() if not asked.told} - self._alive - self._followed
+        self._followed |= ended
+        return [found for pid in ended for found in handlers_in(self._others_below(pid, tree))]
+
+    def _below_who_swallowed(self, tree: Tree, now: float) -> list[int]:
+        found: list[int] = []
+        for pid in self._alive:
+            asked, process = self._asked[pid], tree[pid]
+            if asked.told or asked.looked_below:
+                continue
+            if asked.settled_cpu_s is None and now >= asked.at + SETTLE_S:
+                asked.settled_cpu_s = process.cpu_s
+            if asked.settled_cpu_s is not None and now >= asked.at + SWALLOWED_S:
+                asked.looked_below = True
+                if process.cpu_s - asked.settled_cpu_s <= _IDLE_CPU_S:
+                    below = self._others_below(pid, tree)
+                    # A shell does what its trap says when the command that it waits for has ended. What the trap itself
+                    # has started came later.
+                    waited_for = below.keys() & self._first if process.kind is Kind.SHELL else ()
+                    found += handlers_in(below) or waited_for
+        return found
+
+    def _others_below(self, pid: int, tree: Tree) -> dict[int, Process]:
+        image = self._seen[pid].image
+        below = self._below({pid}, tree) - self._asked.keys()
+        return {other: tree[other] for other in below if tree[other].image != image or not image}
+
+    def _shells_to_end(self, tree: Tree) -> set[int]:
+        """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept."""
+        concerned = self._above(self._asked) if self._alive else tree.keys()
+        kept = {pid for pid, process in tree.items() if process.kind in SHELLS} - self._asked.keys()
+        shells = kept & concerned - self._above(self._alive)
+        return shells - self._above(shells)
+
+    def _ask_others(self, tree: Tree, now: float) -> Step:
+        """Whoever could save has left: launchers end by themselves, soon, and others have no reason to go on."""
+        self._alone_since = min(self._alone_since, now)
+        launchers = tree.keys() & self._above(self._asked)
+        others = tree.keys() - launchers - self._below(launchers, tree) - self._asked.keys()
+        for pid in others:
+            self._asked[pid] = _Asked(tree[pid].starttime, now, looked_below=True)
+            self._alive.add(pid)
+        return _end(tree, others)
+
+    def _ask_all(self, tree: Tree) -> Step:
+        self._rest_asked = True
+        return _end(tree, tree)
+
+    def _above(self, pids: Iterable[int]) -> set[int]:
+        """All that one of these descends from, ended or not."""
+        found: set[int] = set()
+        for pid in pids:
+            while (seen := self._seen.get(pid)) is not None and seen.parent not in found:
+                pid = seen.parent
+                found.add(pid)
+        return found
+
+    def _below(self, pids: Collection[int], tree: Tree) -> set[int]:
+        """Those in the tree that descend from one of these, ended or not."""
+        known: dict[int, bool] = {}
+        for start in tree:
+            way: list[int] = []
+            pid, found = start, False
+            while (seen := self._seen.get(pid)) is not None and pid not in known:
+                known[pid] = False  # no way leads back here
+                way.append(pid)
+                if seen.parent in pids:
+                    found = True
+                    break
+                pid = seen.parent
+            else:
+                found = known.get(pid, False)
+            known.update(dict.fromkeys(way, found))
+        return {pid for pid in tree if known[pid]}
+
+
+def handlers_in(tree: Tree) -> list[int]:
+    """The topmost processes that handle the signal, in every branch.
+
+    A process that handles it looks after those below it itself: to signal the data loaders of a parent that is saving
+    would fail the parent. Below one that only blocks it the search goes on. What a launcher or a shell does about it
+    counts only if nobody below does anything.
+    """
+    found: dict[int, list[int]] = {}
+    order = _parents_first(tree)
+    for process in reversed(order):
+        below = found.get(process.pid, [])
+        match process.kind:
+            case Kind.WORKER:
+                mine = []
+            case Kind.ORDINARY if process.reaction is Reaction.HANDLER:
+                mine = [process.pid]
+            case Kind.ORDINARY if process.reaction is Reaction.WAITS:
+                mine = [process.pid, *below]
+            case Kind.SHELL | Kind.LAUNCHER if process.reaction.handles and not below:
+                mine = [process.pid]
+            case _:
+                mine = below
+        found[process.pid] = mine
+        if process.parent in tree:
+            found[process.parent] = mine + found.get(process.parent, [])
+    return [pid for process in order if process.parent not in tree for pid in found[process.pid]]
+
+
+def _parents_first(tree: Tree) -> list[Process]:
+    children: dict[int, list[Process]] = {}
+    for process in tree.values():
+        children.setdefault(process.parent, []).append(process)
+    order = [process for process in tree.values() if process.parent not in tree]
+    for process in order:
+        order += children.get(process.pid, [])
+    return order
+
+
+def _end(tree: Tree, pids: Iterable[int]) -> Step:
+    """Have these end: by the signal, unless it would be ignored, or would have them remove what was being made."""
+    ending = [tree[pid] for pid in pids]
+    kill = {one.pid for one in ending if one.kind is Kind.BUILDER or _is_shell_that_ignores(one)}
+    signal = tuple(one.pid for one in ending if one.pid not in kill)
+    handlers = tuple(pid for pid in signal if tree[pid].reaction.handles)
+    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=handlers)
+
+
+def _is_shell_that_ignores(process: Process) -> bool:
+    return process.kind is Kind.SHELL and process.reaction is Reaction.IGNORES
+
+
+def _is_in(tree: Tree, pid: int, starttime: int) -> bool:
+    return pid in tree and tree[pid].starttime == starttime

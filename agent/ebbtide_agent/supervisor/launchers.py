@@ -1,0 +1,61 @@
+"""Programs that start others: by their names it is known what a request to leave must not make of them."""
+
+from enum import Enum, auto
+from typing import Final
+
+
+class Kind(Enum):
+    """What a process is to those below it."""
+
+    ORDINARY = auto()  # whoever handles the stop signal itself looks after those below it
+    LAUNCHER = auto()  # waits for what it started, and would hand a signal on to more than should have it
+    SHELL = auto()  # begins one command after another; what it does about a signal may be for its own end only
+    BUILDER = auto()  # the same, without a word of its user's; asked to end, it removes what was being made
+    WORKER = auto()  # started by a library for the process above it, which looks after it
+
+
+# By the name of the executable file.
+_PROGRAMS: Final = {
+    **dict.fromkeys(("ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "lksh", "mksh", "sh"), Kind.SHELL),
+    **dict.fromkeys(("tcsh", "yash", "zsh", "zsh5"), Kind.SHELL),
+    **dict.fromkeys(("gmake", "just", "make", "ninja", "task", "watch", "xargs"), Kind.BUILDER),
+    # of ranks
+    **dict.fromkeys(("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra", "mpirun", "orted", "orterun"), Kind.LAUNCHER),
+    **dict.fromkeys(("prte", "prted", "prterun", "srun"), Kind.LAUNCHER),
+    # into an environment
+    **dict.fromkeys(("apptainer", "micromamba", "pixi", "runuser", "singularity", "starter", "su"), Kind.LAUNCHER),
+    **dict.fromkeys(("starter-suid", "sudo", "uv", "uvx"), Kind.LAUNCHER),
+    # around one command
+    **dict.fromkeys(("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), Kind.LAUNCHER),
+    **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), Kind.LAUNCHER),
+}
+# By the name of the script that an interpreter runs, of which the kernel keeps 15 letters.
+_SCRIPTS: Final = {
+    **dict.fromkeys(("parallel", "snakemake"), Kind.SHELL),
+    **dict.fromkeys(("accelerate", "accelerate-laun", "deepspeed", "horovodrun", "torchrun"), Kind.LAUNCHER),
+    **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "poetry", "rye"), Kind.LAUNCHER),
+    **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), Kind.LAUNCHER),
+}
+# By what an interpreter runs as `-m`.
+_MODULES: Final = frozenset(
+    {"accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovod.runner"}
+    | {"torch.distributed.launch", "torch.distributed.run"}
+)
+# In what Python's multiprocessing gives to an interpreter that it starts for a worker of its own.
+_OF_WORKERS: Final = ("from multiprocessing.", "--multiprocessing-fork")
+_INTERPRETERS: Final = ("bash", "dash", "perl", "python", "sh")
+
+
+def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> Kind:
+    """What a process is whose name is `command`; `program` is that of its executable file, empty if nobody knows."""
+    if program.startswith(_INTERPRETERS) and command in _SCRIPTS:
+        return _SCRIPTS[command]
+    # A shell in a box of many programs is known by its own name.
+    known = _PROGRAMS.get(command if program in ("", "busybox", "toybox") else program)
+    if known is not None:
+        return known
+    if "-m" in arguments[:-1] and arguments[arguments.index("-m") + 1] in _MODULES:
+        return Kind.LAUNCHER
+    if any(argument.startswith(_OF_WORKERS) for argument in arguments):
+        return Kind.WORKER
+    return Kind.ORDINARY

@@ -1,0 +1,112 @@
+"""Processes of the job that take part through the SDK, each over a connection of its own.
+
+They may be asked to leave there, whatever started them and whatever stands above them. What they say is not trusted:
+it is short, there are not many of them, and only who descends from this process is waited for.
+"""
+
+import json
+import os
+import selectors
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.processes import is_below
+
+MOST: Final = 1024
+_LARGEST_MESSAGE: Final = 4096
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+@dataclass(slots=True, eq=False)
+class _Participant:
+    connection: socket.socket
+    process: Identity | None  # None: it is not below this process, as in a container that somebody else runs
+    answers: bool = False
+
+
+class Participants:
+    """All that are connected; each ends with its process, or with its connection."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, listener: socket.socket, joined: Callable[[int], None]
+    ) -> None:
+        """`joined` is called with the pid of who says that it answers; `listener` must not block."""
+        self._selector = selector
+        self._listener = listener
+        self._joined = joined
+        self._all: set[_Participant] = set()
+        self._request: bytes = b""  # what everybody was told, and those who come later are
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def answering(self) -> frozenset[int]:
+        """Pids of those who ask whether they should leave."""
+        return frozenset(one.process.pid for one in self._all if one.process is not None and one.answers)
+
+    def tell_all(self, grace_s: float) -> None:
+        """Ask all to leave, and whoever comes from now on."""
+        self._request = json.dumps({"do": "leave", "grace_s": grace_s}).encode()
+        for one in list(self._all):
+            self._tell(one)
+
+    def close(self) -> None:
+        """Take part in nothing any more."""
+        for one in list(self._all):
+            self._drop(one)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        if len(self._all) >= MOST:
+            connection.close()
+            return
+        connection.setblocking(False)
+        one = _Participant(connection, _peer(connection))
+        self._all.add(one)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(one))
+        self._tell(one)
+
+    def _hear(self, one: _Participant) -> None:
+        try:
+            message = one.connection.recv(_LARGEST_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._drop(one)
+        elif message == b"answers" and not one.answers:
+            one.answers = True
+            if one.process is not None:
+                self._joined(one.process.pid)
+
+    def _tell(self, one: _Participant) -> None:
+        if not self._request:
+            return
+        try:
+            one.connection.send(self._request)
+        except BlockingIOError:
+            pass  # it was told, and has not read that yet
+        except OSError:
+            self._drop(one)
+
+    def _drop(self, one: _Participant) -> None:
+        if one in self._all:
+            self._all.discard(one)
+            self._selector.unregister(one.connection)
+            one.connection.close()
+
+
+def _peer(connection: socket.socket) -> Identity | None:
+    """Who connected, if it is below this process."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid = _CREDENTIALS.unpack(data)[0]
+    process = Identity.of(pid) if pid > 0 else None
+    return process if process is not None and is_below(pid, os.getpid()) else None

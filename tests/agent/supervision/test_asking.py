@@ -1,0 +1,194 @@
+"""Whom a request to leave reaches, in trees of processes that are written down."""
+
+from dataclasses import replace
+
+import pytest
+from ebbtide_agent.supervisor.asking import (
+    LINGER_S,
+    SETTLE_S,
+    SWALLOWED_S,
+    Asking,
+    Process,
+    Reaction,
+    Step,
+    handlers_in,
+)
+from ebbtide_agent.supervisor.launchers import Kind, kind_of
+
+ME = 1
+HANDLER = Reaction.HANDLER
+
+
+def tree(*processes):
+    return {process.pid: process for process in processes}
+
+
+def one(pid, parent=ME, **facts):
+    return Process(pid, parent, image=(pid,), **facts)
+
+
+def shell(pid, parent=ME, **facts):
+    return one(pid, parent, kind=Kind.SHELL, **facts)
+
+
+def handler(pid, parent=ME, **facts):
+    return one(pid, parent, reaction=HANDLER, **facts)
+
+
+def without(found, *gone):
+    """The tree after these have ended: whoever was below them is the supervisor's child now."""
+    left = {pid: process for pid, process in found.items() if pid not in gone}
+    return {pid: process if process.parent in left else replace(process, parent=ME) for pid, process in left.items()}
+
+
+HANDLERS = {
+    "the launched process handles it itself": (tree(handler(2), handler(3, 2)), [2]),
+    "another process above the script": (tree(one(2), handler(3, 2)), [3]),
+    "two of them": (tree(one(2), one(3, 2), handler(4, 3)), [4]),
+    "the loaders below a handler are its own business": (tree(one(2), handler(3, 2), handler(4, 3)), [3]),
+    "two branches that handle it": (tree(one(2), handler(3, 2), one(4, 2), handler(5, 4)), [3, 5]),
+    "a branch that does not handle it is spared": (tree(one(2), one(3, 2), handler(4, 2)), [4]),
+    "nobody handles it": (tree(one(2), one(3, 2)), []),
+    "below one that only blocks it": (tree(one(2, reaction=Reaction.WAITS), handler(3, 2)), [2, 3]),
+    "a shell that handles it above one that does": (tree(shell(2, reaction=HANDLER), handler(3, 2)), [3]),
+    "a shell that handles it above one that does not": (tree(shell(2, reaction=HANDLER), one(3, 2)), [2]),
+    "torchrun above ranks with loaders": (
+        tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2), handler(4, 3), handler(5, 2)),
+        [3, 5],
+    ),
+    "torchrun above ranks without a handler": (tree(handler(2, kind=Kind.LAUNCHER), one(3, 2)), [2]),
+    "make, which would remove what is being made": (tree(handler(2, kind=Kind.BUILDER), one(3, 2)), []),
+    "a worker that a library started": (tree(one(2), handler(3, 2, kind=Kind.WORKER), handler(4, 3)), []),
+}
+
+
+@pytest.mark.parametrize(("found", "handlers"), HANDLERS.values(), ids=HANDLERS.keys())
+def test_the_topmost_processes_that_handle_the_signal_are_asked(found, handlers):
+    assert handlers_in(found) == handlers
+
+
+KINDS = {
+    ("python3", "python3.11", ()): Kind.ORDINARY,
+    ("bash", "bash", ()): Kind.SHELL,
+    ("job.sh", "bash", ()): Kind.SHELL,
+    ("xvfb-run", "dash", ()): Kind.LAUNCHER,
+    ("sh", "busybox", ()): Kind.SHELL,
+    ("sleep", "busybox", ()): Kind.ORDINARY,
+    ("sh", "", ()): Kind.SHELL,
+    ("make", "make", ()): Kind.BUILDER,
+    ("torchrun", "python3.11", ()): Kind.LAUNCHER,
+    ("torchrun", "torchrun", ()): Kind.ORDINARY,
+    ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): Kind.LAUNCHER,
+    ("python", "python3.11", ("python", "train.py", "-m")): Kind.ORDINARY,
+    ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): Kind.WORKER,
+}
+
+
+@pytest.mark.parametrize(("names", "kind"), KINDS.items(), ids=map(str, KINDS))
+def test_what_a_process_is_to_those_below_it_shows_in_its_names(names, kind):
+    assert kind_of(*names) is kind
+
+
+def test_who_answers_is_asked_and_nobody_is_signalled_whoever_stands_above_and_below():
+    found = tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), handler(4, 3), handler(5, 2))
+    step = Asking().begin(found, 0.0)
+    assert (step.tell, step.signal, step.kill) == ((3,), (), ())
+
+
+def test_a_shell_is_kept_until_those_below_it_have_left_and_is_ended_then():
+    found = tree(shell(2), shell(3, 2), handler(4, 3))
+    asking = Asking()
+    step = asking.begin(found, 0.0)
+    assert step.signal == (4,)
+    assert not {2, 3} & set(step.release)
+    assert not asking.go_on(found, 0.1)
+    step = asking.go_on(without(found, 4), 0.2)
+    assert (step.signal, step.release, step.shells) == ((3,), (3,), (3,))
+    assert not asking.go_on(without(found, 4), 0.3)
+    assert asking.go_on(without(found, 4, 3), 0.4).signal == (2,)
+
+
+def test_a_shell_waits_for_all_who_were_asked_below_it_and_not_for_others():
+    found = tree(shell(2), handler(3, 2), handler(4, 2), shell(5), handler(6, 5))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert not asking.go_on(without(found, 3), 0.1)
+    assert asking.go_on(without(found, 3, 4), 0.2).signal == (2,)
+
+
+def test_a_shell_that_ignores_the_signal_and_make_are_killed_when_their_turn_comes():
+    for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=Kind.BUILDER)):
+        found, asking = tree(above, handler(3, 2)), Asking()
+        asking.begin(found, 0.0)
+        assert asking.go_on(without(found, 3), 0.1) == Step(kill=(2,), shells=(2,))
+
+
+def test_who_is_left_behind_by_one_that_was_asked_is_asked_in_its_turn_but_no_copy_of_it():
+    found = tree(handler(2), handler(3, 2), replace(handler(4, 2), image=(2,)), one(5, 3))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert asking.go_on(without(found, 2), 0.1).signal == (3,)
+
+
+def test_who_took_part_has_looked_after_those_below_it():
+    found = tree(one(2), handler(3, 2, answers=True), handler(4, 3))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert not asking.go_on(without(found, 3), 0.1)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(idle):
+    found = tree(handler(2, cpu_s=1.0), handler(3, 2))
+    asking = Asking()
+    asking.begin(found, 10.0)
+    assert asking.next_at() == 10.0 + SETTLE_S
+    assert not asking.go_on(found, asking.next_at())
+    assert asking.next_at() == 10.0 + SWALLOWED_S
+    later = found if idle else {**found, 2: replace(found[2], cpu_s=2.0)}
+    assert asking.go_on(later, asking.next_at()).signal == ((3,) if idle else ())
+
+
+def test_what_an_idle_shell_waits_for_is_ended_so_that_its_trap_runs_and_what_that_started_is_not():
+    found = tree(shell(2, reaction=HANDLER), one(3, 2))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (2,)
+    asking.go_on(found, SETTLE_S)
+    step = asking.go_on({**found, 4: one(4, 2)}, SWALLOWED_S)
+    assert (step.signal, step.handlers) == ((3,), ())
+
+
+def test_a_launcher_has_time_to_end_by_itself_and_others_have_not():
+    found = tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), one(4, 2), one(5))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    left = without(found, 3)
+    assert asking.go_on(left, 1.0).signal == (5,)
+    left = without(left, 5)
+    assert not asking.go_on(left, 2.0)
+    assert asking.next_at() == 1.0 + LINGER_S
+    assert asking.go_on(left, 1.0 + LINGER_S).signal == (2, 4)
+    assert not asking.go_on(left, 100.0)
+
+
+def test_if_nobody_can_save_all_are_ended_at_once():
+    found = tree(shell(2), one(3, 2), one(4, 2, kind=Kind.BUILDER))
+    assert Asking().begin(found, 0.0) == Step(signal=(2, 3), kill=(4,), release=(2, 3))
+
+
+def test_who_begins_to_take_part_after_the_request_is_waited_for_as_well():
+    found = tree(shell(2), handler(3, 2))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    more = {**found, 4: one(4, 2, answers=True)}
+    assert asking.joined(more, 4, 0.1).tell == (4,)
+    assert not asking.joined(more, 4, 0.2)
+    assert not asking.go_on(without(more, 3), 0.3)
+    assert asking.go_on(without(more, 3, 4), 0.4).signal == (2,)
+
+
+def test_a_later_process_with_the_same_pid_is_another_one():
+    found = tree(shell(2), handler(3, 2))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert asking.go_on({**found, 3: replace(found[3], starttime=7)}, 0.1).signal
