@@ -29,12 +29,15 @@ _PROGRAMS: Final = {
     **dict.fromkeys(("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), Kind.LAUNCHER),
     **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), Kind.LAUNCHER),
 }
-# By the name of the script that an interpreter runs, of which the kernel keeps 15 letters.
+# By the name of the script that an interpreter runs, of which the kernel keeps 15 letters, or that it gives itself.
 _SCRIPTS: Final = {
     **dict.fromkeys(("parallel", "snakemake"), Kind.SHELL),
-    **dict.fromkeys(("accelerate", "accelerate-laun", "deepspeed", "horovodrun", "torchrun"), Kind.LAUNCHER),
+    **dict.fromkeys(
+        ("accelerate", "accelerate-laun", "deepspeed", "horovodrun", "pt_elastic", "torchrun"), Kind.LAUNCHER
+    ),
     **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "poetry", "rye"), Kind.LAUNCHER),
     **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), Kind.LAUNCHER),
+    "pt_data_worker": Kind.WORKER,
 }
 # By what an interpreter runs as `-m`.
 _MODULES: Final = frozenset(

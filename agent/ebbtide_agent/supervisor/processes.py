@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -54,8 +55,8 @@ def tree(
 
 def interpreters(roots: Iterable[int]) -> list[int]:
     """Of these processes and all below them, those that their arguments alone tell from one another."""
-    named = ((pid, procfs.read_stat(pid)) for pid in _from(roots))
-    return [pid for pid, stat in named if stat is not None and stat.command.startswith("python")][:_MOST_INTERPRETERS]
+    found = (pid for pid in _from(roots) if procfs.program(pid).startswith("python"))
+    return list(islice(found, _MOST_INTERPRETERS))
 
 
 def keep_shells(root: int, roots: Callable[[], Iterable[int]]) -> None:
