@@ -132,7 +132,7 @@ class Asking:
             return Step()
         if now >= self._alone_since + LINGER_S:
             return self._ask_all(tree)
-        if found := self._left_behind(tree) or self._below_who_swallowed(tree, now):
+        if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
             return self._ask(tree, now, signal=found)
         if shells := self._shells_to_end(tree):
             self._ask(tree, now, signal=shells)
@@ -197,6 +197,16 @@ class Asking:
                     waited_for = below.keys() & self._first if process.kind is Kind.SHELL else ()
                     found += handlers_in(below) or waited_for
         return found
+
+    def _elsewhere(self, tree: Tree) -> list[int]:
+        """Those who handle the signal in other branches than those who took part, once these have left."""
+        told = {pid for pid, asked in self._asked.items() if asked.told}
+        if self._alive or not told:
+            return []
+        launchers = {pid for pid in self._above(told) & tree.keys() if tree[pid].kind is Kind.LAUNCHER}
+        others = tree.keys() - self._asked.keys() - self._below(told | launchers, tree)
+        handlers = handlers_in({pid: tree[pid] for pid in others})
+        return [pid for pid in handlers if tree[pid].kind is Kind.ORDINARY]
 
     def _others_below(self, pid: int, tree: Tree) -> dict[int, Process]:
         image = self._seen[pid].image

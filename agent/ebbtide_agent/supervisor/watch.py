@@ -245,8 +245,6 @@ class Watch:
         """Pass the request to leave on to those who are to know."""
         now = time.monotonic()
         if self._intent.signal_target is SignalTarget.AUTO:
-            if not self._intent.session:
-                processes.keep_shells(self._me, self._own)
             self._participants.tell_all(max(0.0, self.ending.kill_at - now))
             self._asking = Asking()
             reached = self._perform(self._asking.begin(self._tree(), now))
@@ -380,9 +378,11 @@ class Watch:
             self._begin_to_look(grace_s)
 
     def _begin_to_look(self, grace_s: float) -> None:
-        """Find out what is in the checkpoint directory before the signal is sent."""
+        """Find out what is in the checkpoint directory before anybody is asked, while no shell begins anything more."""
         if grace_s == 0.0:
             return  # nobody is to write anything any more
+        if self._keeps_shells():
+            processes.keep_shells(self._me, self._own)
         within_s = min(_LOOK_S, grace_s / 2)
         with suppress(OSError):
             asked = str(self._intent.checkpoint_dir), processes.interpreters(self._own())
@@ -391,6 +391,11 @@ class Watch:
             )
             self._looking = looking
             self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)
+
+    def _keeps_shells(self) -> bool:
+        """Whether shells are to begin nothing more: they are released by those who are asked, or by the end."""
+        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
+        return by_us and LEADER in self.ending.running
 
     def _still_looking(self, now: float) -> bool:
         if self._looking is not None and now >= self._looking.deadline:

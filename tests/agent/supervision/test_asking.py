@@ -138,6 +138,21 @@ def test_who_took_part_has_looked_after_those_below_it():
     assert not asking.go_on(without(found, 3), 0.1)
 
 
+def test_beside_those_who_take_part_others_are_asked_once_these_have_left_and_before_their_shell_is_ended():
+    found = tree(shell(2), handler(3, 2, answers=True), handler(4, 3), handler(5, 2))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == ()
+    assert asking.go_on(without(found, 3), 0.1).signal == (5,)
+    assert asking.go_on(without(found, 3, 5), 0.2).signal == (2,)
+
+
+def test_what_a_launcher_has_beside_the_one_that_took_part_is_left_to_the_launcher():
+    found = tree(one(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), handler(4, 2))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert not asking.go_on(without(found, 3), 0.1)
+
+
 @pytest.mark.parametrize("idle", [True, False])
 def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(idle):
     found = tree(handler(2, cpu_s=1.0), handler(3, 2))
