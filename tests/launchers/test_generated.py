@@ -38,12 +38,17 @@ def who(notes, *what):
 
 
 async def suspended(node, folder, text, dice):
-    """Run the script, and ask it to leave once something runs that does not end by itself; who runs then."""
+    """Run the script, and ask it to leave when some of it has begun; who runs then until it is asked."""
     (folder / "job.sh").write_text(text)
     environment = {"PATH": os.environ["PATH"], "JOURNAL": str(folder / "journal")}
     await node.launch(["bash", "job.sh"], workdir=str(folder), env=environment, grace_s=GRACE_S)
-    sooner = dice.random() < 0.5
-    await node.until(lambda: node.status().phase in OVER or len(who(journal(folder), "up")) > (not sooner) / 2)
+    most = dice.randint(1, 8)
+
+    def is_so_far():
+        notes = journal(folder)
+        return len(who(notes, "began")) >= most or who(notes, "up") or node.status().phase in OVER
+
+    await node.until(is_so_far)
     running = who(journal(folder), "up")
     status = await node.stop(GRACE_S)
     return running, status
