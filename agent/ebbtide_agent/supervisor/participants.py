@@ -44,7 +44,9 @@ class Participants:
 
     def answering(self) -> frozenset[int]:
         """Pids of those who ask whether they should leave."""
-        return frozenset(one.process.pid for one in self._all if one.process is not None and one.answers)
+        processes = [one.process for one in self._all if one.process is not None and one.answers]
+        # A connection may outlive its process: whoever that has forked has it, too.
+        return frozenset(process.pid for process in processes if process.is_alive())
 
     def tell_all(self, grace_s: float) -> None:
         """Ask all to leave, and whoever comes from now on."""
