@@ -26,6 +26,7 @@ class ProcessStat:
     cpu_s: float
     stopped: bool = False  # by SIGSTOP or a like: it computes nothing until SIGCONT
     image: tuple[int, ...] = ()  # where its arguments and its environment lie; empty if that is not to be seen
+    children_cpu_s: float = 0.0  # of those that have ended and that it has waited for, and theirs
     in_kernel: bool = False  # it sleeps there, and nothing wakes it: not even SIGKILL, and whoever looks into it waits
 
 
@@ -46,6 +47,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         alive=fields[0] not in _DEAD_STATES,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         stopped=fields[0] in _STOPPED_STATES,
+        children_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
         in_kernel=fields[0] == "D",
         image=_image(fields),
     )

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.facts import CHECKPOINTED, SUSPEND_MODES, state_of
 from ebbtide_cli.jobs import finished
+
+
+NOTABLE_CPU_S: Final = 1.0
+"""What a script may compute again without a word."""
 
 
 class Verdict(Enum):
@@ -29,7 +33,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that is known after a drill. ``parts_s`` are in seconds, without those that are not known."""
+    """All that is known after a drill. ``parts_s`` are in seconds, without those that are not known.
+
+    ``repeated_cpu_s`` is what the script's commands before its first step computed again, if that is about as long as
+    it was before.
+    """
 
     verdict: Verdict
     because: str
@@ -37,6 +45,7 @@ class Findings:
     why: str
     parts_s: dict[str, float]
     steps: Steps
+    repeated_cpu_s: float | None
     log: dict[str, str]
 
     def facts(self, job: client_pb2.Job) -> dict[str, Any]:
@@ -50,6 +59,7 @@ class Findings:
             "why": self.why,
             "parts_s": self.parts_s,
             "steps": {name: getattr(self.steps, name) for name in ("before", "checkpoint", "after")},
+            "repeated_cpu_s": self.repeated_cpu_s,
             "log": self.log,
         }
 
@@ -84,7 +94,8 @@ def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> Fin
     steps = _steps(job, asked)
     checkpointed, why = _checkpointed(job, asked)
     verdict, because = _judge(job, asked, steps, checkpointed)
-    return Findings(verdict, because, checkpointed, why, _parts(_drilled(job, asked)), steps, log)
+    parts_s, repeated_cpu_s = _parts(_drilled(job, asked)), _repeated_cpu_s(job, asked)
+    return Findings(verdict, because, checkpointed, why, parts_s, steps, repeated_cpu_s, log)
 
 
 def _drilled(job: client_pb2.Job, asked: client_pb2.Job) -> client_pb2.Suspension:
@@ -116,6 +127,12 @@ def _parts(drilled: client_pb2.Suspension) -> dict[str, float]:
             parts[name] = max(0.0, getattr(record, field) - since)
     back = drilled.working if drilled.HasField("working") else drilled.resumed
     return parts | ({"total": back - drilled.requested} if back else {})
+
+
+def _repeated_cpu_s(job: client_pb2.Job, asked: client_pb2.Job) -> float | None:
+    earlier = {attempt.attempt: attempt.earlier_cpu_s for attempt in job.attempts}
+    before, after = earlier.get(asked.attempt, 0.0), earlier.get(asked.attempt + 1, 0.0)
+    return after if before >= NOTABLE_CPU_S and after >= before / 2 else None
 
 
 def _checkpointed(job: client_pb2.Job, asked: client_pb2.Job) -> tuple[str, str]:

@@ -306,6 +306,7 @@ def _attempt_facts(attempt: client_pb2.AttemptSummary) -> Facts:
         "pid": attempt.pid or None,
         "gpu_mem_peak_bytes": _optional(attempt, "gpu_mem_peak_bytes"),
         "warm": _optional(attempt, "warm"),
+        "earlier_cpu_s": _optional(attempt, "earlier_cpu_s"),
         "sharing": attempt.sharing or None,
         "limited_by": attempt.limited_by or None,
         "edited": list(attempt.edited),

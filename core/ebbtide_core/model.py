@@ -147,7 +147,8 @@ class StartFacts:
     """How an attempt's first process came to its first step, in seconds: imports, checkpoint (None: it had none), step.
 
     ``step`` is the number of that step, exactly; what is reported as progress is only now and then a step's number.
-    ``warm``: it was held ready before the attempt began, with its imports done.
+    ``warm``: it was held ready before the attempt began, with its imports done. ``earlier_cpu_s``: CPU time of the
+    commands of its script that had ended before that step.
     """
 
     warm: bool
@@ -155,6 +156,7 @@ class StartFacts:
     load_s: float | None
     step_s: float
     step: int = 0
+    earlier_cpu_s: float = 0.0
 
 
 class RefusalCause(Enum):

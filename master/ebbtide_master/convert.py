@@ -304,7 +304,8 @@ def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
     loaded_at = told.loaded_at or told.job_at
     load_s = _seconds(max(0.0, loaded_at - told.job_at)) if told.loaded_at else None
     import_s, step_s = max(0.0, told.job_at - status.started_at), max(0.0, told.stepped_at - loaded_at)
-    return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s), told.first_step)
+    earlier_cpu_s = _seconds(told.earlier_cpu_s)
+    return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s), told.first_step, earlier_cpu_s)
 
 
 def progress_from_message(message: job_pb2.Progress) -> Progress:

@@ -163,6 +163,7 @@ def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
         placed_time=attempt.placed,
         start_time=attempt.first_started,
         warm=None if attempt.start is None else attempt.start.warm,
+        earlier_cpu_s=None if attempt.start is None else attempt.start.earlier_cpu_s,
         end_time=attempt.exited,
         allocation=_allocation_messages(attempt.allocation),
         outcome=attempt.outcome,

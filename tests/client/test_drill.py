@@ -50,6 +50,20 @@ def test_the_verdict_follows_from_where_the_job_went_on(ebb, master, suspension,
     assert because in result.json["because"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "repeated"), [(20.0, 19.0, 19.0), (20.0, 0.5, None), (0.4, 0.4, None), (None, 19.0, None)]
+)
+def test_a_drill_finds_a_script_that_does_again_what_it_had_done(ebb, master, before, after, repeated):
+    job = drilled(WORKS)
+    for attempt, earlier_cpu_s in zip(job.attempts, (before, after), strict=True):
+        if earlier_cpu_s is not None:
+            attempt.earlier_cpu_s = earlier_cpu_s
+    script(master, job)
+    assert ebb("drill", "--json", "17").json["repeated_cpu_s"] == repeated
+    script(master, job)
+    assert ("done again" in ebb("drill", "17").out) is (repeated is not None)
+
+
 def test_a_drill_says_how_long_each_part_took_and_where_the_job_went_on(ebb, master):
     script(master, drilled(WORKS))
     found = ebb("drill", "--json", "17").json

@@ -35,6 +35,10 @@ for step in range(state.step if state else 0, 100_000):
 """
 
 
+PREPARES = "{guard}python -c 'import time\nwhile time.process_time() < 2: pass'{mark}\npython train.py\n"
+"""A job script of two commands, of which the first computes for 2 s."""
+
+
 def drill(cluster: Cluster, job: str, code: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(cluster.ebb("drill", "--json", job, code=code).out)
     return found
@@ -89,3 +93,17 @@ def test_a_measured_job_grows_only_while_that_is_worth_a_restart(idle_cluster: C
     # A thousand seconds are left: half of them are worth what was measured, once the job has run for ten times that.
     grown = wait_for("it grows", lambda: (shown := cluster.show(job))["resizes"] == 1 and shown)
     assert grown["suspensions"][1]["requested"] - grown["suspensions"][0]["resumed"] > 9 * cost
+
+
+@pytest.mark.slow
+def test_a_drill_finds_a_script_that_does_its_first_command_again(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    done = '[ -e "$EBB_OUTPUT_DIR/done" ] || { ', '; touch "$EBB_OUTPUT_DIR/done"; }'
+    for name, guard, mark in (("again", "", ""), ("once", *done)):
+        script = tmp_path / f"{name}.sh"
+        script.write_text(PREPARES.format(guard=guard, mark=mark))
+        job = cluster.submit("--cpu-only", "--workdir", str(tmp_path), str(script))
+        cluster.wait_for_step(job, 20)
+        found = drill(cluster, job, 0)
+        assert (found["verdict"], found["repeated_cpu_s"] is not None) == ("trustworthy", name == "again")
+        cluster.ebb("cancel", "--now", job)

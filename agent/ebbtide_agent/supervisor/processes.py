@@ -77,6 +77,13 @@ def keep_shells(root: int, roots: Callable[[], Iterable[int]]) -> None:
             time.sleep(_LOOK_S)
 
 
+def earlier_cpu_s(roots: Iterable[int]) -> float:
+    """CPU time of what the shells among these processes and below them have run to its end."""
+    stats = [stat for pid in _from(roots) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
+    shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS]
+    return sum(stat.children_cpu_s for stat in shells)
+
+
 def _from(roots: Iterable[int]) -> list[int]:
     found = list(roots)
     for pid in found:

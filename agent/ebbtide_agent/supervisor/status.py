@@ -110,6 +110,7 @@ class Start:
     loaded_at: float = 0.0
     stepped_at: float = 0.0
     first_step: int = 0
+    earlier_cpu_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ class Watch:
         self._shells: set[int] = set()  # that were ended when all below them had left
         self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
         self._arguments: dict[int, list[str]] = {}  # of interpreters, when the stop was requested
+        self._earlier_cpu_s: float | None = None  # of what its shells have run before its first step
         self._sweeping = False
         self._told_at = -math.inf
         self._untold = False  # progress that waits for its turn
@@ -423,8 +424,15 @@ class Watch:
         if self._reports.read():
             self.note_checkpoint()
             self._note_told()
+            self._note_first_step()
             self._note_port()
             self._untold = True
+
+    def _note_first_step(self) -> None:
+        """Measure what its shells have run before: whether a resume repeats that, shows when it is measured again."""
+        start = self._reports.start
+        if start is not None and start.stepped_at and self._earlier_cpu_s is None:
+            self._earlier_cpu_s = processes.earlier_cpu_s(self._own())
 
     def _note_port(self) -> None:
         """Keep the port that its server was told to listen on, for tunnels."""
@@ -449,7 +457,8 @@ class Watch:
     def note_start(self) -> None:
         """Take over what the first rank has said of the way to its first step."""
         if self._reports.start is not None:
-            self._status.start = replace(self._reports.start, warm=self._leader.is_warm)
+            earlier_cpu_s = self._earlier_cpu_s or 0.0
+            self._status.start = replace(self._reports.start, warm=self._leader.is_warm, earlier_cpu_s=earlier_cpu_s)
 
     def note_checkpoint(self) -> None:
         """Remember when the first checkpoint after the stop request was reported."""

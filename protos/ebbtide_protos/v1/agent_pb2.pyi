@@ -1075,6 +1075,7 @@ class StartRecord(_message.Message):
     LOADED_AT_FIELD_NUMBER: _builtins.int
     STEPPED_AT_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
+    EARLIER_CPU_S_FIELD_NUMBER: _builtins.int
     warm: _builtins.bool
     """the process was held ready, and had done its imports before the attempt began"""
     job_at: _builtins.float
@@ -1085,6 +1086,8 @@ class StartRecord(_message.Message):
     """it reported its first step"""
     first_step: _builtins.int
     """the number of that"""
+    earlier_cpu_s: _builtins.float
+    """CPU time of the commands that its shells had run to their end before that"""
     def __init__(
         self,
         *,
@@ -1093,10 +1096,11 @@ class StartRecord(_message.Message):
         loaded_at: _builtins.float = ...,
         stepped_at: _builtins.float = ...,
         first_step: _builtins.int = ...,
+        earlier_cpu_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "job_at", b"job_at", "loaded_at", b"loaded_at", "stepped_at", b"stepped_at", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_cpu_s", b"earlier_cpu_s", "first_step", b"first_step", "job_at", b"job_at", "loaded_at", b"loaded_at", "stepped_at", b"stepped_at", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -674,6 +674,7 @@ class AttemptSummary(_message.Message):
     LIMITED_BY_FIELD_NUMBER: _builtins.int
     GPU_MEM_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     EDITED_FIELD_NUMBER: _builtins.int
+    EARLIER_CPU_S_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     placed_time: _builtins.float
     start_time: _builtins.float
@@ -690,6 +691,8 @@ class AttemptSummary(_message.Message):
     """what keeps it to its GPU memory: "driver", "mps", "pytorch"; empty: nothing"""
     gpu_mem_peak_bytes: _builtins.int
     """the most that it used of one GPU; unset: not known"""
+    earlier_cpu_s: _builtins.float
+    """CPU time of the commands of its script that ended before its first step"""
     @_builtins.property
     def allocation(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAllocation]: ...
     @_builtins.property
@@ -712,11 +715,14 @@ class AttemptSummary(_message.Message):
         limited_by: _builtins.str = ...,
         gpu_mem_peak_bytes: _builtins.int | None = ...,
         edited: _abc.Iterable[_builtins.str] | None = ...,
+        earlier_cpu_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_earlier_cpu_s", b"_earlier_cpu_s", "_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "earlier_cpu_s", b"earlier_cpu_s", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "resumed_step", b"resumed_step", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "edited", b"edited", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_earlier_cpu_s", b"_earlier_cpu_s", "_end_time", b"_end_time", "_gpu_mem_peak_bytes", b"_gpu_mem_peak_bytes", "_resumed_step", b"_resumed_step", "_start_time", b"_start_time", "_warm", b"_warm", "allocation", b"allocation", "attempt", b"attempt", "earlier_cpu_s", b"earlier_cpu_s", "edited", b"edited", "end_time", b"end_time", "gpu_mem_peak_bytes", b"gpu_mem_peak_bytes", "limited_by", b"limited_by", "outcome", b"outcome", "pid", b"pid", "placed_time", b"placed_time", "resumed_step", b"resumed_step", "sharing", b"sharing", "start_time", b"start_time", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__earlier_cpu_s: _TypeAlias = _typing.Literal["earlier_cpu_s"]  # noqa: Y015
+    _WhichOneofArgType__earlier_cpu_s: _TypeAlias = _typing.Literal["_earlier_cpu_s", b"_earlier_cpu_s"]  # noqa: Y015
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
     _WhichOneofReturnType__gpu_mem_peak_bytes: _TypeAlias = _typing.Literal["gpu_mem_peak_bytes"]  # noqa: Y015
@@ -727,6 +733,8 @@ class AttemptSummary(_message.Message):
     _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
     _WhichOneofReturnType__warm: _TypeAlias = _typing.Literal["warm"]  # noqa: Y015
     _WhichOneofArgType__warm: _TypeAlias = _typing.Literal["_warm", b"_warm"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__earlier_cpu_s) -> _WhichOneofReturnType__earlier_cpu_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
     @_typing.overload
