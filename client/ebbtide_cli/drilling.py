@@ -9,7 +9,6 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.facts import CHECKPOINTED, SUSPEND_MODES, state_of
 from ebbtide_cli.jobs import finished
 
-
 NOTABLE_CPU_S: Final = 1.0
 """What a script may compute again without a word."""
 
