@@ -1,5 +1,7 @@
 """Where the master is: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
 
+The last login does not count while ``EBB_HOME`` is set.
+
 The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``; ``unix:HOME`` is the
 socket of the master whose home that is.
 """
@@ -73,7 +75,10 @@ class Address:
 
 
 def find_master(option: "str | Address | None") -> Address:
-    """Find the master's address; `Unreachable` if the local one does not run and there is no login."""
+    """Find the master's address; `Unreachable` if the local one does not run and there is no login.
+
+    Whoever sets ``EBB_HOME`` means the cluster there: while its master is away, no other one is asked in its place.
+    """
     if isinstance(option, Address):
         return option
     if option is not None:
@@ -82,9 +87,11 @@ def find_master(option: "str | Address | None") -> Address:
         return _one_of(named, "EBB_MASTER")
     try:
         return local_master(Home.current())
-    except Unreachable:
+    except Unreachable as error:
         if (last := last_login()) is None:
             raise
+        if os.environ.get("EBB_HOME"):
+            raise Unreachable(f"{error.message}, or unset EBB_HOME for {last}, where you logged in last") from None
     return _one_of(last, "the last login")
 
 

@@ -152,7 +152,7 @@ master_option: Final = click.option(
     "--master",
     metavar="HOST:PORT|unix:HOME,...",
     help="Master to talk to, and those that stand by for it "
-    "(default: EBB_MASTER, else the one in EBB_HOME, else the last login).",
+    "(default: EBB_MASTER, else the one in EBB_HOME, else, unless that is set, the last login).",
 )
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID, shell_complete=job_ids)

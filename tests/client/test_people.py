@@ -12,6 +12,8 @@ from ebbtide_cli.submitting import snapshots
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import user_pb2
 
+from tests.client.scripted_master import ScriptedMaster, serving
+
 HERE, THERE = "127.0.0.1:1", "gpu.lab.example:4711"
 
 
@@ -63,12 +65,26 @@ def test_a_damaged_file_is_told_and_never_written_over(home):
 
 
 def test_the_last_login_says_where_the_master_is_if_nothing_else_does(home, monkeypatch):
+    monkeypatch.delenv("EBB_HOME")
+    monkeypatch.setenv("HOME", str(home))
     with pytest.raises(Unreachable, match="no master in EBB_HOME"):
         find_master(None)
     log_in(THERE)
     assert str(find_master(None)) == THERE
     monkeypatch.setenv("EBB_MASTER", HERE)
     assert (str(find_master(None)), str(find_master("[::1]:7"))) == (HERE, "[::1]:7")
+
+
+def test_a_home_that_is_named_and_has_no_master_is_never_replaced_by_the_last_login(ebb, home):
+    """`ebb login`; `export EBB_HOME=…; ebb up; ebb down; ebb cancel 8` must not cancel job 8 of where one logged in."""
+    with serving(master := ScriptedMaster()) as there:
+        log_in(there)
+        for verb in (("cancel", "8"), ("ls",), ("submit", "--", "true")):
+            result = ebb(*verb)
+            assert result.code == 3
+            wanted = f"start one with 'ebb up', or unset EBB_HOME for {there}, where you logged in last"
+            assert result.complaint == f"no master in EBB_HOME {home}: {wanted}"
+        assert master.requests == []
 
 
 def test_the_token_is_that_of_the_environment_else_of_the_login_else_of_the_home(home, monkeypatch):

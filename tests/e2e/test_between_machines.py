@@ -132,7 +132,8 @@ def test_the_examples_of_the_help_do_what_they_say(tmp_path):
 def test_whoever_has_an_invitation_logs_in_from_another_machine():
     with two_machines() as (here, there):
         invitation = here.ebb("token", "create", "--invite", admins(here).address).out
-        there.environment |= {"XDG_CONFIG_HOME": str(there.home / "config")}
+        there.environment |= {"XDG_CONFIG_HOME": str(there.home / "config"), "HOME": str(there.home)}
+        del there.environment["EBB_HOME"]  # while that is set, the last login does not count
         done = there.ebb("login", text=invitation)
         assert "Logged in at localhost:" in done.out
         assert there.facts("nodes")[0]["name"] == "login"

@@ -20,6 +20,8 @@ class Person:
 
     def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
         self.own = Cluster(folder)
+        del self.own.environment["EBB_HOME"]  # while that is set, the last login does not count
+        self.own.environment["HOME"] = str(folder)
         self.name, self.cluster = name, cluster
 
     def login(self, *options: str) -> None:
