@@ -1,7 +1,8 @@
 """Why a job waits, and when it may start: for the one who asks, not for any decision."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Final
 
 from ebbtide_core.apart import kept_from
 from ebbtide_core.books import Node
@@ -14,9 +15,14 @@ from ebbtide_core.moving import reads_checkpoint
 from ebbtide_core.needs import NO_NEEDS, asked
 from ebbtide_core.placing import Trial
 from ebbtide_core.policies.draft import count_text, need_text
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.staying import Stay
 from ebbtide_core.pools import PoolState
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import Source, expected_end, remaining
+
+MOST_STAYS: Final = 8
+"""Rules by which others stay that an explanation tells, and jobs of each that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,15 @@ class NodeView:
     idle: int
     gpus: int
     obstacle: str
+
+
+@dataclass(slots=True)
+class Stays:
+    """Who is not asked to step aside, and why: the first of them, and how ``many`` there are in all."""
+
+    why: Stay
+    jobs: list[JobId] = field(default_factory=list)
+    many: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +56,14 @@ class Explanation:
     basis: str
     remaining_s: float | None
     remaining_from: Source | None
+    stays: tuple[Stays, ...]
 
 
-def explain(state: ClusterState, job: Job, now: float) -> Explanation:
+def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = None) -> Explanation:
     """What ``job`` needs, who stands before it, what each node could give, and when there is room for it.
 
     There is room when enough of those that run now have ended as expected, nobody is preempted, and nobody who waits
-    takes it first.
+    takes it first. Whom ``policy``, that of its pool, does not preempt for it is told beside that.
     """
     pool = state.pools[job.pool]
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
@@ -71,7 +87,26 @@ def explain(state: ClusterState, job: Job, now: float) -> Explanation:
         basis=basis,
         remaining_s=left.work_s if left else None,
         remaining_from=left.source if left else None,
+        stays=_stays(pool, policy, job, now) if policy and ahead is not None else (),
     )
+
+
+def _stays(pool: PoolState, policy: Policy, job: Job, now: float) -> tuple[Stays, ...]:
+    """Who is not asked to step aside on nodes where ``job`` could run, by rule: what ends soon comes first."""
+    if Trial(pool.books).find(job, job.gpus_min) is not None:
+        return ()  # it is in nobody's way
+    fit = {id for id, node in pool.books.nodes.items() if node.reachable and not why_not_here(job, node)}
+    found: dict[Stay, Stays] = {}
+    for other in pool.planned.values():
+        if other is job or other.planned is None or fit.isdisjoint(other.planned.node_ids):
+            continue
+        if (why := policy.stays(other, job, now)) is not None:
+            stays = found.setdefault(why, Stays(why))
+            stays.many += 1
+            if len(stays.jobs) < MOST_STAYS:
+                stays.jobs.append(other.id)
+    ordered = sorted(found.values(), key=lambda stays: (stays.why.until is None, stays.why.until or 0.0))
+    return tuple(ordered[:MOST_STAYS])
 
 
 def _needs(job: Job) -> str:

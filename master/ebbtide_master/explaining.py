@@ -79,7 +79,8 @@ def _explained(
 ) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
     """What is known at once, and what a copy foresees, if anything can be."""
     job = found(cluster, request.job_id)
-    changes, message = _changes(request), explanation_message(job, explain(cluster.state, job, now))
+    changes, explanation = _changes(request), explain(cluster.state, job, now, cluster.policies.get(job.pool))
+    message = explanation_message(job, explanation)
     waits = not job.state.finished and job.planned is None and job.live is None
     if changes is not None:
         _check(cluster, job, waits, changes(cluster))
@@ -164,4 +165,8 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         remaining_s=explanation.remaining_s,
         remaining_from=source.value if source is not None else "",
         pool=job.pool,
+        stays=[
+            client_pb2.Stays(reason=stays.why.reason, until=stays.why.until, job_ids=stays.jobs, jobs=stays.many)
+            for stays in explanation.stays
+        ],
     )

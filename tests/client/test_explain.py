@@ -3,6 +3,7 @@
 import json
 import time
 
+from ebbtide_cli.text import format_time
 from ebbtide_protos.v1 import client_pb2
 
 WAITING = {
@@ -41,6 +42,21 @@ def test_a_running_job_has_nothing_to_wait_for(ebb, master):
     master.explanation = client_pb2.Explanation(job_id="5", state="RUNNING", reason="running", needs="1 GPU")
     result = ebb("explain", "5")
     assert result.out == "Job 5 is RUNNING: running\nIt needs 1 GPU.\n"
+
+
+def test_who_is_spared_until_when_and_by_which_rule_is_told(ebb, master):
+    until = time.time() + 540
+    stays = [
+        client_pb2.Stays(reason="resumed lately, min_run_s", until=until, job_ids=["107"], jobs=1),
+        client_pb2.Stays(reason="not preemptible", job_ids=["3", "4"], jobs=7),
+    ]
+    master.explanation = client_pb2.Explanation(**WAITING, stays=stays)
+    out = ebb("explain", "17").out
+    assert f"Job 107 is spared until {format_time(until)} (resumed lately, min_run_s)." in out
+    assert "Job 3, 4 and 5 more are not asked to step aside: not preemptible." in out
+    facts = json.loads(ebb("explain", "--json", "17").out)
+    assert facts["stays"][0] == {"jobs": ["107"], "count": 1, "reason": "resumed lately, min_run_s", "until": until}
+    assert facts["stays"][1]["until"] is None
 
 
 FORECAST = client_pb2.Forecast(basis="at the latest, by time limits", after=["4"], nodes=["n1"])

@@ -3,13 +3,15 @@
 import pytest
 from ebbtide_core.explain import Explanation, explain
 from ebbtide_core.job import Job
+from ebbtide_core.model import JobId, NodeId, SuspendMode
+from ebbtide_core.needs import Needs
 from ebbtide_core.work import Source
 
 from tests.core.lab import DONE, Lab, registration
 
 
 def explained(lab: Lab, job: Job) -> Explanation:
-    return explain(lab.cluster.state, job, lab.now)
+    return explain(lab.cluster.state, job, lab.now, lab.cluster.policy)
 
 
 @pytest.fixture
@@ -87,3 +89,89 @@ def test_what_the_head_is_promised_under_backfill_is_what_is_explained() -> None
     lab.running(1, time_limit_s=100.0, grace_s=0.0)
     assert f"at the latest when the time of job {running.id} is up" in head.reason
     assert explained(lab, head).room_at == pytest.approx(running.attempts[0].started + 1000)
+
+
+def stays(lab: Lab, job: Job) -> list[tuple[str, list[str], float | None]]:
+    return [(found.why.reason, list(found.jobs), found.why.until) for found in explained(lab, job).stays]
+
+
+def preempted_once(lab: Lab) -> Job:
+    """A job that had to leave all of the node, and is back."""
+    job = lab.running(4)
+    lab.submit(4, te=True)
+    lab.settle()
+    lab.end(lab.cluster.state.jobs[JobId("2")], DONE)
+    lab.settle()
+    assert job.running
+    assert job.preemptions == 1
+    return job
+
+
+def test_who_is_spared_after_a_resume_is_told_with_the_time() -> None:
+    """A trial-and-error job that waits says for whom, and until when these are spared."""
+    lab = Lab("fitgpp", gpus=4)
+    job = preempted_once(lab)
+    urgent = lab.submit(1, te=True)
+    assert urgent.reason == "waiting for 1 GPU: job 1, resumed lately, is spared for now (min_run_s)"
+    until = job.attempts[-1].started + 600.0
+    assert stays(lab, urgent) == [("resumed lately, min_run_s", ["1"], until)]
+    lab.wait(600)
+    assert job.attempts[-1].stop is not None
+
+
+def test_nobody_is_named_as_spared_whose_room_would_not_help() -> None:
+    lab = Lab("fitgpp", gpus=4)
+    preempted_once(lab)
+    lab.tell(registration("b", 8))
+    lab.running(8, suspend=SuspendMode.NONE)
+    assert lab.submit(8, te=True).reason == "waiting for 8 GPUs"
+
+
+@pytest.mark.parametrize("policy", ["fitgpp", "lrtp", "rand"])
+def test_classes_are_told(policy: str) -> None:
+    lab = Lab(policy, gpus=2)
+    lab.running(1, te=True)
+    lab.running(1, suspend=SuspendMode.NONE)
+    assert stays(lab, lab.submit(1, te=True)) == [
+        ("trial-and-error, which nobody preempts", ["1"], None),
+        ("not preemptible", ["2"], None),
+    ]
+    assert stays(lab, lab.submit(1)) == [("only trial-and-error jobs preempt others", ["1", "2"], None)]
+
+
+@pytest.mark.parametrize("policy", ["priority", "pri"])
+def test_priorities_are_told(policy: str) -> None:
+    lab = Lab(policy, gpus=2)
+    lab.running(2, priority=40)
+    assert stays(lab, lab.submit(1, priority=42)) == [("of priority 40, which is not less urgent than 42", ["1"], None)]
+    assert stays(lab, lab.submit(4, priority=1)) == []  # it may be preempted: that is no use
+
+
+def test_a_policy_without_preemption_says_so() -> None:
+    for lab in (Lab("fifo", gpus=1), Lab("priority", gpus=1, preemption="off")):
+        lab.running(1)
+        assert stays(lab, lab.submit(1)) == [("this policy asks nobody to step aside", ["1"], None)]
+
+
+def test_as_often_preempted_as_the_policy_allows_is_told() -> None:
+    lab = Lab("fitgpp", gpus=4, p="1", min_run_s="0")
+    preempted_once(lab)
+    assert stays(lab, lab.submit(1, te=True)) == [("preempted 1 times already, and p is 1", ["1"], None)]
+
+
+def test_of_many_who_stay_the_first_are_named() -> None:
+    lab = Lab("fitgpp", gpus=12)
+    for _ in range(12):
+        lab.running(1, te=True)
+    [found] = explained(lab, lab.submit(1, te=True)).stays
+    assert (found.many, found.jobs) == (12, [str(number) for number in range(1, 9)])
+
+
+def test_only_who_is_where_the_job_could_run_is_told() -> None:
+    lab = Lab("fitgpp", gpus=1)
+    lab.tell(registration("b", 1, cpus=1.0))
+    first = lab.running(1, te=True)
+    lab.running(1, te=True)
+    wanted = Needs(exclude=(NodeId("b"),))
+    [found] = explained(lab, lab.submit(1, te=True, needs=wanted)).stays
+    assert found.jobs == [first.id]

@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import print_json
-from ebbtide_cli.text import printable
+from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.values import format_duration, parse_gpus
 from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
 
@@ -92,6 +92,15 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
         "basis": explanation.basis or None,
         "remaining_s": explanation.remaining_s if explanation.HasField("remaining_s") else None,
         "remaining_from": explanation.remaining_from or None,
+        "stays": [
+            {
+                "jobs": list(stays.job_ids),
+                "count": stays.jobs,
+                "reason": stays.reason,
+                "until": stays.until if stays.HasField("until") else None,
+            }
+            for stays in explanation.stays
+        ],
         "forecast": _forecast(explanation.forecast) if explanation.HasField("forecast") else None,
         "what_if": _forecast(explanation.what_if) if explanation.HasField("what_if") else None,
     }
@@ -118,6 +127,8 @@ def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
     if explanation.HasField("ahead"):
         print(printable(f"Before it in the queue: {explanation.ahead}."))
         print(printable(f"Room for it: {_in_about(explanation, 'room_at')}{explanation.basis}."))
+    for stays in explanation.stays:
+        print(printable(_stays_in_words(stays)))
     if explanation.HasField("forecast"):
         print(printable(f"It starts: {_in_words(explanation.forecast)}."))
     if explanation.HasField("what_if"):
@@ -127,6 +138,15 @@ def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
             ("NODE", "IDLE GPUS", "IN THE WAY"),
             [(view.node, f"{view.idle_gpus} of {view.gpus}", view.obstacle or "nothing") for view in explanation.nodes],
         )
+
+
+def _stays_in_words(stays: client_pb2.Stays) -> str:
+    more = stays.jobs - len(stays.job_ids)
+    who = f"Job {', '.join(stays.job_ids)}" + (f" and {more} more" if more else "")
+    verb = "is" if stays.jobs == 1 else "are"
+    if stays.HasField("until"):
+        return f"{who} {verb} spared until {format_time(stays.until)} ({stays.reason})."
+    return f"{who} {verb} not asked to step aside: {stays.reason}."
 
 
 def _in_about(message: client_pb2.Explanation | client_pb2.Forecast, field: str) -> str:

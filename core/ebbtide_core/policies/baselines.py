@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobId
 from ebbtide_core.policies.chance import mix
-from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
+from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.staying import Stay
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -30,6 +31,10 @@ class Lrtp(Policy):
 
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As for its class."""
+        return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
         """Trial-and-error jobs first."""
@@ -62,6 +67,10 @@ class Rand(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As for its class."""
+        return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
         """Trial-and-error jobs first."""

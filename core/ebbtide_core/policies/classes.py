@@ -5,6 +5,7 @@ A policy of this family only says how to make room for a trial-and-error job at 
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from ebbtide_core.eligible import holds_up
 from ebbtide_core.job import Job
@@ -12,10 +13,14 @@ from ebbtide_core.model import JobClass
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.queues import QueueKey
 
 Preempt = Callable[[Draft, Job], bool]
 """Makes room for a job and places it there; False, with nothing changed, if that cannot be done."""
+
+_NOT_FOR_BEST_EFFORT: Final = Stay("only trial-and-error jobs preempt others")
+_TRIAL_AND_ERROR: Final = Stay("trial-and-error, which nobody preempts")
 
 
 def by_class(job: Job) -> QueueKey:
@@ -55,3 +60,10 @@ def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
     if not best_effort(job) or not job.preemptible or job.id in draft.evictions:
         return False
     return not draft.spared(job, min_run_s)
+
+
+def stays_in_class(job: Job, waiting: Job, min_run_s: float, now: float) -> Stay | None:
+    """Why ``job`` is not preempted for ``waiting`` under a policy of this family; None if it may be."""
+    if best_effort(waiting):
+        return _NOT_FOR_BEST_EFFORT
+    return stays_by_itself(job, min_run_s, now) if best_effort(job) else _TRIAL_AND_ERROR

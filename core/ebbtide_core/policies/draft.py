@@ -10,16 +10,15 @@ from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.moving import keepers, reads_checkpoint
 from ebbtide_core.placing import Trial
+from ebbtide_core.policies.staying import spared_until
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
 """Nodes of one allocation that a reason lists."""
+JOBS_NAMED = 4
+"""Jobs that a reason lists."""
 CROWDED_OUT = "no room is left beside the jobs that came earlier"
 """Why a job is suspended whom no other one in particular replaces."""
-
-
-RUNS_PER_RESTART = 10
-"""An attempt should run this many times longer than a restart costs."""
 
 
 class Draft:
@@ -34,6 +33,8 @@ class Draft:
         self.waits: dict[JobId, str] = {}
         self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
+        self.sparing: dict[JobId, Job] = {}
+        """Who was spared when the job that is now looked at asked for their room."""
         self.may_have_room: Callable[[Job, Sequence[Job]], bool] | None = None
         """Whether a job may have room once others have gone, as far as it is not a matter of room; None: it may."""
 
@@ -80,6 +81,7 @@ class Draft:
         if before is not None:
             self.trial.give(before)
         self.trial.take(allocation)
+        self.sparing.clear()
         self.placements[job.id] = Placement(allocation, reason, claim, sticky)
 
     def evict(self, job: Job, reason: str, for_job: JobId | None) -> None:
@@ -95,17 +97,12 @@ class Draft:
         self.holds[job.id] = reason
 
     def spared(self, job: Job, min_run_s: float) -> bool:
-        """Whether ``job`` resumed too recently to be preempted again; if so, see to it that the policy looks again.
-
-        It is spared for ``min_run_s``, or ten times what its restart cost if that is longer; never if that is 0.
-        """
-        live = job.live
-        if not min_run_s or not job.preemptions or live is None or live.started is None or live.stop is not None:
-            return False
-        until = live.started + max(min_run_s, RUNS_PER_RESTART * (job.restart_cost_s or 0.0))
-        if until <= self.snapshot.now:
+        """Whether ``job`` resumed too recently to be preempted again; if so, see to it that the policy looks again."""
+        until = spared_until(job, min_run_s)
+        if until is None or until <= self.snapshot.now:
             return False
         self.recheck(until)
+        self.sparing[job.id] = job
         return True
 
     def admit(self, job: Job) -> bool:
@@ -135,7 +132,8 @@ class Draft:
         need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
         if job.gpu_mem_bytes and job.own_room is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
-        self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job)}"
+        self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job) or self._spared_for(job)}"
+        self.sparing.clear()
 
     def _obstacle(self, job: Job) -> str:
         """What more than the lack of free GPUs is in the way, in words."""
@@ -165,6 +163,23 @@ class Draft:
             return f": no {job.spec.nodes} of the connected nodes have them and share a checkpoint root"
         return _foreign(books) if books.foreign and job.gpus_min else ""
 
+    def _spared_for(self, job: Job) -> str:
+        """That ``job`` would have room but for those that were spared, in words; empty if it would not."""
+        if not self.sparing or job.own_room is not None:
+            return ""
+        given = [room for other in self.sparing.values() if (room := self.allocation(other)) is not None]
+        for room in given:
+            self.trial.give(room)
+        found = self.trial.find(job, job.gpus_min)
+        for room in given:
+            self.trial.take(room)
+        if found is None:
+            return ""
+        there = set[str](found.gpu_ids or found.node_ids)
+        spared = [id for id, other in self.sparing.items() if (room := self.allocation(other)) and _has_of(room, there)]
+        more = f" and {len(spared) - JOBS_NAMED} more" if len(spared) > JOBS_NAMED else ""
+        return f": job {', '.join(spared[:JOBS_NAMED])}{more}, resumed lately, is spared for now (min_run_s)"
+
     def _pinned(self, job: Job) -> str:
         """Which nodes are left to a job whose checkpoint only they can read, in words; empty if all can."""
         books = self.snapshot.books
@@ -176,6 +191,11 @@ class Draft:
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.move_failure})" if job.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
+
+
+def _has_of(room: Allocation, wanted: set[str]) -> bool:
+    """Whether one of these GPUs or nodes is of ``room``."""
+    return any(id in wanted for id in (*room.gpu_ids, *room.node_ids))
 
 
 def _foreign(books: Books) -> str:

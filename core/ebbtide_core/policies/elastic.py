@@ -12,7 +12,8 @@ from typing import Final
 
 from ebbtide_core.job import Job
 from ebbtide_core.model import Allocation, JobId, NodeId
-from ebbtide_core.policies.draft import RUNS_PER_RESTART, Draft, count_text
+from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.staying import RUNS_PER_RESTART
 from ebbtide_core.work import Source
 
 HORIZON_S: Final = 3600.0

@@ -26,6 +26,7 @@ from ebbtide_core.policies.moldable import plan_moldable
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
 from ebbtide_core.policies.seats import dhondt
+from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -60,6 +61,10 @@ class MalleableEquipartition(Policy):
 
     def __post_init__(self) -> None:
         check_rules(self)
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """What shares come to is another matter."""
+        return stays_by_itself(job, 0.0, now)
 
     def queue(self) -> Arrivals:
         """In order of arrival."""

@@ -28,6 +28,7 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
 from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import ShapedQueue, by_arrival, shape_of
@@ -61,6 +62,10 @@ class FairShare(Policy):
             raise ValueError("half_life_s is for per=user: a group has no past")
         if self.half_life_s is not None and not (math.isfinite(self.half_life_s) and self.half_life_s > 0):
             raise ValueError(f"half_life_s is more than 0, not {self.half_life_s}")
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """Whether it has more than its share is another matter."""
+        return stays_by_itself(job, self.min_run_s, now)
 
     def queue(self) -> ShapedQueue:
         """In order of arrival."""

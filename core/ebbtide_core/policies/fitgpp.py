@@ -20,9 +20,10 @@ from typing import Final, Literal
 from ebbtide_core.books import Books
 from ebbtide_core.job import Job
 from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
-from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted
+from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.staying import Stay
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue
@@ -57,6 +58,12 @@ class FitGpp(Policy):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.s) and self.s >= 0):
             raise ValueError(f"s is at least 0, not {self.s}")
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As for its class; and one that was preempted as often as ``p`` allows."""
+        if self.p is not None and job.preemptions >= self.p and job.running and best_effort(job):
+            return Stay(f"preempted {job.preemptions} times already, and p is {self.p}")
+        return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
         """Trial-and-error jobs first."""

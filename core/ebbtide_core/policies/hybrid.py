@@ -30,6 +30,7 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.policies.staying import Stay, stays_by_urgency
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, QueueKey
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -57,6 +58,10 @@ class Hybrid(Policy):
         if not (math.isfinite(self.sticky) and self.sticky > 0):
             raise ValueError(f"sticky is more than 0, not {self.sticky}; without sticky slots the policy is pri")
 
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As by urgency."""
+        return stays_by_urgency(job, waiting, self.min_run_s, now)
+
     def queue(self) -> Queue:
         """By priority, then by arrival."""
         return Queue(by_priority)
@@ -78,6 +83,10 @@ class Pri(Policy):
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
     goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As by urgency."""
+        return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
         """By priority, then by arrival."""
@@ -109,6 +118,10 @@ class PriLimit(Policy):
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ValueError(f"limit is at least 1, not {self.limit}")
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As by urgency."""
+        return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
         """By priority, then by arrival."""

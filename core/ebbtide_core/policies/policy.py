@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import ClassVar, Protocol
 
+from ebbtide_core.job import Job
+from ebbtide_core.policies.staying import NOBODY_STEPS_ASIDE, Stay
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -38,6 +40,10 @@ class Policy(Protocol):
     def preempts(self) -> bool:
         """Whether one job is ever asked to step aside because another one is more urgent."""
         return True
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """Why ``job``, which has room, is not asked to step aside for ``waiting``; None if no rule forbids it."""
+        return NOBODY_STEPS_ASIDE
 
     def queue(self) -> Queue:
         """A new, empty queue in the order in which this policy wants to see waiting jobs."""

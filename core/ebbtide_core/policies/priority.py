@@ -30,6 +30,13 @@ from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.fitgpp import PAPER_S, Scores
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.policies.staying import (
+    NOBODY_STEPS_ASIDE,
+    NOT_FOR_CPUS,
+    Stay,
+    stays_by_itself,
+    stays_by_urgency,
+)
 from ebbtide_core.policies.victims import may_be_preempted, preempt
 from ebbtide_core.pools import PoolState, Ranking
 from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
@@ -67,6 +74,16 @@ class Priority(Policy):
     def preempts(self) -> bool:
         """As the option says."""
         return self.preemption == "on"
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """As by urgency; with classes, also by class."""
+        if not self.preempts():
+            return NOBODY_STEPS_ASIDE
+        if job.gpus_min and not waiting.gpus_min:
+            return NOT_FOR_CPUS
+        if job.priority == waiting.priority and self.urgency(job) > self.urgency(waiting):
+            return stays_by_itself(job, self.min_run_s, now)
+        return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> ShapedQueue:
         """The most urgent first, then by submission."""

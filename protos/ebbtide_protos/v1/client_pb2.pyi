@@ -1264,6 +1264,7 @@ class Explanation(_message.Message):
     FORECAST_FIELD_NUMBER: _builtins.int
     WHAT_IF_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    STAYS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -1288,6 +1289,10 @@ class Explanation(_message.Message):
     def what_if(self) -> Global___Forecast:
         """the same with the changes that were asked about"""
 
+    @_builtins.property
+    def stays(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stays]:
+        """whom the policy does not ask to step aside for it"""
+
     def __init__(
         self,
         *,
@@ -1304,10 +1309,11 @@ class Explanation(_message.Message):
         forecast: Global___Forecast | None = ...,
         what_if: Global___Forecast | None = ...,
         pool: _builtins.str = ...,
+        stays: _abc.Iterable[Global___Stays] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "what_if", b"what_if"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
@@ -1323,6 +1329,43 @@ class Explanation(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__room_at) -> _WhichOneofReturnType__room_at | None: ...
 
 Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class Stays(_message.Message):
+    """Jobs that have room and keep it, because of one rule of the policy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    until: _builtins.float
+    """Unix seconds; absent: for as long as it runs"""
+    jobs: _builtins.int
+    """in all"""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the first of them"""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        until: _builtins.float | None = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        jobs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "job_ids", b"job_ids", "jobs", b"jobs", "reason", b"reason", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
+
+Global___Stays: _TypeAlias = Stays  # noqa: Y015
 
 @_typing.final
 class NodeView(_message.Message):
