@@ -10,6 +10,7 @@ freed.json       the proof that its GPUs are free          written by the agent
 mps.json         whether an MPS server's failure ended it  written by the agent, of a client that did not end well
 forgotten        nobody wants to hear of it any more; only what it printed stays beside it
 output.log       what it printed; of several ranks, put together by the supervisor
+*.log.times      how long such a log was when          written by the supervisor
 rank-N.log       what rank N printed, where there are several; like output.log it belongs to the job's account
 ranks            how much of these is in output.log
 """
@@ -204,7 +205,7 @@ class AttemptDir:
         with os.scandir(self.path) as found:
             entries = list(found)
         for entry in entries:
-            if entry.name not in ("forgotten", "output.log") and not entry.name.startswith("rank-"):
+            if entry.name != "forgotten" and not entry.name.startswith(("output.log", "rank-")):
                 os.unlink(entry)
         shutil.rmtree(self.door, ignore_errors=True)
 

@@ -17,6 +17,7 @@ from ebbtide_agent.attempt_dir import AttemptDir, AttemptKey, attempts_dir, is_j
 from ebbtide_agent.copying import Copy, NotCopied
 from ebbtide_agent.exchange import Exchange, read_as_owner
 from ebbtide_agent.helper.asking import ask
+from ebbtide_agent.log_edges import Edge
 from ebbtide_agent.looks import is_folder
 from ebbtide_agent.lookup import account_of, owner_of
 from ebbtide_agent.mps.sharing import NotShared, Sharing
@@ -324,11 +325,11 @@ class Attempts:
         return self._orphans.allocation((job_id, attempt)) if known is None else allocation_of(known.intent)
 
     async def read_log(
-        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
+        self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData:
         """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come.
 
-        With `rank`, only of what that one printed.
+        With `rank`, only of what that one printed. With an edge instead of the offset, where that is.
         """
         known = self._attempts.get((job_id, attempt))
         place = AttemptDir.of(self._node_dir, job_id, attempt)
@@ -338,6 +339,8 @@ class Attempts:
             return agent_pb2.LogData(end=True)
         own_files = place.has_rank_outputs() if known is None else known.intent.rank_files
         path = place.rank_output(rank) if rank is not None and own_files else place.output
+        if isinstance(offset, Edge):
+            return await log_window.find(path, offset)
         return await log_window.read(path, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over)
 
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:

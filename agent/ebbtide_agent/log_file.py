@@ -19,7 +19,7 @@ class Window:
 def read_window(descriptor: int, offset: int, max_bytes: int) -> Window:
     """The log from `offset` on, up to where it ends or has a hole. Raises OSError."""
     while True:
-        begin = _first_data(descriptor, offset)
+        begin = first_data(descriptor, offset)
         if begin > offset:
             return Window(_marker(begin - offset), begin, begin - offset)
         data = os.pread(descriptor, min(max_bytes, _first_hole(descriptor, offset) - offset), offset)
@@ -32,7 +32,7 @@ def _marker(count: int) -> bytes:
     return f"\n[ebb: {count} bytes of output are not kept: the log is over its limit, or the disk is full]\n".encode()
 
 
-def _first_data(descriptor: int, offset: int) -> int:
+def first_data(descriptor: int, offset: int) -> int:
     """The first offset from here on with something in it; this one at the end of the file."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)

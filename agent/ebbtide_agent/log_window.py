@@ -4,10 +4,13 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.apart import apart
+from ebbtide_agent.log_edges import Edge, edge_of
 from ebbtide_agent.log_file import Window, read_window
 
 # One answer must fit into one message.
@@ -32,6 +35,15 @@ async def read(
             return window
         await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
         pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
+
+
+async def find(path: Path, edge: Edge) -> agent_pb2.LogData:
+    """Where in the log that is, and without data what begins there."""
+    try:
+        begin = await apart(partial(edge_of, path, edge))
+    except OSError as error:
+        return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
+    return agent_pb2.LogData(next=begin.offset, lines=begin.lines)
 
 
 def _read(path: Path, offset: int, max_bytes: int, is_over: Callable[[], bool]) -> agent_pb2.LogData:

@@ -13,6 +13,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.exchange import Exchange
+from ebbtide_agent.log_edges import Edge
 from ebbtide_agent.membership import Membership
 from ebbtide_agent.orders import Order, Orders
 from ebbtide_agent.outbox import Outbox
@@ -50,7 +51,7 @@ class AttemptControl(Protocol):
     async def forget(self, job_id: str, attempt: int) -> None: ...
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
     async def read_log(
-        self, job_id: str, attempt: int, offset: int, max_bytes: int, wait_s: float, rank: int | None = None
+        self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData: ...
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
@@ -177,7 +178,8 @@ class Stream:
         try:
             wait_s = LOG_WAIT_S if request.wait else 0.0
             rank = request.rank if request.HasField("rank") else None
-            data = await self._attempts.read_log(*key, request.offset, min(request.max_bytes, LOG_BYTES), wait_s, rank)
+            begin = Edge(request.tail, request.since) if request.tail or request.since else request.offset
+            data = await self._attempts.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
         except Exception as error:
             log.exception("event=log-not-read job=%s attempt=%d", *key)
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)

@@ -133,11 +133,33 @@ def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], V
     return convert
 
 
-def _parse_job_id(text: str) -> str:
-    # An id that cannot be one is an unknown id to the user, and exits as such.
+def _job_id(text: str) -> str:
+    context = click.get_current_context()
+    if context.resilient_parsing:  # a shell wants to know what could come next
+        return text
+    master = context.params.get("master")  # eager: it is known by now
+    return known_id(master if isinstance(master, str) else None, text)
+
+
+def parse_job_id(text: str) -> str:
+    """The id of a job or array. An id that cannot be one is an unknown id to the user, and exits as such."""
     if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+(-[0-9]+)?)?", text):
-        raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17")
+        raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17, or @ for your last one")
     return text
+
+
+def known_id(master: str | None, text: str) -> str:
+    """The id that ``text`` stands for, which may begin with ``@``: the master is asked then, once."""
+    if not text.startswith("@"):
+        return parse_job_id(text)
+    if not re.fullmatch(r"@(~[0-9]{1,4})?(\.[0-9]{1,9}(-[0-9]{1,9})?)?", text):
+        raise Failure(f"no job {abbreviated(text)!r}: your last one is @, the one before @~1, and a task of it @.3")
+    from ebbtide_protos.v1 import client_pb2
+
+    from ebbtide_cli.connection import ask, connected
+
+    with connected(master) as stub:
+        return ask(stub.ShowJob, client_pb2.JobRequest(job_id=text)).job_id
 
 
 DURATION: Final = argument_type("duration", parse_duration)
@@ -146,11 +168,12 @@ GPUS: Final = argument_type("gpus", parse_gpus)
 NODES: Final = argument_type("nodes", parse_nodes)
 CPUS: Final = argument_type("cpus", parse_cpus)
 SETTING: Final = argument_type("key=value", parse_setting)
-JOB_ID: Final = argument_type("id", _parse_job_id)
+JOB_ID: Final = argument_type("id", _job_id)
 
 master_option: Final = click.option(
     "--master",
     metavar="HOST:PORT|unix:HOME,...",
+    is_eager=True,
     help="Master to talk to, and those that stand by for it "
     "(default: EBB_MASTER, else the one in EBB_HOME, else, unless that is set, the last login).",
 )

@@ -194,43 +194,29 @@ class Agents(Renewing):
         for task in self._silences.values():
             task.cancel()
 
-    async def read_log(
-        self, node: NodeId, job: str, attempt: int, offset: int, max_bytes: int, wait: bool, rank: int | None = None
-    ) -> agent_pb2.LogData:
+    async def read_log(self, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
         """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked.
 
-        With `wait` it may be empty, but not at once: the node waits for more, or, where others wait already, we do.
+        Who waits may get an empty one, but not at once: the node waits for more, or, where others wait already, we do.
         """
         session = self._sessions.get(node)
         if session is None:
             raise LogUnavailableError(f"node {node} is not connected")
         user = own_line()
-        if wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
+        if order.wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
             await asyncio.sleep(LOG_PAUSE_S)
-            return await self.read_log(node, job, attempt, offset, max_bytes, False, rank)
-        session.waits[user] += wait
+            order.wait = False
+            return await self.read_log(node, order)
+        session.waits[user] += order.wait
         try:
-            return await self._read_log(session, node, job, attempt, offset, max_bytes, wait, rank)
+            return await self._read_log(session, node, order)
         finally:
-            session.waits[user] -= wait
+            session.waits[user] -= order.wait
 
-    async def _read_log(
-        self,
-        session: Session,
-        node: NodeId,
-        job: str,
-        attempt: int,
-        offset: int,
-        max_bytes: int,
-        wait: bool,
-        rank: int | None,
-    ) -> agent_pb2.LogData:
-        request = next(self._requests)
+    async def _read_log(self, session: Session, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
+        order.request_id = next(self._requests)
         future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
-        session.reads[request] = future
-        order = agent_pb2.ReadLog(
-            request_id=request, job_id=job, attempt=attempt, offset=offset, max_bytes=max_bytes, wait=wait, rank=rank
-        )
+        session.reads[order.request_id] = future
         session.send(agent_pb2.MasterMessage(read_log=order))
         try:
             async with asyncio.timeout(LOG_ANSWER_TIMEOUT_S):
@@ -238,7 +224,7 @@ class Agents(Renewing):
         except TimeoutError:
             raise LogUnavailableError(f"node {node} does not answer") from None
         finally:
-            del session.reads[request]
+            del session.reads[order.request_id]
 
     # --- the stream ---
 

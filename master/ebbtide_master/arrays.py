@@ -212,6 +212,22 @@ def awaiting(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
     return replace(spec, after=tuple(replace(one, job=ids.get(one.job, one.job)) for one in spec.after))
 
 
+def told_apart(cluster: Cluster, id: str, user: str) -> str:
+    """The id that is meant by ``@`` and ``@~1``, as in `awaiting`; also of tasks, ``@.3``. Others stay as they are.
+
+    `RefusedError` if the user has not submitted so many.
+    """
+    match = re.fullmatch(r"@(?:~(\d{1,4}))?(\.\d{1,9}(?:-\d{1,9})?)?", id)
+    if match is None:
+        return id
+    back = int(match[1] or 0)
+    latest = _latest(cluster, user, back + 1)
+    if back >= len(latest):
+        some = f"the oldest of yours that is known is @~{len(latest) - 1}" if latest else "you have not submitted any"
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"there is no job {id}: {some}"))
+    return f"{latest[back]}{match[2] or ''}"
+
+
 def _latest(cluster: Cluster, user: str, most: int) -> list[JobId]:
     """The last jobs and arrays that the user submitted, the newest first."""
     found = list[JobId]()

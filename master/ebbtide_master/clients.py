@@ -24,12 +24,12 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.agents import Agents, LogUnavailableError
 from ebbtide_master.arrays import (
     awaiting,
-    found,
     is_whole,
     members,
     named,
     shown,
     submitted,
+    told_apart,
     wishes,
 )
 from ebbtide_master.bookings import BookingsOfClients
@@ -47,11 +47,12 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.identity.methods import IdentityMethods
 from ebbtide_master.joining import Joining
 from ebbtide_master.limiting import Limits
-from ebbtide_master.log_parts import node_of_part
+from ebbtide_master.log_parts import LogBegins, attempt_of, window_of
 from ebbtide_master.loop import PAUSE, Facts, MasterLoop, Parts, RefusedError
 from ebbtide_master.notice_methods import NoticeMethods
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.pages import PAGE_OF_STREAM, check_ids, names_of, pages, shown_of, to_be_shown, watched
+from ebbtide_master.past import begin_of_events
 from ebbtide_master.queued import Queued
 from ebbtide_master.rates import Meter, Rates
 from ebbtide_master.reloading import ReloadMethod
@@ -69,6 +70,7 @@ CHANGES_OF_A_PART: Final = 200
 
 
 class Clients(
+    LogBegins,
     UsageOfClients,
     BookingsOfClients,
     SnapshotMethods,
@@ -230,7 +232,8 @@ class Clients(
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
         check_ids(request.job_ids)
-        names = await self._loop.ask_in_parts(lambda c: names_of(c, request.job_ids, request.all, bool(request.folded)))
+        who = caller().user if request.mine else request.of_user
+        names = await self._loop.ask_in_parts(lambda cluster: names_of(cluster, request, who))
         reply = client_pb2.ListJobsReply()
         for page in pages(names):
             async with self.telling.page(caller(), limits.LISTED_COST * len(page)):
@@ -239,8 +242,11 @@ class Clients(
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Everything on one job; of its environment, which may hold secrets, the names."""
-        message = await self._loop.ask_in_parts(lambda cluster: self._show(cluster, request.job_id))
-        message.spec.env.update(dict.fromkeys(self._environments.of(JobId(request.job_id)), ""))
+        id, user = request.job_id, caller().user
+        if id.startswith("@"):
+            id = await self._loop.ask(lambda cluster: told_apart(cluster, request.job_id, user))
+        message = await self._loop.ask_in_parts(lambda cluster: self._show(cluster, id))
+        message.spec.env.update(dict.fromkeys(self._environments.of(JobId(id)), ""))
         return message
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
@@ -270,7 +276,7 @@ class Clients(
         self, request: client_pb2.WatchEventsRequest, context: Any
     ) -> AsyncIterator[client_pb2.Event]:
         """The journal behind ``after_sequence``, then what is added to it."""
-        last = request.after_sequence
+        last = await asyncio.to_thread(begin_of_events, self._store, request)
         with self._changes.watch() as watcher:
             while True:
                 lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=limits.EVENTS_AT_ONCE)))  # noqa: B023
@@ -287,17 +293,17 @@ class Clients(
 
         Of an attempt on several nodes it is what its part on one of them printed; with ``rank``, only that one.
         """
-        number = request.attempt or 1
+        number, offset = await self._log_begin(request)
         with self._changes.watch() as watcher:
             while True:
-                attempt, node, finished = await self._loop.ask(lambda c: _attempt(c, request, number))  # noqa: B023
+                attempt, node, finished = await self._loop.ask(lambda c: attempt_of(c, request, number))  # noqa: B023
                 if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
                     if node is not None:
-                        async for chunk in self._attempt_log(request, attempt, node):
+                        async for chunk in self._attempt_log(request, attempt, node, offset):
                             yield chunk
                     if request.attempt:
                         return
-                    number += 1
+                    number, offset = number + 1, 0
                 elif request.follow and not finished:
                     await watcher.wait_changed()
                 elif request.attempt and attempt is None:
@@ -307,13 +313,11 @@ class Clients(
                     return
 
     async def _attempt_log(
-        self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId
+        self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId, offset: int
     ) -> AsyncIterator[client_pb2.LogChunk]:
-        offset, rank = 0, request.rank if request.HasField("rank") else None
         while True:
-            window = await self._agents.read_log(
-                node, request.job_id, attempt.number, offset, limits.LOG_WINDOW_BYTES, request.follow, rank
-            )
+            order = window_of(request, attempt, offset=offset, max_bytes=limits.LOG_WINDOW_BYTES, wait=request.follow)
+            window = await self._agents.read_log(node, order)
             if window.error:
                 if not has_started(attempt, node):  # it never ran, and so wrote nothing
                     return
@@ -386,15 +390,6 @@ class Clients(
 def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
     """What stays the same about a cluster while its master runs."""
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)
-
-
-def _attempt(
-    cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
-) -> tuple[Attempt | None, NodeId | None, bool]:
-    """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
-    job = found(cluster, request.job_id)
-    attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
-    return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
 
 
 def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobChanged:

@@ -8,13 +8,13 @@ from typing import Final
 
 from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model import JobId
+from ebbtide_core.model import JobId, JobState
 from ebbtide_core.spec import SpecError
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.arrays import array_of, breadth, changed_among, is_over, named, shown
 from ebbtide_master.loop import Parts
-from ebbtide_master.views import job_message
+from ebbtide_master.views import STATES, job_message
 
 PAGE: Final = 50
 """Jobs of an answer; a few milliseconds of the master's time."""
@@ -36,17 +36,23 @@ def pages(ids: Sequence[str], size: int = PAGE) -> Iterator[Sequence[str]]:
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
-def names_of(cluster: Cluster, ids: Collection[str], all: bool, folded: bool) -> Parts[list[str]]:
-    """Which jobs a listing has: those named, else all unfinished ones, or with ``all`` all; ``folded``, arrays once."""
-    names = dict[str, None]()
+def names_of(cluster: Cluster, request: client_pb2.ListJobsRequest, user: str = "") -> Parts[list[str]]:
+    """Which jobs a listing has: those named, else all unfinished ones, or with ``all`` all; ``folded``, arrays once.
+
+    Of these, those of the ``user``, if one is named, in the states that are asked for, and the last so many.
+    """
+    names, ids = dict[str, None](), request.job_ids
+    states = {state for state in JobState if STATES[state] in request.states}
     if ids:
         yield from _check_work(cluster, ids)
-    for number, id in enumerate(dict.fromkeys(ids) or list(cluster.state.jobs if all else cluster.state.unfinished)):
+    known = list(cluster.state.jobs if request.all else cluster.state.unfinished)
+    for number, id in enumerate(dict.fromkeys(ids) or known):
         if not number % NAMES_OF_A_PART or ids:
             yield
         for job in named(cluster, id):
-            names[job.id if job.task is None or not folded else job.task.array] = None
-    return list(names)
+            if (not user or job.user == user) and (not request.states or job.state in states):
+                names[job.id if job.task is None or not request.folded else job.task.array] = None
+    return list(names)[-request.limit :] if request.limit else list(names)
 
 
 def _check_work(cluster: Cluster, ids: Iterable[str]) -> Parts[None]:

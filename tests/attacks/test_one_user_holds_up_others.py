@@ -121,6 +121,10 @@ async def test_others_are_answered_while_an_array_is_changed(tmp_path: Path, ver
         assert await master.service.loop.ask(count(kind)) == 60
 
 
+def listed(ids: list[str], *, folded: bool = False) -> client_pb2.ListJobsRequest:
+    return client_pb2.ListJobsRequest(job_ids=ids, all=True, folded=folded)
+
+
 @pytest.mark.usefixtures("shortest_parts")
 async def test_others_are_answered_while_a_long_list_is_put_together(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
@@ -133,10 +137,10 @@ async def test_others_are_answered_while_a_long_list_is_put_together(tmp_path: P
             return rounds
 
         await meanwhile(
-            master, master.service.loop.ask_in_parts(lambda c: names_of(c, ["1.1-2"] * 9, True, True)), look
+            master, master.service.loop.ask_in_parts(lambda c: names_of(c, listed(["1.1-2"] * 9, folded=True))), look
         )
         before, ids = rounds, [f"1.{index}" for index in range(60)]
-        await meanwhile(master, master.service.loop.ask_in_parts(lambda c: names_of(c, ids, True, False)), look)
+        await meanwhile(master, master.service.loop.ask_in_parts(lambda c: names_of(c, listed(ids))), look)
         assert rounds - before > 30
 
 

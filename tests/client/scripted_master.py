@@ -55,6 +55,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.changes: dict[str, list[client_pb2.Job]] = defaultdict(list)
         self.pools: list[client_pb2.Pool] = []
         self.nodes: list[client_pb2.Node] = []
+        self.latest: dict[str, str] = {}  # what `@` stands for
         self.foreign_gpu_s: dict[str, float] = {}
         self.events: list[client_pb2.Event] = []
         self.explanation = client_pb2.Explanation()
@@ -101,9 +102,14 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
 
     def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
         self._note("ListJobs", request, context)
-        return client_pb2.ListJobsReply(jobs=self.jobs.values())
+        wanted = [job for id, job in self.jobs.items() if not request.job_ids or id in request.job_ids]
+        wanted += [job for job in self.jobs.values() if job.array in request.job_ids and job.array]
+        return client_pb2.ListJobsReply(jobs=[job for job in wanted if not (request.job_ids and job.HasField("tasks"))])
 
     def ShowJob(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
+        if request.job_id.startswith("@"):
+            self._note("ShowJob", request, context)
+            return self._find(self.latest.get(request.job_id, request.job_id), context)
         return self._one("ShowJob", request, context)
 
     def Suspend(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:

@@ -92,6 +92,22 @@ class TestEvents:
             assert events[1].text == "user asked to cancel it (until then: waiting for 1 GPU: no node is connected)"
             assert await master.kinds(after=2**64 - 1) == []
 
+    async def test_the_journal_is_read_from_a_time_on_or_its_last_lines(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            for _ in range(3):
+                await master.submit(hold=True)
+            events = [event async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest())]
+            times = sorted({event.time for event in events})
+            for asked, expected in [
+                ({"tail": 2}, events[-2:]),
+                ({"tail": 99}, events),
+                *(({"since": time}, [event for event in events if event.time >= time]) for time in times),
+                ({"since": times[-1] + 1}, []),
+                ({"since": times[0], "tail": 1}, events[-1:]),
+            ]:
+                request = client_pb2.WatchEventsRequest(**asked)
+                assert [event async for event in master.ask.WatchEvents(request)] == expected, asked
+
     async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:
             stream = master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True))
@@ -191,6 +207,35 @@ class TestLogs:
             await agent.report(job, 2, FREED)
             async with asyncio.timeout(10):
                 assert await reading == b"begin more end"
+            serving.cancel()
+
+    async def test_the_last_lines_are_those_of_all_attempts_and_what_follows_is_read_from_there(
+        self, tmp_path: Path
+    ) -> None:
+        """The nodes are asked where the last lines begin, the newest attempt first."""
+        edges = {(2, "tail"): (4, 1), (1, "tail"): (6, 2), (2, "since"): (4, 0)}
+
+        async def serve(agent: Agent) -> None:
+            while True:
+                read = await agent.receive("read_log")
+                log = {1: b"a\nb\nc\nd\n", 2: b"e\nf\ng\n"}[read.attempt]
+                answer = agent_pb2.LogData(request_id=read.request_id, end=True, data=log[read.offset :])
+                if read.tail or read.since:
+                    offset, lines = edges[read.attempt, "tail" if read.tail else "since"]
+                    answer = agent_pb2.LogData(request_id=read.request_id, next=offset, lines=lines)
+                await agent.send(log=answer)
+
+        async with a_master(tmp_path) as master:
+            agent = await master.agent("n1")
+            job = await self.two_attempts(master, agent)
+            serving = asyncio.create_task(serve(agent))
+            chunks = [(chunk.attempt, chunk.data) async for chunk in self.read(master, job, tail=3)]
+            assert chunks == [(1, b"d\n"), (2, b"e\nf\ng\n")]
+            assert [chunk.data async for chunk in self.read(master, job, tail=1)] == [b"g\n"]
+            shown = await master.ask.ShowJob(client_pb2.JobRequest(job_id=job))
+            since = (shown.attempts[0].end_time + shown.attempts[1].placed_time) / 2 + 1e-9
+            assert [chunk.data async for chunk in self.read(master, job, since=since)] == [b"g\n"]
+            assert await self.collect(self.read(master, job)) == b"a\nb\nc\nd\ne\nf\ng\n"
             serving.cancel()
 
     async def collect(self, stream: Any) -> bytes:

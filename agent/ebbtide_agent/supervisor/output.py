@@ -4,7 +4,6 @@ A job's processes write to files themselves: nothing that could end before them 
 beyond that is done here, a little later.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.log_cap import LogCap
 from ebbtide_agent.supervisor.log_rules import LogRules
+from ebbtide_agent.supervisor.log_times import LogTimes
 from ebbtide_agent.supervisor.output_file import OutputFile
 from ebbtide_agent.supervisor.ranks_output import RanksOutput
 from ebbtide_agent.supervisor.status import LogMatch
@@ -34,8 +34,7 @@ class _Pace:
 
 _FOR_RULES = _Pace(0.25, 2.0)
 _FOR_READERS = _Pace(0.05, 0.5)  # people look at what is copied
-_NEVER = _Pace(math.inf, math.inf)
-_FOR_CAP = _Pace(0.25, 5.0)  # a disk is not full in a moment
+_FOR_DISK = _Pace(0.25, 5.0)  # a disk is not full in a moment
 
 
 class Output:
@@ -50,7 +49,8 @@ class Output:
             self._file = OutputFile(place.output, Path(intent.output), _header(intent), intent.account)
         copies = self._ranks is not None or self._file is not None
         self._cap = LogCap(_files(intent, place), intent.log_bytes) if intent.log_bytes else None
-        self._pace = _FOR_READERS if copies else _FOR_RULES if intent.log_rules else _FOR_CAP if self._cap else _NEVER
+        self._times = LogTimes(_files(intent, place))
+        self._pace = _FOR_READERS if copies else _FOR_RULES if intent.log_rules else _FOR_DISK
         self._pause_s = self.next_at = self._pace.first_s
 
     @property
@@ -83,7 +83,7 @@ class Output:
     def _look(self, *, final: bool) -> bool:
         # The ranks' lines first: the file is copied from where they are put together.
         # Last, what nobody has to look at any more is given up.
-        parts = (self._ranks, self._file, self._rules, self._cap)
+        parts = (self._ranks, self._file, self._rules, self._times, self._cap)
         grown = [part.look(final=final) for part in parts if part is not None]
         return any(grown)
 

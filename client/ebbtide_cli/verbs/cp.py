@@ -20,7 +20,7 @@ from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.values import abbreviated, format_size
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.verb import examples, json_option, known_id, master_option
 
 STDOUT: Final = "-"
 SHOWN: Final = 10
@@ -61,7 +61,7 @@ def command(sources: tuple[str, ...], dest: str, node: str, as_json: bool, maste
     PATH is relative to the job's working directory; {output} stands for its EBB_OUTPUT_DIR and {checkpoints} for its
     checkpoints. Nothing else of the node can be read. Links are copied as links if they stay within what is copied.
     """
-    wanted = [_source(text) for text in sources]
+    wanted = [_source(master, text) for text in sources]
     if dest == STDOUT:
         if len(wanted) != 1:
             raise Failure("cp: -: takes one file", USAGE)
@@ -83,11 +83,11 @@ def command(sources: tuple[str, ...], dest: str, node: str, as_json: bool, maste
     return FAILED if total.left_out else OK
 
 
-def _source(text: str) -> Source:
+def _source(master: str | None, text: str) -> Source:
     job_id, separator, path = text.partition(":")
-    if not separator or not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", job_id):
+    if not separator or not re.fullmatch(r"([0-9]{1,18}|@(~[0-9]{1,4})?)(\.[0-9]{1,18})?", job_id):
         raise Failure(f"cp: {abbreviated(text)!r} is not ID:PATH, such as 17:model.pt", USAGE)
-    return Source(job_id, path or ".")
+    return Source(known_id(master, job_id), path or ".")
 
 
 def _targets(sources: Sequence[Source], dest: Path) -> dict[Source, Path]:

@@ -9,17 +9,20 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.facts import event_facts
 from ebbtide_cli.output import print_json
+from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.verb import examples, json_option, master_option
 
 
-@click.command(epilog=examples("ebb events", "ebb events --follow --json"))
+@click.command(epilog=examples("ebb events", "ebb events --since 10m", "ebb events --tail 20 --follow --json"))
 @click.option("-f", "--follow", is_flag=True, help="Go on with new ones as they come.")
+@tail_option
+@since_option
 @json_option
 @master_option
-def command(follow: bool, as_json: bool, master: str | None) -> None:
+def command(follow: bool, tail: int | None, since: float | None, as_json: bool, master: str | None) -> None:
     """Print every recorded event, oldest first; with --json one object per line."""
-    for event in _events(master, follow):
+    for event in _events(master, client_pb2.WatchEventsRequest(follow=follow, tail=tail or 0, since=since or 0.0)):
         if as_json:
             print_json(event_facts(event))
         else:
@@ -32,12 +35,11 @@ def _event_line(event: client_pb2.Event) -> str:
     return printable(f"{format_time(event.time)}  {about:<12}  {event.text}")
 
 
-def _events(master: str | None, follow: bool) -> Iterator[client_pb2.Event]:
-    last = 0
-
+def _events(master: str | None, request: client_pb2.WatchEventsRequest) -> Iterator[client_pb2.Event]:
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.Event]:
-        return stub.WatchEvents(client_pb2.WatchEventsRequest(after_sequence=last, follow=follow))
+        return stub.WatchEvents(request)
 
     for event in follow_stream(master, read):
-        last = event.sequence
+        # Behind this one all are wanted, should the stream have to be opened again.
+        request = client_pb2.WatchEventsRequest(after_sequence=event.sequence, follow=request.follow)
         yield event

@@ -3,14 +3,16 @@
 from typing import TYPE_CHECKING
 
 import click
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.arrays import counts_words, indices_words
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import CLASSES, KINDS, job_facts, state_of
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.facts import CLASSES, FINISHED, KINDS, job_facts, state_of
 from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
 from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.values import abbreviated
+from ebbtide_cli.verb import argument_type, examples, json_option, master_option
 
 if TYPE_CHECKING:
     from ebbtide_cli.drawing import Cell
@@ -20,18 +22,61 @@ DEFAULT_POOL = "default"
 POOL_AT = TITLES.index("CLASS")
 """Where the pool stands, if any job is in another than that one."""
 ELASTIC = ("NAME", "NODE", "REASON")
+STATES = {name.removeprefix("JOB_STATE_").lower(): number for name, number in job_pb2.JobState.items() if number}
 SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
-@click.command(epilog=examples("ebb ls", "ebb ls --tasks", "ebb ls --all --json"))
+def _state(text: str) -> "job_pb2.JobState.ValueType":
+    state = STATES.get(text.lower())
+    if state is None:
+        raise ValueError(f"{abbreviated(text)!r} is none of {', '.join(STATES)}")
+    return state
+
+
+STATE = argument_type("state", _state)
+
+
+@click.command(
+    epilog=examples(
+        "ebb ls", "ebb ls --mine --all --limit 20", "ebb ls --state failed --user ada", "ebb ls --all --json"
+    )
+)
 @click.option("--all", "finished_too", is_flag=True, help="Show finished jobs too.")
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--user", "of_user", metavar="NAME", help="Only this user's.")
+@click.option(
+    "--state", "states", metavar="STATE", type=STATE, multiple=True, help="Only those in it, e.g. running or failed."
+)
+@click.option("--limit", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Of these, the last N submitted.")
 @click.option("--tasks", is_flag=True, help="Show each task of an array (--json always does).")
 @json_option
 @master_option
-def command(finished_too: bool, tasks: bool, as_json: bool, master: str | None) -> None:
-    """List jobs with their progress; an array is one line."""
+def command(
+    finished_too: bool,
+    mine: bool,
+    of_user: str | None,
+    states: "tuple[job_pb2.JobState.ValueType, ...]",
+    limit: int | None,
+    tasks: bool,
+    as_json: bool,
+    master: str | None,
+) -> None:
+    """List jobs with their progress; an array is one line, and is there if any of its tasks is asked for.
+
+    Who asks for a state in which jobs are finished need not say --all.
+    """
+    if mine and of_user is not None:
+        raise Failure("ls: --mine: not together with --user", USAGE)
+    request = client_pb2.ListJobsRequest(
+        all=finished_too or any(state in FINISHED for state in states),
+        folded=not (tasks or as_json),
+        of_user=of_user or "",
+        mine=mine,
+        states=states,
+        limit=limit or 0,
+    )
     with connected(master) as stub:
-        jobs = ask(stub.ListJobs, client_pb2.ListJobsRequest(all=finished_too, folded=not (tasks or as_json))).jobs
+        jobs = ask(stub.ListJobs, request).jobs
     if as_json:
         print_json([job_facts(job) for job in jobs])
     elif jobs:
@@ -46,7 +91,8 @@ def command(finished_too: bool, tasks: bool, as_json: bool, master: str | None) 
             spare=[name for name in SPARE if name in titles],
         )
     else:
-        print("No jobs." if finished_too else "No unfinished jobs ('ebb ls --all' shows finished ones).")
+        which = " like that" if mine or of_user or states else ""
+        print(f"No jobs{which}." if request.all else f"No unfinished jobs{which} ('ebb ls --all' shows finished ones).")
 
 
 def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":

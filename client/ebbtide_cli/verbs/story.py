@@ -1,5 +1,10 @@
 """``ebb story``: every event that one job went through."""
 
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
 import click
 from ebbtide_protos.v1 import client_pb2
 
@@ -7,26 +12,56 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import event_facts, state_of
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.output import print_json
+from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
+CHECKPOINT: Final = "CheckpointPublished"
 
-@click.command(epilog=examples("ebb story 17", "ebb story --json 17"))
+
+@click.command(epilog=examples("ebb story 17", "ebb story --tail 20 17", "ebb story --all 17", "ebb story --json 17"))
 @id_argument
+@click.option("--all", "each", is_flag=True, help="Show each checkpoint, also of many in a row (--json always does).")
+@tail_option
+@since_option
 @json_option
 @master_option
-def command(job_id: str, as_json: bool, master: str | None) -> None:
-    """Print every event that one job went through: when, how long after the first, and what."""
+def command(job_id: str, each: bool, tail: int | None, since: float | None, as_json: bool, master: str | None) -> None:
+    """Print what one job went through: when, how long after the first, and what. Checkpoints in a row are one line."""
     with connected(master) as stub:
         events = ask(stub.ShowStory, client_pb2.JobRequest(job_id=job_id)).events
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
+    start = events[0].time if events else 0.0
+    runs = [run for run in _runs(events, each=each or as_json) if run[-1].time >= (since or 0.0)][-(tail or 0) :]
     if as_json:
-        print_json([event_facts(event) for event in events])
+        print_json([event_facts(event) for run in runs for event in run])
         return
     from ebbtide_cli.drawing import print_columns
 
-    start = events[0].time if events else 0.0
-    print_columns((format_time(event.time), f"+{format_duration(event.time - start)}", event.text) for event in events)
+    print_columns((format_time(run[0].time), _after(start, run[0]), _words(start, run)) for run in runs)
     if not finished(job):
         print(printable(f"Now it is {state_of(job)}: {job.reason}"))
+
+
+def _runs(events: Sequence[client_pb2.Event], *, each: bool) -> Iterator[Sequence[client_pb2.Event]]:
+    """The events, and in one piece those that are told in a line: several checkpoints, with nothing else in between."""
+    for kind, run in groupby(events, lambda event: event.kind):
+        if kind == CHECKPOINT and not each:
+            yield list(run)
+        else:
+            yield from ([event] for event in run)
+
+
+def _after(start: float, event: client_pb2.Event) -> str:
+    return f"+{format_duration(event.time - start)}"
+
+
+def _words(start: float, run: Sequence[client_pb2.Event]) -> str:
+    """What happened; of several checkpoints, how many, until when and of which steps."""
+    if len(run) == 1:
+        return run[0].text
+    known = [json.loads(event.json)["checkpoint"] for event in run if event.json]
+    steps = [checkpoint["step"] for checkpoint in known if checkpoint.get("step") is not None]
+    of_steps = f" of steps {steps[0]} to {steps[-1]}" if steps else ""
+    return f"{len(run)} checkpoints{of_steps} published until {_after(start, run[-1])} ('ebb story --all' shows each)"

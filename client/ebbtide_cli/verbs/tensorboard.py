@@ -13,9 +13,9 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.verb import examples, master_option
+from ebbtide_cli.verb import examples, known_id, master_option
 
-_OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?::(.*))?")
+_OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|@(?:~[0-9]{1,4})?(?:\.[0-9]{1,9})?)(?::(.*))?")
 
 
 @click.command(
@@ -50,7 +50,7 @@ def _directory(master: str | None, text: str) -> tuple[str, str]:
     if found is None:
         path = os.path.abspath(text)
         return os.path.basename(path) or "root", _plain(path)
-    job_id, below = found.groups()
+    job_id, below = known_id(master, found[1]), found[2]
     if below is None:
         return f"job {job_id}", f"{{output:{job_id}}}"
     with connected(master) as stub:

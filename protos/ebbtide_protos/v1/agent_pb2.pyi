@@ -1208,6 +1208,8 @@ class ReadLog(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
@@ -1216,6 +1218,10 @@ class ReadLog(_message.Message):
     wait: _builtins.bool
     rank: _builtins.int
     """only what this one printed; unset: all"""
+    tail: _builtins.int
+    """where do the last so many lines begin? Answered without data; 0: not asked"""
+    since: _builtins.float
+    """Unix seconds: where does begin what was printed since? Answered without data; 0: not asked"""
     def __init__(
         self,
         *,
@@ -1226,10 +1232,12 @@ class ReadLog(_message.Message):
         max_bytes: _builtins.int = ...,
         wait: _builtins.bool = ...,
         rank: _builtins.int | None = ...,
+        tail: _builtins.int = ...,
+        since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "rank", b"rank", "request_id", b"request_id", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "job_id", b"job_id", "max_bytes", b"max_bytes", "offset", b"offset", "rank", b"rank", "request_id", b"request_id", "since", b"since", "tail", b"tail", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
@@ -1246,6 +1254,7 @@ class LogData(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     NEXT_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     data: _builtins.bytes
     end: _builtins.bool
@@ -1254,6 +1263,8 @@ class LogData(_message.Message):
     """e.g. the log is gone"""
     next: _builtins.int
     """offset of what follows; `data` stands for more than its length where some is not kept. 0: not said"""
+    lines: _builtins.int
+    """with ReadLog.tail: how many follow"""
     def __init__(
         self,
         *,
@@ -1262,10 +1273,11 @@ class LogData(_message.Message):
         end: _builtins.bool = ...,
         error: _builtins.str = ...,
         next: _builtins.int = ...,
+        lines: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "error", b"error", "next", b"next", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "error", b"error", "lines", b"lines", "next", b"next", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

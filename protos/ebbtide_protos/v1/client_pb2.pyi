@@ -301,6 +301,7 @@ class JobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    """in ShowJob also `@`, the last job or array that who asks submitted, and `@~1`, the one before"""
     def __init__(
         self,
         *,
@@ -462,13 +463,27 @@ class ListJobsRequest(_message.Message):
     ALL_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     FOLDED_FIELD_NUMBER: _builtins.int
+    OF_USER_FIELD_NUMBER: _builtins.int
+    MINE_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     """finished ones too"""
     folded: _builtins.bool
     """an array that has an unfinished task, or with `all` any, is one job (see Job.tasks)"""
+    of_user: _builtins.str
+    """only theirs; empty: everybody's"""
+    mine: _builtins.bool
+    """only those of who asks"""
+    limit: _builtins.int
+    """the last so many that are left then; 0: all"""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """only these, finished or not; the tasks of an array each"""
+
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
+        """only those that are in one of them; none: in any"""
 
     def __init__(
         self,
@@ -476,10 +491,14 @@ class ListJobsRequest(_message.Message):
         all: _builtins.bool = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         folded: _builtins.bool = ...,
+        of_user: _builtins.str = ...,
+        mine: _builtins.bool = ...,
+        states: _abc.Iterable[_job_pb2.JobState.ValueType] | None = ...,
+        limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "folded", b"folded", "job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "folded", b"folded", "job_ids", b"job_ids", "limit", b"limit", "mine", b"mine", "of_user", b"of_user", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1422,17 +1441,25 @@ class WatchEventsRequest(_message.Message):
 
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
     after_sequence: _builtins.int
     follow: _builtins.bool
+    since: _builtins.float
+    """Unix seconds: nothing that was recorded before"""
+    tail: _builtins.int
+    """of what is recorded now, the last so many; 0: all"""
     def __init__(
         self,
         *,
         after_sequence: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        since: _builtins.float = ...,
+        tail: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "follow", b"follow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "follow", b"follow", "since", b"since", "tail", b"tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1490,6 +1517,8 @@ class ReadLogsRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0: all, in order"""
@@ -1498,6 +1527,10 @@ class ReadLogsRequest(_message.Message):
     """only what was printed there; empty: on the first node of each attempt"""
     rank: _builtins.int
     """only what this one printed; unset: all"""
+    tail: _builtins.int
+    """the last so many lines of all that was printed, and what follows; 0: all"""
+    since: _builtins.float
+    """Unix seconds: what was printed before is left out, as far as is known"""
     def __init__(
         self,
         *,
@@ -1506,10 +1539,12 @@ class ReadLogsRequest(_message.Message):
         follow: _builtins.bool = ...,
         node: _builtins.str = ...,
         rank: _builtins.int | None = ...,
+        tail: _builtins.int = ...,
+        since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "node", b"node", "rank", b"rank", "since", b"since", "tail", b"tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

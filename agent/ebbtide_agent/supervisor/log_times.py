@@ -1,0 +1,41 @@
+"""Notes how long a log was when, so that what was printed since some time can be found (`ebbtide_agent.log_edges`)."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ebbtide_agent.log_edges import times_path
+
+APART_S: Final = 10.0
+"""Between two notes about a log; a quiet one gets none, nor does one of an attempt that is over sooner."""
+
+
+class LogTimes:
+    """The files of one attempt. Notes are hints: where the disk is full, there are none."""
+
+    def __init__(self, logs: Sequence[Path], now: Callable[[], float] = time.time) -> None:
+        self._noted = dict.fromkeys(logs, (now(), 0))  # when, and how long it was
+        self._now = now
+
+    def look(self, *, final: bool = False) -> bool:
+        """Note how long each is that has grown; nobody has to look again soon because of that."""
+        now = self._now()
+        for log, (at, before) in self._noted.items():
+            with suppress(OSError):
+                size = os.lstat(log).st_size
+                if size > before and abs(now - at) >= APART_S:
+                    _append(times_path(log), f"{now:.1f} {size}\n")
+                    self._noted[log] = now, size
+        return False
+
+
+def _append(path: Path, line: str) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,18 @@
+"""What lies behind: options that leave out what is too long ago."""
+
+import time
+from typing import Final
+
+import click
+
+from ebbtide_cli.times import parse_time
+from ebbtide_cli.verb import argument_type
+
+TIME_AGO: Final = argument_type("time", lambda text: parse_time(text, time.time(), ago=True))
+
+tail_option: Final = click.option(
+    "-n", "--tail", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Of what is there now, only the last N."
+)
+since_option: Final = click.option(
+    "--since", metavar="TIME", type=TIME_AGO, help="Nothing from before: 10m ago, 09:00 today, or '2026-11-23 09:00'."
+)
