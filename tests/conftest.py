@@ -62,11 +62,16 @@ def _has_commit(name: str) -> bool:
     return shutil.which("git") is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
+def _lacks_a_program(item: pytest.Item) -> bool:
+    return not all(shutil.which(name) for marker in item.iter_markers("programs") for name in marker.args)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, and so count, what needs something that is not there."""
     asked = {marker.name for item in items for marker in item.iter_markers()}
     missing = [marker for marker, there in NEEDS.items() if marker in asked and not there()]
-    if without := [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]:
+    without = [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]
+    if without := [item for item in items if item in without or _lacks_a_program(item)]:
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if item not in without]
 
