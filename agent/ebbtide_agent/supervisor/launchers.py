@@ -11,7 +11,7 @@ class Kind(Enum):
     LAUNCHER = auto()  # waits for what it started, and would hand a signal on to more than should have it
     SHELL = auto()  # begins one command after another; what it does about a signal may be for its own end only
     BUILDER = auto()  # the same, without a word of its user's; asked to end, it removes what was being made
-    WORKER = auto()  # started by a library for the process above it, which looks after it
+    WORKER = auto()  # started for another process, which needs it until it has saved, and looks after it
 
 
 # By the name of the executable file.
@@ -28,6 +28,8 @@ _PROGRAMS: Final = {
     # around one command
     **dict.fromkeys(("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), Kind.LAUNCHER),
     **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), Kind.LAUNCHER),
+    # screens, which those that draw on them need until they have left
+    **dict.fromkeys(("Xephyr", "Xorg", "Xtigervnc", "Xvfb", "Xvnc"), Kind.WORKER),
 }
 # By the name of the script that an interpreter runs, of which the kernel keeps 15 letters, or that it gives itself.
 _SCRIPTS: Final = {

@@ -78,6 +78,7 @@ KINDS = {
     ("make", "make", ()): Kind.BUILDER,
     ("torchrun", "python3.11", ()): Kind.LAUNCHER,
     ("torchrun", "torchrun", ()): Kind.ORDINARY,
+    ("Xvfb", "Xvfb", ()): Kind.WORKER,
     ("pt_elastic", "python3.11", ()): Kind.LAUNCHER,
     ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): Kind.LAUNCHER,
     ("python", "python3.11", ("python", "train.py", "-m")): Kind.ORDINARY,
