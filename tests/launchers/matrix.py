@@ -65,9 +65,15 @@ class Cell:
 
     @property
     def events(self) -> tuple[str, ...]:
-        """What happens to it, one after the other."""
+        """What happens to it, one after the other.
+
+        Loading torch takes most of the time: where it is there for data loaders only, and the SDK is not, those who
+        preempt it are left out, of whom the agent knows no more than of those who suspend it.
+        """
         resizes = self.how == "sdk" and self.launcher.elastic and (bool(self.launcher.ranks) or not self.workers)
-        return ("suspend", "preempt", *(("resize",) if resizes else ()), "kill")
+        preempts = self.how == "sdk" or not self.workers
+        between = (*(("preempt",) if preempts else ()), *(("resize",) if resizes else ()))
+        return ("suspend", *between, "kill")
 
     def __str__(self) -> str:
         return f"{self.launcher.name}-{self.how}{'-workers' if self.workers else ''}"
