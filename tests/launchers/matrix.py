@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.cluster import REPOSITORY, Cluster, alive, wait_for
+from tests.e2e.cluster import REPOSITORY, Cluster, processes_of, wait_for
 
 TRAIN = Path(__file__).with_name("train.py")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -39,6 +39,7 @@ class Launcher:
     programs: tuple[str, ...] = ()  # that it needs, and that a machine may lack
     ranks: str = ""  # how a training with data loaders finds the others; else it is alone
     catches: bool = False  # the signal; with nobody else to catch it, nobody knows whether something was saved
+    fails: bool = False  # when it is ended: nobody knows whether what was saved without the SDK is whole
     options: tuple[str, ...] = ()  # of `ebb submit`
     elastic: bool = True  # so many processes as the job has GPUs
     hows: tuple[str, ...] = HOW
@@ -57,8 +58,10 @@ class Cell:
     def checkpointed(self) -> str:
         """What `ebb show` says when it was asked to leave."""
         match self.how:
-            case "sdk" | "own":
-                return "yes"  # where Ebbtide wanted it
+            case "sdk":
+                return "yes"
+            case "own":
+                return "unknown" if self.launcher.fails else "yes"  # where Ebbtide wanted it
             case "framework":
                 return "unknown"  # it was saved elsewhere
         return "unknown" if self.launcher.catches else "no"
@@ -178,7 +181,15 @@ class Run:
     def end(self) -> None:
         """Cancel it, and check that nobody is left."""
         self.cluster.ebb("cancel", "--now", "--wait", self.job)
-        wait_for("nobody is left", lambda: not processes_of(self.job), 30)
+        wait_for("nobody is left", lambda: not self.processes(), 30)
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in processes_of(self.cluster.home):
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("EBB_JOB_ID") == self.job:
+                    found.append(process)
+        return found
 
 
 def in_peace(steps: int) -> list[int]:
@@ -187,15 +198,6 @@ def in_peace(steps: int) -> list[int]:
     for number in range(steps):
         losses.append((losses[-1] * 31 + number + 1) % 9973)
     return losses
-
-
-def processes_of(job: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("EBB_JOB_ID") == job and alive(process):
-                found.append(process)
-    return found
 
 
 def runs_through(cluster: Cluster, cell: Cell, folder: Path, events: tuple[str, ...]) -> None:
@@ -265,6 +267,10 @@ def xargs(training: list[str], folder: Path) -> list[str]:
     return ["xargs", "-n", "1", "-a", written(folder, "turns", "first\nsecond\n"), *training]
 
 
+def parallel(training: list[str], folder: Path) -> list[str]:
+    return ["parallel", "-j1", *training, ":::", "first", "second"]
+
+
 def poetry(training: list[str], folder: Path) -> list[str]:
     text = '[tool.poetry]\nname = "a"\nversion = "1"\ndescription = ""\nauthors = []\npackage-mode = false\n'
     written(folder, "pyproject.toml", text + '[tool.poetry.dependencies]\npython = ">=3.11"\n')
@@ -296,11 +302,9 @@ SHELLS = [
     Launcher("sh", inline("sh", "{train}; {then}")),
     Launcher("zsh", inline("zsh", "for n in 1 2; do {train} && {then}; done; {then}"), ("zsh",)),
     Launcher("make", make),
-    Launcher("snakemake", snakemake, ("snakemake",), catches=True),
+    Launcher("snakemake", snakemake, ("snakemake",), catches=True, fails=True),
     Launcher("xargs", xargs),
-    Launcher(
-        "parallel", lambda training, folder: ["parallel", "-j1", *training, ":::", "first", "second"], ("parallel",)
-    ),
+    Launcher("parallel", parallel, ("parallel",), catches=True, fails=True),
 ]
 TIMEOUT = Launcher("timeout", before("timeout", "7200"), catches=True)
 WRAPPERS = [
