@@ -199,6 +199,8 @@ def parse_param(text: str) -> tuple[str, tuple[str, ...]]:
     name, separator, values = text.partition("=")
     if not separator or not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
         raise ValueError(f"{abbreviated(text)!r} is not of the form NAME=VALUE,VALUE")
+    if not values:
+        raise ValueError(f"{name} has no value: write {name}=VALUE,VALUE")
     return name, tuple(values.split(","))
 
 

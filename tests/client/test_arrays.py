@@ -96,7 +96,7 @@ def test_two_limits_for_one_array_are_refused(ebb, master):
 
 
 def test_what_a_job_waits_for_is_submitted_with_it_and_the_time_is_said(ebb, master):
-    result = ebb("submit", "--after", "ok:12,@", "--after", "12.3", "--begin", "2026-11-23T09:00", "--", "train")
+    result = ebb("submit", "--after", "ok:12,@", "--after", "12.3", "--begin", "2026-11-23T09:00", "--", "true")
     [request] = master.sent("Submit")
     kinds = [(one.job_id, job_pb2.AfterKind.Name(one.kind)) for one in request.spec.after]
     assert kinds == [("12", "AFTER_KIND_OK"), ("@", "AFTER_KIND_ANY"), ("12.3", "AFTER_KIND_ANY")]

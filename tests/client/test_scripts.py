@@ -39,14 +39,16 @@ def test_a_script_is_sent_as_it_is_now_and_called_as_it_was_called(ebb, master, 
 
 
 def test_behind_two_dashes_a_script_is_a_command_like_any_other(ebb, master, write):
-    write("#!/bin/bash", "#EBB --gpus 4")
+    write("#!/bin/bash", "#EBB --gpus 4").chmod(0o755)
     assert ebb("submit", "--name", "n", "--", "./train.sh").code == 0
     assert (sent_spec(master).script, sent_spec(master).gpus_max) == ("", share(1))
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF#!", b"import torch\n", b""])
 def test_a_file_that_is_no_script_is_a_command_like_any_other(ebb, master, write, content):
-    write(name="prog").write_bytes(content)
+    path = write(name="prog")
+    path.write_bytes(content)
+    path.chmod(0o755)
     assert ebb("submit", "./prog").code == 0
     assert sent_spec(master).script == ""
 

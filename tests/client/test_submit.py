@@ -21,7 +21,7 @@ def sent_spec(master) -> job_pb2.JobSpec:
 
 
 def test_submit_prints_the_id_and_nothing_else(ebb, master):
-    result = ebb("submit", "--", "python", "train.py")
+    result = ebb("submit", "--", "python", "-m", "train")
     assert (result.code, result.out, result.err) == (0, "17\n", "")
     assert ebb("submit", "--json", "--", "true").json == {
         "id": "17", "warnings": [], "class": "be", "gpu_mem_bytes": None, "gpu_mem_from": None,
@@ -31,7 +31,7 @@ def test_submit_prints_the_id_and_nothing_else(ebb, master):
 
 def test_what_earlier_runs_used_is_said_beside_the_id(ebb, master):
     master.learned = client_pb2.SubmitReply(gpu_mem_bytes=9 << 29, gpu_mem_from="from its last 5 runs")
-    result = ebb("submit", "--gpus", "1/4", "--", "python", "train.py")
+    result = ebb("submit", "--gpus", "1/4", "--", "python", "-m", "train")
     assert (result.code, result.out) == (0, "17\n")
     assert result.complaint == "4.5GiB of GPU memory, from its last 5 runs; --gpu-mem asks for another"
     told = ebb("submit", "--json", "--gpus", "1/4", "--", "true")

@@ -62,7 +62,7 @@ def test_a_huge_grid_can_be_sampled_without_being_written_out(ebb, master):
 
 
 def test_params_that_nobody_mentions_are_said(ebb, master):
-    result = ebb("submit", *GRID, "--", "python", "train.py", "--lr", "{lr}")
+    result = ebb("submit", *GRID, "--", "python", "-m", "train", "--lr", "{lr}")
     assert (result.code, result.out) == (0, "17\n")
     assert result.complaint == "warning: {bs} is not in the command: the job finds it as EBB_PARAM_BS only"
 

@@ -95,7 +95,9 @@ def test_an_unknown_id_fails(unchanged: Cluster, verb: str) -> None:
     ],
 )
 def test_what_only_the_node_can_know_fails_with_its_reason(cluster: Cluster, arguments: list[str], reason: str) -> None:
-    job = cluster.submit(*arguments)
+    assert reason in cluster.ebb("submit", *arguments, code=2).err, "every node is this machine"
+    job = cluster.submit("--hold", *arguments)
+    cluster.ebb("release", job)
     assert reason in cluster.wait_for_state(job, "FAILED")["reason"]
 
 

@@ -186,7 +186,8 @@ def test_ranks_count_on_over_unequal_nodes_as_under_torchrun(workstations: Clust
 
 
 def test_a_command_that_does_not_exist_fails_on_the_first_node(workstations: Cluster) -> None:
-    job = workstations.submit(*GANG, "--", "no-such-program")
+    job = workstations.submit(*GANG, "--hold", "--", "no-such-program")
+    workstations.ebb("release", job)
     shown = workstations.wait_for_state(job, "FAILED")
     assert "not found" in shown["reason"]
 

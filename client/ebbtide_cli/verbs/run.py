@@ -18,6 +18,7 @@ from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
 from ebbtide_cli.watching import watch_jobs
@@ -44,6 +45,7 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     jobs are. Ctrl-C cancels it, a second one kills it, a third one leaves it alone. A lost connection never ends it.
     """
     spec = interactive_spec(given, JobKind.COMMAND, argv)
+    check_start(master, spec, waits=bool(spec.after or spec.begin_at))
     try:
         job_id = queue(master, spec)
         return _follow(master, job_id)

@@ -19,6 +19,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.submitting.sweep import add_sweep, params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
@@ -74,6 +75,7 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
     )
     add_tasks(request, given)
     add_sweep(request, given)
+    check_start(master, spec, waits=hold or bool(spec.after or spec.begin_at))
     return _queue(master, request, as_json, wait and not dry_run)
 
 

@@ -1,0 +1,151 @@
+"""Whether a job can start at all, as far as this machine can tell: what would only fail on a node is said at submit.
+
+What is here and cannot be run is refused. What is missing here is refused only if every node is this machine and the
+job waits for nothing that could make it; else it is a warning, because a node may have it.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import PurePath
+from typing import Final
+
+from ebbtide_core.spec import JobSpec
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.values import abbreviated
+
+MOST_FILES: Final = 2000
+"""Of a directory that are looked at for a name that was meant."""
+_RUN_BY: Final = {".py": "python", ".sh": "bash", ".bash": "bash", ".pl": "perl", ".r": "Rscript", ".jl": "julia"}
+_PYTHON: Final = re.compile(r"python[0-9.]*")
+_SHELL: Final = re.compile(r"(ba|da|k|z)?sh")
+_LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
+_WITH_VALUE: Final = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs", "--rcfile", "--init-file"})
+
+
+def check_start(master: str | None, spec: JobSpec, *, waits: bool) -> None:
+    """Refuse, or warn of, what cannot start; ``waits``: something else comes first, which may make what is missing."""
+    if not spec.script and (why := _unfit(spec)):
+        raise Failure(f"submit: {why}", USAGE)
+    missing = list(_missing(spec))
+    if not missing:
+        return
+    if not waits and _all_nodes_are_here(master):
+        raise Failure(f"submit: {missing[0]}", USAGE)
+    for line in missing:
+        complain(f"warning: {line}: the node where it runs has to have it")
+
+
+def _unfit(spec: JobSpec) -> str:
+    """Why the program, which is here, cannot be run anywhere; empty if nothing is wrong with it."""
+    program, shown = spec.command[0], abbreviated(spec.command[0])
+    try:
+        mode = os.stat(os.path.join(spec.workdir, program)).st_mode
+    except (OSError, ValueError):
+        return ""
+    executable = stat.S_ISREG(mode) and bool(mode & 0o111)
+    if "/" not in program:
+        if stat.S_ISDIR(mode) or _found(spec, program):
+            return ""
+        instead = f"./{program}" if executable and program[:1] != "-" else _with_interpreter(spec.command)
+        return f"{shown}: is a file, and no program on PATH" + _meant(instead)
+    if stat.S_ISDIR(mode):
+        return f"{shown}: is a directory, and no program"
+    if executable or not stat.S_ISREG(mode):
+        return ""
+    return f"{shown}: may not be executed, it lacks the execute bit" + _meant(
+        _with_interpreter(spec.command) or f"chmod +x {program}"
+    )
+
+
+def _meant(words: str) -> str:
+    return f": did you mean '{words}'?" if words else ""
+
+
+def _with_interpreter(command: Sequence[str]) -> str:
+    """The beginning of the command line that runs such a file; empty if its name does not tell."""
+    interpreter = _RUN_BY.get(PurePath(command[0]).suffix.lower())
+    return f"-- {interpreter} {shlex.quote(command[0])}" if interpreter else ""
+
+
+def _missing(spec: JobSpec) -> Iterator[str]:
+    """What the job needs and is not here."""
+    if not os.path.isdir(spec.workdir):
+        yield f"--workdir: there is no directory {abbreviated(spec.workdir, 200)}"
+        return
+    if spec.script:
+        return
+    program = spec.command[0]
+    if _is_open(program):
+        return
+    if "/" in program:
+        if not os.path.lexists(os.path.join(spec.workdir, program)):
+            yield _no_file(program, spec.workdir)
+    elif not _found(spec, program) and (not spec.python_env or os.path.isdir(spec.python_env)):
+        close = _RUN_BY.get(PurePath(program).suffix.lower())
+        yield _no_file(program, spec.workdir) if close else f"{abbreviated(program)}: there is no such program on PATH"
+    script = _script_of(spec.command)
+    if script and not _is_open(script) and not os.path.lexists(os.path.join(spec.workdir, script)):
+        yield _no_file(script, spec.workdir)
+
+
+def _is_open(word: str) -> bool:
+    """Whether a parameter stands in ``word``, so that nobody knows yet what it is."""
+    return "{" in word or "\0" in word
+
+
+def _no_file(name: str, workdir: str) -> str:
+    import difflib  # most jobs lack nothing
+
+    folder = os.path.dirname(os.path.join(workdir, name))
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        names = []
+    close = difflib.get_close_matches(os.path.basename(name), names, n=1)
+    hint = f": did you mean {os.path.join(os.path.dirname(name), close[0])!r}?" if close else ""
+    return f"{abbreviated(name, 100)}: there is no such file in {abbreviated(workdir, 200)}{hint}"
+
+
+def _script_of(command: Sequence[str]) -> str:
+    """The file that the interpreter is told to run; empty if there is none, or one cannot tell."""
+    name, rest = PurePath(command[0]).name, command[1:]
+    if name in _LAUNCHERS:
+        by_module = any(word in ("-m", "--module", "--no_python", "--no-python") for word in rest)
+        return "" if by_module else next((word for word in rest if word.endswith(".py")), "")
+    if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
+        return ""
+    words = iter(rest)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        if word == "-" or (word[1] != "-" and set(word) & set("cms")):  # the program is elsewhere
+            return ""
+        if word in _WITH_VALUE:
+            next(words, None)
+    return ""
+
+
+def _found(spec: JobSpec, program: str) -> bool:
+    """Whether it is on the job's PATH."""
+    return shutil.which(program, path=spec.env.get("PATH", os.defpath)) is not None
+
+
+def _all_nodes_are_here(master: str | None) -> bool:
+    """Whether every node of the cluster is this machine; False if that cannot be found out."""
+    try:
+        with connected(master) as stub:
+            nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+    except Failure:
+        return False
+    return bool(nodes) and all(node.hostname == socket.gethostname() for node in nodes)
