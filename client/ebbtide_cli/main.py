@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -12,6 +13,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from ebbtide_cli import interrupts
 
+        if arguments is None:
+            _open_what_is_closed()
         with interrupts.heard(ends=arguments is None):
             code = _run(sys.argv[1:] if arguments is None else arguments)
             return interrupts.leave(code) if arguments is None else code
@@ -21,6 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ebbtide_cli.errors import INTERRUPTED
 
     return interrupts.leave(INTERRUPTED) if arguments is None else INTERRUPTED
+
+
+def _open_what_is_closed() -> None:
+    """Have standard input, output and errors go nowhere if they are closed, so that no other file takes their place."""
+    for number in range(3):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
 
 
 def _run(arguments: Sequence[str]) -> int:

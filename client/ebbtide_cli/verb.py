@@ -11,6 +11,7 @@ import click
 from ebbtide_cli.completing import VARIABLE, complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.values import (
+    LONGEST,
     abbreviated,
     parse_cpus,
     parse_duration,
@@ -91,7 +92,23 @@ VERBS: Final = {
 """Every verb and its help in a line, so that ``ebb --help`` imports none: ``x-y`` is ``command`` of ``verbs/x_y``."""
 
 
-class VerbGroup(click.Group):
+class Verbs(click.Group):
+    """Says which verb may have been meant if there is none of that name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with our own words."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from difflib import get_close_matches  # most know what they want
+
+            close = get_close_matches(args[0][:LONGEST], self.list_commands(ctx), n=1)
+            instead = f"did you mean {close[0]!r}?" if close else f"'{ctx.command_path} --help' lists them"
+            raise click.UsageError(f"there is no verb {abbreviated(args[0])!r}: {instead}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class VerbGroup(Verbs):
     """Imports a verb when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

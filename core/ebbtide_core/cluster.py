@@ -42,6 +42,7 @@ from ebbtide_core.refusals import Refusal as Refusal
 from ebbtide_core.refusals import RefusalKind as RefusalKind
 from ebbtide_core.requeuing import given_up
 from ebbtide_core.settings import DEFAULT_POOL, Settings
+from ebbtide_core.sizes import compared, size_text
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
@@ -356,15 +357,17 @@ class Cluster:
             where = "the largest node" if spec.most_nodes == 1 else f"the {spec.most_nodes} largest nodes"
             message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
         elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
-            message = f"--gpu-mem: {spec.gpu_mem_bytes} bytes is more than any GPU's {most.gpu_mem_bytes}"
+            asked, largest = compared(spec.gpu_mem_bytes, most.gpu_mem_bytes)
+            message = f"--gpu-mem: {asked} is more than any GPU's {largest}"
         elif spec.gpu_mem_bytes and share > (count := _with_memory(books, spec)) * WHOLE:
-            large = f"{gpus(share)} GPUs with {spec.gpu_mem_bytes} bytes each"
+            large = f"{gpus(share)} GPUs with {size_text(spec.gpu_mem_bytes)} each"
             where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
             message = f"--gpu-mem: {large} are more than the {count} {where}"
         elif spec.cpus > most.cpus:
             message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
         elif spec.mem_bytes > most.mem_bytes:
-            message = f"--mem: {spec.mem_bytes} bytes is more than any node's {most.mem_bytes}"
+            asked, largest = compared(spec.mem_bytes, most.mem_bytes)
+            message = f"--mem: {asked} is more than any node's {largest}"
         elif not (most.alike and (spec.needs is NO_NEEDS or spec.needs == NO_NEEDS)):
             message = _unmet(books, spec, share)
         return Refusal(RefusalKind.INVALID, message + self.state.pools[pool].where) if message else None

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from fractions import Fraction
+from unicodedata import category
 
 from ebbtide_core import limits, notice_rules, output_name, snapshots
 from ebbtide_core.asha import Asha
@@ -115,7 +116,7 @@ class JobSpec:
 
 def validate(spec: JobSpec) -> None:
     """Raise `SpecError` for the first thing that is wrong with ``spec``."""
-    _check_text("--name", spec.name, limits.MAX_NAME_LENGTH)
+    _check_name(spec.name)
     _check_command(spec.command)
     _check_resume_args(spec.command, spec.resume_args)
     _check_env(spec.env)
@@ -338,6 +339,15 @@ def _check_text(field: str, text: str, limit: int | None) -> int:
     if limit is not None and size > limit:
         raise SpecError(field, f"{size} bytes are over the limit of {limit}")
     return size
+
+
+def _check_name(name: str) -> None:
+    """Refuse what would spoil every list; an empty name is none."""
+    _check_text("--name", name, limits.MAX_NAME_LENGTH)
+    if name and not name.strip():
+        raise SpecError("--name", "is blank")
+    if any(category(letter) in ("Cc", "Zl", "Zp") for letter in name):
+        raise SpecError("--name", "contains a line break or another control character")
 
 
 def _check_number(field: str, value: float, low: float, high: float, unit: str = "") -> None:

@@ -7,6 +7,7 @@ from ebbtide_core.books import Node
 from ebbtide_core.linking import together
 from ebbtide_core.model import WHOLE, GpuFacts, NodeId, gpus
 from ebbtide_core.needs import Needs, Selector, suits, why_not
+from ebbtide_core.sizes import compared, size_text
 from ebbtide_core.spec import JobSpec
 
 NAMED: Final = 6
@@ -56,8 +57,8 @@ def _no_gpus(needs: Needs, nodes: list[Node]) -> str:
         ),
         (
             Needs(gpu_total_mem_bytes=needs.gpu_total_mem_bytes),
-            f"--gpu-total-mem: {needs.gpu_total_mem_bytes} bytes",
-            f"GPUs with {max((facts.mem_bytes for facts in there), default=0)} bytes at most",
+            f"--gpu-total-mem {size_text(needs.gpu_total_mem_bytes)}",
+            f"GPUs with {size_text(max((facts.mem_bytes for facts in there), default=0))} at most",
         ),
     )
     for need, option, others in steps:
@@ -70,7 +71,8 @@ def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
     if spec.cpus > (cpus := max(node.facts.cpus for node in nodes)):
         return f"--cpus: {spec.cpus:g} is more than the {cpus:g} of the largest node that would do"
     if spec.mem_bytes > (most := max(node.facts.mem_bytes for node in nodes)):
-        return f"--mem: {spec.mem_bytes} bytes is more than the {most} of the largest node that would do"
+        asked, largest = compared(spec.mem_bytes, most)
+        return f"--mem: {asked} is more than the {largest} of the largest node that would do"
     return ""
 
 

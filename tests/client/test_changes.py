@@ -53,6 +53,15 @@ def test_resize_sends_the_range(ebb, master):
     assert ebb("resize", "17", "--gpus", "0").code == 2
 
 
+def test_a_resize_says_that_it_fixes_a_range_and_how_to_undo_it(ebb, master):
+    master.add(make_job("17", "RUNNING"), make_job("18", "RUNNING"))
+    master.jobs["18"].spec.gpus_max.CopyFrom(share(1))
+    result = ebb("resize", "17", "18", "--gpus", "2")
+    assert (result.code, result.out) == (0, "job 17 RUNNING\njob 18 RUNNING\n")
+    assert result.complaint == "job 17 had 1-4 GPUs and now has 2 until told otherwise: --gpus 1-4 undoes it"
+    assert ebb("resize", "17", "--gpus", "2-3").err == ""
+
+
 def test_set_sends_what_is_named_and_nothing_else(ebb, master):
     master.add(make_job("17", "RUNNING"), make_job("18"))
     result = ebb("set", "17", "18", "--priority", "5")

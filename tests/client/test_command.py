@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -196,6 +198,31 @@ def test_something_else_than_a_master_is_exit_3(ebb, home, monkeypatch):
     assert process.returncode == 3
     assert err.startswith("ebb: lost the master at ")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sumbit", "--", "true"], "there is no verb 'sumbit': did you mean 'submit'?"),
+        (["node", "drian", "n1"], "node: there is no verb 'drian': did you mean 'drain'?"),
+        (["frobnicate"], "there is no verb 'frobnicate': 'ebb --help' lists them"),
+        (["ls", "--jsn"], "ls: No such option '--jsn'. Did you mean '--json'?"),
+    ],
+)
+def test_what_was_meant_by_a_misspelt_verb_or_option_is_said(ebb, words, told):
+    result = ebb(*words)
+    assert result.code == 2
+    assert result.complaint.replace("option: --jsn", "option '--jsn'").replace("mean --json", "mean '--json'") == told
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_closed_standard_streams_are_no_error_of_ours(home, master, closed):
+    """What nobody wants to read goes nowhere, and no connection takes the place of a closed stream."""
+    redirections = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
+    entry = f"{shlex.quote(sys.executable)} -m ebbtide_cli.main"
+    done = subprocess.run(["sh", "-c", f"{entry} ls {redirections}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) is (1 not in closed)
 
 
 def test_an_error_of_ours_is_one_line_too(ebb, monkeypatch):

@@ -1,9 +1,12 @@
 """Verbs for working by hand, against a scripted master: what is submitted, refused, and returned."""
 
+import os
+
 import pytest
 from ebbtide_cli.channels.terminal import Escapes
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job
 
 
@@ -30,6 +33,29 @@ def test_a_command_is_trial_and_error_stays_where_it_is_and_returns_its_exit_cod
     assert (spec.kind, spec.suspend) == (job_pb2.JOB_KIND_COMMAND, job_pb2.SUSPEND_MODE_NONE)
     assert spec.job_class == job_pb2.JOB_CLASS_TRIAL_AND_ERROR
     assert not spec.HasField("idle_limit_s")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_what_is_piped_into_a_job_is_refused_and_not_dropped(finished, tmp_path, kind):
+    """A job has no standard input: whoever gives it one is told so, before anything is queued."""
+    given = tmp_path / "input"
+    given.write_text("x\n")
+    with given.open() as file:
+        reading, writing = os.pipe()
+        os.write(writing, b"x\n")
+        with start_ebb("run", "--", "cat", stdin=reading if kind == "pipe" else file) as process:
+            out, err = process.communicate(timeout=60)
+        os.close(reading)
+        os.close(writing)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("ebb: run: a job gets no standard input, and something was given: ")
+    assert not finished.sent("Submit")
+
+
+def test_an_input_at_its_end_is_none(finished, tmp_path):
+    (tmp_path / "input").touch()
+    with (tmp_path / "input").open() as file, start_ebb("run", "--", "true", stdin=file) as process:
+        assert (process.communicate(timeout=60)[0], process.returncode) == ("out\n", 3)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,10 @@ BAD_INPUTS = [
     (["--env", "=x", "--", "true"], "--env"),
     (["--env", "NOT_SET_ANYWHERE", "--", "true"], "NOT_SET_ANYWHERE"),
     (["--env", "A=" + "x" * 200_000, "--", "true"], "limit of 131071"),
+    (["--name", "", "--", "true"], "--name: is empty"),
+    (["--name", "  ", "--", "true"], "--name: is blank"),
+    (["--name", "a\nb", "--", "true"], "--name: contains a line break"),
+    (["--name", "a\x1bb", "--", "true"], "--name: contains a line break or another control character"),
     (["--workdir", "/a\0b", "--", "true"], "--workdir"),
     (["--workdir", "/" + "d" * 5000, "--", "true"], "--workdir"),
 ]

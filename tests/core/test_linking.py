@@ -203,6 +203,6 @@ def test_more_gpus_of_that_memory_than_one_node_has_are_refused_at_submit() -> N
     spec = JobSpec(command=("x",), workdir="/", gpus_min=2 * WHOLE, gpus_max=2 * WHOLE, gpu_mem_bytes=60 * GIB)
     refusal = lab.cluster.refusal(e.JobSubmitted(JobId("1"), spec, "ann"))
     assert refusal is not None
-    assert refusal.message == f"--gpu-mem: 2 GPUs with {60 * GIB} bytes each are more than the 1 that one node has"
+    assert refusal.message == "--gpu-mem: 2 GPUs with 60 GiB each are more than the 1 that one node has"
     fitting = replace(spec, gpu_mem_bytes=40 * GIB)
     assert lab.cluster.refusal(e.JobSubmitted(JobId("1"), fitting, "ann")) is None

@@ -75,7 +75,7 @@ def test_users_have_their_own_jobs_operators_everybodys_and_who_is_removed_is_ou
         "reservations",
     ):
         assert "600.25" not in bob.ebb(*words.split()).out, words
-    assert bob.ebb("user", "add", "eve", code=3).err == "ebb: AddUser is for admins: bob is user\n"
+    assert bob.ebb("user", "add", "eve", code=3).err == "ebb: adding users is for admins: bob is user\n"
 
     olga.ebb("set", job, "--priority", "7")
     following = ann.own.start("events", "--follow")

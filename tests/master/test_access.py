@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from ebbtide_core.digest import digest
-from ebbtide_master.identity.access import ACCESS, Access
+from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
 from ebbtide_master.identity.sight import HIDERS
@@ -134,6 +134,13 @@ async def test_a_method_for_a_higher_role_is_refused(tmp_path, name, refused):
         codes = {method.name: await cast.code(method, cast.tokens[name]) for method in methods}
         assert {method: code for method, code in codes.items() if code is not DENIED} == {}
         assert cast.facts() == before
+
+
+def test_what_needs_a_higher_role_is_refused_in_words_and_not_by_the_name_of_a_call():
+    for method in METHODS:
+        if ACCESS[method.path] in (Access.OPERATOR, Access.ADMIN):
+            assert method.name not in in_words(method.path), method.name
+    assert in_words("/ebbtide.v1.ClientService/DrainNode") == "draining a node"
 
 
 async def test_a_token_of_an_operator_is_not_made_by_other_operators(tmp_path):

@@ -26,6 +26,15 @@ def request(operation: str = "", **spec: Any) -> client_pb2.SubmitRequest:
     return client_pb2.SubmitRequest(spec=make_spec(**spec), user="ann", operation_id=operation)
 
 
+async def test_a_name_that_would_spoil_a_list_is_refused(tmp_path) -> None:
+    async with a_master(tmp_path) as master:
+        for name in ("a\nb", "a\x1b[2Jb", "a\u2028b", "a\x7f"):
+            told = await refused(master.ask.Submit(request(name=name)))
+            assert told == (INVALID, "--name: contains a line break or another control character")
+        assert await refused(master.ask.Submit(request(name=" "))) == (INVALID, "--name: is blank")
+        assert (await master.ask.Submit(request(name="größer 訓練 ✓"))).job_id
+
+
 # --- one operation id, one request ---
 
 

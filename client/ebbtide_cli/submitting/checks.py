@@ -50,7 +50,7 @@ def default_name(command: Sequence[str]) -> str:
     """Name a job after the script that it runs, else after its program."""
     script = next((word for word in command if SCRIPT.fullmatch(word)), command[0] if command else "")
     name = printable(PurePath(script).name).encode(errors="ignore")
-    return name[:MAX_NAME_LENGTH].decode(errors="ignore")
+    return name[:MAX_NAME_LENGTH].decode(errors="ignore").strip()
 
 
 def digests(command: Sequence[str], workdir: str) -> dict[str, str]:

@@ -31,6 +31,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
     workdir = working_directory(given["workdir"])
+    if given["name"] == "":
+        raise Failure("submit: --name: is empty: leave it out to call the job after its script", USAGE)
     argv, script = given["argv"], given.get("script")
     slurm = script is not None and "#SBATCH" in script.marks
     if slurm and given["launch"] != LaunchMode.SINGLE.value:

@@ -8,11 +8,12 @@ import click
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, examples
+from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, Verbs, examples
 from ebbtide_cli.verbs.agent_join import join
 
 
 @click.group(
+    cls=Verbs,
     invoke_without_command=True,
     epilog=examples(
         "ebb agent",

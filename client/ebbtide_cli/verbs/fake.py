@@ -13,7 +13,7 @@ from ebbtide_cli.home import Home, read_record
 from ebbtide_cli.output import print_json
 from ebbtide_cli.processes import stop_signals
 from ebbtide_cli.values import format_duration, format_size
-from ebbtide_cli.verb import DURATION, SIZE, examples, json_option
+from ebbtide_cli.verb import DURATION, SIZE, Verbs, examples, json_option
 
 if TYPE_CHECKING:
     from ebbtide_agent.gpu.fake_state import Device
@@ -29,13 +29,14 @@ gpu_argument: Final = click.argument("gpu", metavar="GPU")
 
 
 @click.group(
+    cls=Verbs,
     epilog=examples(
         "ebb fake status",
         "ebb fake lose 0",
         "ebb fake xid 1 79",
         "ebb fake foreign 0 10GiB --for 60s",
         "ebb fake heal",
-    )
+    ),
 )
 def command() -> None:
     """Break the fake GPUs of a node of this machine, as real ones break, and heal them.

@@ -12,12 +12,13 @@ from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure, Unreachable
 from ebbtide_cli.output import StatusLine
 from ebbtide_cli.silence import believe_silence, confirm_dead, end_stray
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option, node_argument
+from ebbtide_cli.verb import DURATION, Verbs, examples, json_option, master_option, node_argument
 from ebbtide_cli.verbs.node_leave import command as leave
 from ebbtide_cli.verbs.node_membership import invite, revoke
 
 
 @click.group(
+    cls=Verbs,
     epilog=examples(
         "ebb node drain ws3 --reason 'new fans'",
         "ebb node drain ws3 --deadline 2h --wait",
@@ -26,7 +27,7 @@ from ebbtide_cli.verbs.node_membership import invite, revoke
         "ebb node invite ws4",
         "ebb node leave",
         "ebb node confirm-dead ws3 --yes",
-    )
+    ),
 )
 def command() -> None:
     """Let machines join, take nodes out of service and put them back, and say what is known of silent ones.

@@ -9,10 +9,10 @@ from ebbtide_cli.errors import FAILED, OK
 from ebbtide_cli.output import print_json
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.text import printable
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.verb import Verbs, examples, json_option, master_option
 
 
-@click.group(epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))
+@click.group(cls=Verbs, epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))
 def command() -> None:
     """Send a notification, to try where those of 'ebb submit --notify' go."""
 

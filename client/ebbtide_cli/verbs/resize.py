@@ -8,6 +8,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.facts import share_of
+from ebbtide_cli.output import complain
 from ebbtide_cli.values import GpuRange
 from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant, wait_option
@@ -20,11 +21,18 @@ from ebbtide_cli.wishes import grant, wait_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs checkpoint and go on with another number of GPUs."""
+    """Let jobs checkpoint and go on with another number of GPUs.
+
+    One number fixes the size of a job that had a range; N-M gives it another range.
+    """
     low, high = parts_to_share(parts(gpus.low)), parts_to_share(parts(gpus.high))
 
     def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
-        return ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
+        before = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)).spec
+        accepted = ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
+        if gpus.low == gpus.high and (had := _range_of(before)).low < had.high:
+            complain(f"job {job_id} had {had} GPUs and now has {gpus} until told otherwise: --gpus {had} undoes it")
+        return accepted
 
     def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:
         # A job that holds nothing has its new size as soon as the wish is recorded.
@@ -33,3 +41,8 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
         return job.state == job_pb2.JOB_STATE_RUNNING and gpus.low <= share_of(job.gpus_allocated) <= gpus.high
 
     return grant(master, job_ids, send, resized, wait=wait, as_json=as_json)
+
+
+def _range_of(spec: job_pb2.JobSpec) -> GpuRange:
+    low, high = share_of(spec.gpus_min), share_of(spec.gpus_max)
+    return GpuRange(low, max(low, high))

@@ -18,6 +18,7 @@ from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
+from ebbtide_cli.submitting.piped import is_input_waiting, refuse_input
 from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
@@ -42,8 +43,10 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).
 
     It is trial-and-error and not preempted, because somebody waits for it; with --be, or --suspend, it is as other
-    jobs are. Ctrl-C cancels it, a second one kills it, a third one leaves it alone. A lost connection never ends it.
+    jobs are. It has no standard input: what is piped in is refused. Ctrl-C cancels it, a second one kills it, a third
+    one leaves it alone. A lost connection never ends it.
     """
+    refuse_input()
     spec = interactive_spec(given, JobKind.COMMAND, argv)
     check_start(master, spec, waits=bool(spec.after or spec.begin_at))
     try:
@@ -71,6 +74,8 @@ def _follow(master: str | None, job_id: str) -> int:
         raise Unreachable(words) from None
     except KeyboardInterrupt:
         raise Failure(f"detached; job {job_id} ends by itself: 'ebb show {job_id}'", INTERRUPTED) from None
+    if is_input_waiting():
+        complain("warning: what was given on standard input did not reach the job: it has none")
     status = exit_status(job, OURS)
     if status:
         complain(summary(job))

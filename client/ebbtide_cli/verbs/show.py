@@ -150,7 +150,8 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     target = SIGNAL_TARGETS[spec.signal_target]
     to = "" if target == "auto" else f" to {target}"
     grace = format_duration(spec.grace_s)
-    yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {spec.signal}{to}, grace period {grace}"
+    signal = f"{spec.signal}{to}, " if spec.signal else ""  # of others' jobs one is not told
+    yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {signal}grace period {grace}"
     yield "launch", LAUNCH_MODES[spec.launch] + (", never held ready" if spec.cold else "")
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
     yield "time limit", "by reservations" if spec.time_auto else limit

@@ -14,7 +14,7 @@ from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.trust import authority
 from ebbtide_cli.values import parse_duration
-from ebbtide_cli.verb import argument_type, examples, json_option, master_option
+from ebbtide_cli.verb import Verbs, argument_type, examples, json_option, master_option
 
 TITLES: Final = ("ID", "USER", "LABEL", "CREATED", "EXPIRES")
 NEVER: Final = "never"
@@ -23,12 +23,13 @@ EXPIRES: Final = argument_type("time", lambda text: 0.0 if text == NEVER else pa
 
 
 @click.group(
+    cls=Verbs,
     epilog=examples(
         "ebb token create --label laptop",
         "ebb token create --user anna --invite login.lab.example:4711",
         "ebb token ls",
         "ebb token revoke 0123456789abcdef",
-    )
+    ),
 )
 def command() -> None:
     """Make, list and revoke tokens, which prove who somebody is ('ebb login'). Those of others are an admin's."""

@@ -13,7 +13,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.identity import ROLES, user_facts
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import plural, printable
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.verb import Verbs, examples, json_option, master_option
 
 TITLES: Final = ("NAME", "ROLE", "ACCOUNT", "UID", "TOKENS")
 COLUMNS: Final = ("name", "account", "uid", "role")
@@ -26,13 +26,14 @@ uid_option = click.option("--uid", type=click.IntRange(0, 2**32 - 2), help="Of t
 
 
 @click.group(
+    cls=Verbs,
     epilog=examples(
         "ebb user add anna",
         "ebb user ls",
         "ebb user set anna --role operator",
         "ebb user import --group ml --dry-run",
         "ebb user remove anna",
-    )
+    ),
 )
 def command() -> None:
     """Say who may use the cluster (for admins).

@@ -46,3 +46,28 @@ ACCESS: Final = {
         for name in names
     },
 }  # fmt: skip
+
+_IN_WORDS: Final = {
+    "AddUser": "adding users",
+    "BelieveSilence": "believing that silent nodes are dead",
+    "ConfirmDead": "saying that a node is dead",
+    "DrainNode": "draining a node",
+    "EndStray": "ending what runs without a job",
+    "ImportUsers": "importing users",
+    "InviteNode": "inviting a node",
+    "ListUsers": "listing users",
+    "Quiesce": "stopping the cluster",
+    "Reload": "reading the configuration again",
+    "RemoveNode": "forgetting a node",
+    "RemoveUser": "removing users",
+    "ResumeNode": "putting a node back into service",
+    "RevokeNode": "revoking a node's certificate",
+    "SetUser": "changing users",
+}
+"""What operators and admins may do and users may not, as people say it."""
+
+
+def in_words(method: str) -> str:
+    """What a method does, in words."""
+    name = method.rpartition("/")[2]
+    return _IN_WORDS.get(name, f"the call {name}")

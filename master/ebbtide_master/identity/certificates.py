@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from ebbtide_master.identity.access import ACCESS, Access
+from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Caller, NotAllowedError, Role
 from ebbtide_master.identity.enrolment import Enrolment
 from ebbtide_master.identity.gate import Gate
@@ -33,8 +33,7 @@ class CertificateGate:
             return INVITED if access is Access.INVITED else self._tokens.admit(method, context)
         caller = self._enrolment.caller(certificate)
         if access is not Access.AGENT:
-            what = method.rpartition("/")[2]
-            raise NotAllowedError(f"{what} is not for agents, and this is their port: {caller.user} is one")
+            raise NotAllowedError(f"{in_words(method)} is not for agents, and this is their port: {caller.user} is one")
         return caller
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:

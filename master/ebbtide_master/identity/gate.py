@@ -8,7 +8,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import JobId
 
 from ebbtide_master.arrays import array_of
-from ebbtide_master.identity.access import ACCESS, Access
+from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
 from ebbtide_master.identity.identities import WHAT_TO_DO, Identities
 from ebbtide_master.identity.sight import seen
@@ -68,8 +68,8 @@ class TokenGate:
         else:
             raise NotAllowedError(f"{method} is for nobody")
         if caller.role < needed:
-            what = method.rpartition("/")[2]
-            raise NotAllowedError(f"{what} is for {needed.name.lower()}s: {caller.user} is {caller.role.name.lower()}")
+            whose, is_one = f"{needed.name.lower()}s", caller.role.name.lower()
+            raise NotAllowedError(f"{in_words(method)} is for {whose}: {caller.user} is {is_one}")
         return caller
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:
