@@ -354,6 +354,8 @@ class Hello(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
+    CPU_LIMITS_FIELD_NUMBER: _builtins.int
+    MEM_LIMITS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -381,6 +383,10 @@ class Hello(_message.Message):
     """that it belongs to; empty: "default" """
     protocol: _builtins.int
     """version that the agent speaks; 0: from before versions had numbers"""
+    cpu_limits: _builtins.str
+    """what becomes of a job's --cpus: "enforced", or only "booked"; empty: not known"""
+    mem_limits: _builtins.str
+    """and of its --mem: "enforced", or "watched" """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -417,10 +423,12 @@ class Hello(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
         protocol: _builtins.int = ...,
+        cpu_limits: _builtins.str = ...,
+        mem_limits: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1130,6 +1138,7 @@ class ExitRecord(_message.Message):
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     LOST_GPU_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
+    MEMORY_FAILURE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -1163,6 +1172,8 @@ class ExitRecord(_message.Message):
     """UUID of a GPU of it that was gone when it ended; empty: of none it is known"""
     fenced: _builtins.bool
     """it was stopped because its lease was over"""
+    memory_failure: _builtins.str
+    """that host memory was used up and processes of it were killed for that; empty: they were not"""
     def __init__(
         self,
         *,
@@ -1184,10 +1195,11 @@ class ExitRecord(_message.Message):
         out_of_memory: _builtins.bool = ...,
         lost_gpu: _builtins.str = ...,
         fenced: _builtins.bool = ...,
+        memory_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "memory_failure", b"memory_failure", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

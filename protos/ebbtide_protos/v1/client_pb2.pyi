@@ -1739,6 +1739,8 @@ class Node(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CGROUP_FIELD_NUMBER: _builtins.int
+    CPU_LIMITS_FIELD_NUMBER: _builtins.int
+    MEM_LIMITS_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     MOVES_TO_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
@@ -1762,6 +1764,10 @@ class Node(_message.Message):
     version: _builtins.str
     cgroup: _builtins.str
     """below which each attempt gets a control group; empty: none does; unset: not known"""
+    cpu_limits: _builtins.str
+    """what becomes of a job's --cpus: "enforced", or only "booked"; empty: not known"""
+    mem_limits: _builtins.str
+    """and of its --mem: "enforced", or "watched" """
     pool: _builtins.str
     moves_to: _builtins.str
     """the pool where it goes once nothing runs there; empty: none"""
@@ -1798,6 +1804,8 @@ class Node(_message.Message):
         last_seen: _builtins.float = ...,
         version: _builtins.str = ...,
         cgroup: _builtins.str | None = ...,
+        cpu_limits: _builtins.str = ...,
+        mem_limits: _builtins.str = ...,
         pool: _builtins.str = ...,
         moves_to: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -1809,7 +1817,7 @@ class Node(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "dead", b"dead", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "strays", b"strays", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "dead", b"dead", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "strays", b"strays", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__certificate_ends: _TypeAlias = _typing.Literal["certificate_ends"]  # noqa: Y015
     _WhichOneofArgType__certificate_ends: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends"]  # noqa: Y015
