@@ -76,6 +76,7 @@ def exit_of(attempt: Attempt) -> ExitFacts:
         checkpoint_s=max(exit.checkpoint_s for exit in exits),
         gpu_mem_peak_bytes=max((exit.gpu_mem_peak_bytes for exit in exits if exit.gpu_mem_peak_bytes), default=None),
         out_of_memory=out_of_memory,
+        memory_failure=next((exit.memory_failure for exit in exits if exit.memory_failure), ""),
     )
 
 

@@ -332,7 +332,7 @@ class ExitFacts:
 
     ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
     gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
-    ``fenced``: it ended itself, because its lease was over.
+    ``fenced``: it ended itself, because its lease was over. ``memory_failure``: that host memory was used up, if so.
     """
 
     exit_code: int = 0
@@ -354,3 +354,4 @@ class ExitFacts:
     lost_gpu: str = ""
     lost_because: str = ""
     fenced: bool = False
+    memory_failure: str = ""

@@ -110,15 +110,18 @@ def _given_up(cause: StopCause, why: str) -> Outcome | None:
 
 
 def describe_exit(exit: ExitFacts) -> str:
-    """An exit in words: ``exit code 1`` or ``signal SIGSEGV``."""
+    """An exit in words: ``exit code 1`` or ``signal SIGSEGV``, and that memory was used up if it was."""
     if exit.lost:
         return exit.lost_because or "its exit status was not recorded"
-    if exit.signal:
-        try:
-            return f"signal {signals.Signals(exit.signal).name}"
-        except ValueError:
-            return f"signal {exit.signal}"
-    return f"exit code {exit.exit_code}"
+    why = f" ({exit.memory_failure})" if exit.memory_failure else ""
+    return f"signal {_signal_name(exit.signal)}{why}" if exit.signal else f"exit code {exit.exit_code}{why}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def _read_unrequested(exit: ExitFacts) -> Outcome:

@@ -289,6 +289,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         out_of_memory=record.out_of_memory,
         lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
         fenced=record.fenced,
+        memory_failure=record.memory_failure[:MAX_NOTE_LENGTH],
     )
 
 
