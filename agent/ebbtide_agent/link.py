@@ -28,6 +28,7 @@ from ebbtide_agent.node import Node, address_towards
 from ebbtide_agent.orders import Orders
 from ebbtide_agent.outbox import Outbox
 from ebbtide_agent.stream import AttachCall, AttemptControl, Stream
+from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.telemetry import GpusChanged, Telemetry
 
@@ -214,6 +215,8 @@ class Link:
             attempts=self._attempts.statuses(),
             share_with_foreign=self._node.share_with_foreign,
             cgroup=self._node.cgroup,
+            cpu_limits=limits.cpus_are(),
+            mem_limits=limits.memory_is(),
             pool=self._node.pool,
             labels=self._node.labels,
             taints=self._node.taints,

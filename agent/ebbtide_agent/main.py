@@ -38,7 +38,7 @@ from ebbtide_agent.link import Link
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
-from ebbtide_agent.supervisor.cgroup import delegated, jobs_group
+from ebbtide_agent.supervisor import limits
 from ebbtide_agent.telemetry import Telemetry
 from ebbtide_agent.tidying import Keep, Tidying
 from ebbtide_agent.unused import Unused
@@ -225,9 +225,9 @@ async def _serve_for_ever(
             freeing.consider(status)
         _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
-        cgroup = jobs_group() or delegated() or "none"
-        facts = (name, os.getpid(), len(reader.gpus), reader.kind, cgroup)
-        log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s", *facts)
+        facts = (name, os.getpid(), len(reader.gpus), reader.kind, node.cgroup or "none")
+        held = (limits.cpus_are(), limits.memory_is())
+        log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s cpus=%s mem=%s", *facts, *held)
         await link.run()
 
 
@@ -251,4 +251,5 @@ def _announce(path: Path, name: str, gpu_backend: str) -> None:
     """Let the node's tools see that, and as which process, the agent serves."""
     me = Identity.of(os.getpid())
     assert me is not None
-    write_json(path, asdict(me) | {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend})
+    facts = {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend}
+    write_json(path, asdict(me) | facts | {"cpu_limits": limits.cpus_are(), "mem_limits": limits.memory_is()})

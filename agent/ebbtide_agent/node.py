@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from ebbtide_agent import procfs
-from ebbtide_agent.supervisor.cgroup import delegated, jobs_group
+from ebbtide_agent.supervisor import cgroup
 
 ROOT_MARKER = ".ebbtide-root"
 _DISCARD_PORT = 9
@@ -50,7 +50,7 @@ def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_ro
         mem_bytes=psutil.virtual_memory().total if mem_bytes is None else mem_bytes,
         checkpoint_root_id=root_id(checkpoint_root),
         address=address,
-        cgroup=str(jobs_group() or delegated() or ""),
+        cgroup=str(cgroup.parent_of_attempts() or ""),
     )
 
 

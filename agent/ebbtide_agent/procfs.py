@@ -79,6 +79,20 @@ def program(pid: int) -> str:
         return ""
 
 
+def memory_bytes(pid: int) -> int:
+    """What the process has in memory, or swapped out, without what it only maps of files. Shared pages count whole."""
+    return _kilobytes(pid, "status", ("RssAnon:", "RssShmem:", "VmSwap:")) or 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """The same with its part only of what it shares with others. Takes its memory lock, and so may hang.
+
+    Of a process that does not let itself be looked into, it is all.
+    """
+    found = _kilobytes(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:", "SwapPss:"))
+    return memory_bytes(pid) if found is None else found
+
+
 def owner_uid(pid: int) -> int | None:
     """User id of the process, or None if it is gone."""
     try:
@@ -100,6 +114,15 @@ def real_uid(pid: int) -> int | None:
 def boot_id() -> str:
     """Identity of this boot of the kernel."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _kilobytes(pid: int, name: str, keys: tuple[str, ...]) -> int | None:
+    """The sum of these lines of the file, in bytes; None if it cannot be read."""
+    try:
+        lines = [line.split() for line in (_PROC / str(pid) / name).read_text(errors="replace").splitlines()]
+    except OSError:
+        return None
+    return sum(int(line[1]) for line in lines if line and line[0] in keys) * 1024
 
 
 def _image(fields: list[str]) -> tuple[int, ...]:

@@ -50,6 +50,7 @@ def intent_of(
         gpus=tuple(_gpu(gpu) for gpu in order.gpus),
         gpu_mem_bytes=spec.gpu_mem_bytes,
         cpus=spec.cpus,
+        mem_bytes=spec.mem_bytes,
         grace_s=spec.grace_s,
         signal=spec.signal,
         signal_target=_SIGNAL_TARGETS.get(spec.signal_target, SignalTarget.AUTO),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide_agent.doctor.finding import Finding, note, ok, problem, warning
 from ebbtide_agent.doctor.subject import Subject
+from ebbtide_agent.jsonfile import read_json
 from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor import cgroup
 
@@ -98,6 +99,27 @@ def control_groups(subject: Subject) -> Finding:
     text = f"{whose} group {own} is not delegated: what escapes a job's process tree is not found at its end"
     advice = "Delegate=yes in the agent's unit; or begin with: systemd-run --user --scope -p Delegate=yes ebb up"
     return note("control groups", text, advice)
+
+
+def job_limits(subject: Subject) -> Finding:
+    """What becomes of the CPUs and the memory that jobs ask for, as the agent has found out."""
+    try:
+        told = read_json(subject.home / "nodes" / subject.node / "agent.json") if subject.agent_pid else None
+    except (OSError, ValueError):
+        told = None
+    if told is not None and "mem_limits" in told:
+        return judge_job_limits(str(told["cpu_limits"]), str(told["mem_limits"]))
+    return note("job limits", "an agent that runs says whether a job's --cpus and --mem are enforced here")
+
+
+def judge_job_limits(cpus: str, mem: str) -> Finding:
+    """What the agent says becomes of `--cpus` and of `--mem`."""
+    text = f"a job's --cpus is {cpus}, its --mem {mem}"
+    if (cpus, mem) == ("enforced", "enforced"):
+        return ok("job limits", text)
+    watched = ": looked at every second, and what grows faster is seen too late" if mem == "watched" else ""
+    advice = "the units in deploy/systemd; or begin with: systemd-run --user --scope -p Delegate=yes ebb up"
+    return note("job limits", text + watched, advice)
 
 
 def usable(group: Path) -> bool:

@@ -132,6 +132,7 @@ GROUPS: Final[dict[str, tuple[Probe, ...]]] = {
         Probe("limits", lambda subject, _: machine.limits(subject)),
         Probe("shared memory", lambda _, __: iter([machine.shared_memory()])),
         Probe("control groups", lambda subject, _: iter([machine.control_groups(subject)])),
+        Probe("job limits", lambda subject, _: iter([machine.job_limits(subject)])),
         Probe("ports", lambda subject, _: machine.ports(subject)),
     ),
     "disks": (

@@ -25,7 +25,7 @@ from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import FAULT, Daemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version, without_mps
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.supervisor.cgroup import Group, delegated, group_name
+from ebbtide_agent.supervisor.cgroup import Group, group_name, parent_of_attempts
 from ebbtide_agent.supervisor.intent import Gpu as Part
 from ebbtide_agent.supervisor.intent import Intent
 
@@ -251,7 +251,7 @@ class Sharing:
 
     async def _limit(self, intent: Intent, part: Part) -> bool:
         """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""
-        parent = delegated() if self._driver_limits and part.mem_bytes else None
+        parent = parent_of_attempts() if self._driver_limits and part.mem_bytes else None
         group = None if parent is None else Group.create(parent, group_name(intent.node_dir, _name(intent)))
         if group is None:
             return False

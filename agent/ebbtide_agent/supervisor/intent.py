@@ -86,6 +86,7 @@ class Intent:
     log_bytes: int = 0  # of this node's disk that what it prints may take; 0: no limit
     account: Account | None = None  # as which its processes run; None: the agent's own
     session: bool = False  # its first process owns a terminal that others attach to
+    mem_bytes: int = 0  # of host memory that it may use; 0: it did not ask
 
     @property
     def processes(self) -> int:

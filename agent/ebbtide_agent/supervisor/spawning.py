@@ -23,9 +23,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
     linux.renounce_new_privileges()
     boot_id()  # read once, here, like the next
-    if (group := cgroup.jobs_group()) is not None:
-        cgroup.Group(group).enter()  # and so do all that are forked here
-    cgroup.delegated()
+    cgroup.divide(os.getppid())  # all that are forked here stay where this process goes
     gc.collect()
     gc.freeze()  # or a collection in a supervisor would copy all that it shares with this process
     agent.sendall(READY)

@@ -74,6 +74,7 @@ class Exit:
     swap_failure: str = ""
     out_of_memory: bool = False
     fenced: bool = False
+    memory_failure: str = ""
 
     def set_return_code(self, returncode: int) -> None:
         """Negative: the number of the signal that ended the process."""

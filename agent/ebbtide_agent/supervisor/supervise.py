@@ -19,7 +19,7 @@ from ebbtide_agent.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import cgroup, fake_gpus, lease, linux, lock, processes, standby
+from ebbtide_agent.supervisor import cgroup, fake_gpus, lease, limits, linux, lock, processes, standby
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.guests import Door
@@ -98,6 +98,7 @@ def _supervise(
             prepared = prepare(intent, place, waiting.ask)
             if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, waiting.leased_at()):
                 raise Refused("its lease was over before it could start")
+            enforced = limits.enforce(intent, group)
             started_at = time.time()
             with refusing("cannot start the attempt"):
                 output = Output(intent, place)
@@ -107,10 +108,11 @@ def _supervise(
             environment = prepared.environments[0]
             door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
-            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets, door, output, worker)
+            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced)
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())
             status.log_matches = list(output.matches)
+            watch.exit.memory_failure = watch.exit.memory_failure or limits.kernel_failure(intent, group)
             conclude(intent, watch, reports, status, place)
             _record(place, status)
     except Refused as refusal:

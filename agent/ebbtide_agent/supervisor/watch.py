@@ -19,7 +19,7 @@ from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import evidence, fake_gpus, processes
+from ebbtide_agent.supervisor import evidence, fake_gpus, limits, processes
 from ebbtide_agent.supervisor.asking import Asking, Process, Step
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING, Due, Ending
@@ -28,6 +28,7 @@ from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
+from ebbtide_agent.supervisor.limits import MemoryWatch
 from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.participants import Participants
 from ebbtide_agent.supervisor.processes import descendants
@@ -73,7 +74,9 @@ class Watch:
         door: Door,
         output: Output,
         worker: Worker,
+        enforced: bool,
     ) -> None:
+        """`enforced`: the kernel keeps the attempt to its memory, as far as it has to be kept."""
         self._output = output
         self._worker = worker
         self._intent = intent
@@ -110,6 +113,7 @@ class Watch:
         self.checkpoint_at: float | None = None  # when the first one after the stop request was published
         self._checkpoints_at_stop = 0
         self._swapping = Swapping(intent, self._me, self._selector)
+        self._memory = MemoryWatch(intent, enforced, self._selector, self._members)
         self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
         self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
         term_s = intent.failover_after_s
@@ -130,6 +134,7 @@ class Watch:
             self._look_at_output()
             self._tell_progress()
         self._look_no_more()
+        self._memory.close()
         self._guests.close()
         self._participants.close()
         for process in list(self._awaited):
@@ -217,6 +222,9 @@ class Watch:
         self._guests.kill_late()
         self._end_with_lease()
         now = time.monotonic()
+        if not self._sweeping and self._memory.finds_too_much(now):
+            self.exit.memory_failure = limits.failure(self._intent)
+            self.ending.kill_at = now
         self._ask_further(now)
         handlers_live = self._handlers_live()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -312,6 +320,13 @@ class Watch:
     def _tree(self) -> dict[int, Process]:
         return processes.tree(self._own(), self.signum, self._participants.answering(), self._arguments)
 
+    def _members(self) -> list[int]:
+        """All processes of the attempt, guests too."""
+        if self._group is not None:
+            return self._group.pids()
+        helpers = forking.on_their_way()
+        return [pid for pid in descendants(self._me) if pid not in helpers]
+
     def _own(self) -> list[int]:
         """Children of this process, without guests: they hear of the end by its coming."""
         others = self._guests.pids | forking.on_their_way()
@@ -321,11 +336,12 @@ class Watch:
         """Those who are left will die: note whether that is early, and what they are writing."""
         if self.ending.stop_requested_at is None:
             return
-        self.exit.killed = bool(self.ending.running or handlers_live)
+        died = bool(self.ending.running or handlers_live)
+        self.exit.killed = died and not self.exit.memory_failure
         writing = evidence.being_written(self._saves_in, descendants(self._me))
         # Helpers of one who left by itself may have had files open all the time; new ones are saves.
         before = frozenset() if self.contents_at_stop is None else self.contents_at_stop.paths()
-        self.cut_short |= writing if self.exit.killed else writing - before
+        self.cut_short |= writing if died else writing - before
 
     def _obey(self, order: dict[str, Any]) -> None:
         if self._is_over and order.get("do") != "stop":
@@ -484,7 +500,7 @@ class Watch:
         if self._sweeping:
             return _SWEEP_S
         untold_at = self._told_at + PROGRESS_S if self._untold else math.inf
-        moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at]
+        moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at, self._memory.next_at]
         if self._looking is not None:
             moments.append(self._looking.deadline)
         if self._asking is not None:

@@ -1,10 +1,15 @@
 """What is said of what a node answers: one sentence for each thing that can be wrong."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from ebbtide_agent.doctor import hardware, machine, python, storage
 from ebbtide_agent.doctor.finding import Level
 from ebbtide_agent.doctor.hardware import Answer, Holder
 from ebbtide_agent.doctor.python import Torch
+from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Reading, Settings
 
 GIB = 2**30
@@ -166,3 +171,15 @@ def test_two_checkpoint_roots_are_the_same_if_their_ids_are(tmp_path):
     assert storage.judge_root("a", {"ws2": "a"}, tmp_path).text.endswith("is shared with ws2")
     assert "not the one of ws3" in storage.judge_root("a", {"ws2": "a", "ws3": "b"}, tmp_path).text
     assert storage.judge_root("", {"ws2": "a"}, tmp_path).level is Level.NOTE
+
+
+def test_what_becomes_of_cpus_and_memory_is_what_the_agent_has_found_out(tmp_path: Path) -> None:
+    place = tmp_path / "nodes" / "ws1"
+    place.mkdir(parents=True)
+    subject = Subject(home=tmp_path, node="ws1", agent_pid=1)
+    assert "an agent that runs says" in machine.job_limits(subject).text
+    for told, level in (("enforced", Level.OK), ("watched", Level.NOTE)):
+        (place / "agent.json").write_text(json.dumps({"cpu_limits": "booked", "mem_limits": told}))
+        assert f"its --mem {told}" in machine.job_limits(subject).text
+        assert machine.judge_job_limits("enforced", told).level is level
+    assert "an agent that runs says" in machine.job_limits(replace(subject, agent_pid=0)).text

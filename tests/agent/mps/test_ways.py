@@ -97,7 +97,7 @@ async def test_the_server_is_no_foreign_process(place, binary):
 def groups(monkeypatch, place):
     """A directory that passes for the agent's own control group; returns what limits were set below it."""
     (place / "group").mkdir()
-    monkeypatch.setattr(sharing, "delegated", lambda: place / "group")
+    monkeypatch.setattr(sharing, "parent_of_attempts", lambda: place / "group")
     limits = {}
     monkeypatch.setattr(sharing, "have_limit_set", lambda uuid, group, size: limits.update({group: (uuid, size)}))
     return limits

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import trees
-from ebbtide_agent.supervisor.cgroup import own_group
+from ebbtide_agent.supervisor.cgroup import CPU, MEMORY, SUPERVISORS, Group, delegated, own_group
 
 from tests.agent.supervision.node import Node
 
@@ -20,6 +20,12 @@ def mounted() -> Path | None:
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
     own = own_group(Path("/proc/self"))
     return own if lines and own is not None and os.access(own, os.W_OK) else None
+
+
+def has_controllers() -> bool:
+    """Whether groups that this process makes can be limited."""
+    group = mounted()
+    return group is not None and {CPU, MEMORY} <= set((group / "cgroup.subtree_control").read_text().split())
 
 
 def may_mount() -> bool:
@@ -38,7 +44,8 @@ def may_mount() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, and so count, what needs control groups where there can be none, or may not mount what it needs."""
-    for marker, holds in (("cgroup", lambda: mounted() is not None), ("mounts", may_mount)):
+    conditions = {"cgroup": lambda: mounted() is not None, "controllers": has_controllers, "mounts": may_mount}
+    for marker, holds in conditions.items():
         without = [item for item in items if item.get_closest_marker(marker)]
         if without and not holds():
             config.hook.pytest_deselected(items=without)
@@ -76,3 +83,20 @@ def agent(disk: Path) -> MakeNode:
             await node.attempts.close()
 
     return make
+
+
+@pytest.fixture
+def delegation() -> Iterator[Path]:
+    """A group for this process alone, as systemd would delegate one to the agent."""
+    before = mounted()
+    group = before / f"ebb-test-{os.getpid()}"
+    group.mkdir()
+    (group / "cgroup.procs").write_text("0")
+    delegated.cache_clear()
+    yield group
+    for pid in Group(group).pids():  # this one, and what stays with it to be asked about files
+        Group(before).take(pid)
+    delegated.cache_clear()
+    left = [path for path in group.iterdir() if path.is_dir() and path.name != SUPERVISORS]
+    Group(group).remove()
+    assert left == []

@@ -8,15 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor.cgroup import Group, delegated, own_group
+from ebbtide_agent.supervisor.cgroup import SUPERVISORS, Group, delegated, own_group
 
-from tests.agent.supervision.conftest import mounted
 from tests.agent.supervision.node import EXITED, python
 
 HYBRID = """\
@@ -50,22 +48,6 @@ def test_a_kernel_without_control_groups_is_no_error(tmp_path: Path):
 
 def test_where_no_group_can_be_made_there_is_none(tmp_path: Path):
     assert Group.create(tmp_path / "missing", "ebb-1.1") is None
-
-
-@pytest.fixture
-def delegation() -> Iterator[Path]:
-    """A group for this process alone, as systemd would delegate one to the agent."""
-    before = mounted()
-    group = before / f"ebb-test-{os.getpid()}"
-    group.mkdir()
-    (group / "cgroup.procs").write_text("0")
-    delegated.cache_clear()
-    yield group
-    (before / "cgroup.procs").write_text("0")
-    delegated.cache_clear()
-    left = [path for path in group.iterdir() if path.is_dir()]
-    Group(group).remove()
-    assert left == []
 
 
 ESCAPING = """
@@ -108,7 +90,8 @@ class TestWithGroups:
                 await node.launch(["sh", "-c", "grep ^0:: /proc/$PPID/cgroup /proc/self/cgroup; sleep 600"])
                 await node.running(line="self")
                 supervisor, job = re.findall(r"0::(.*)", node.log())
-                assert Path(supervisor).name == Path(job).parent.name == jobs.name
+                assert Path(supervisor).parent == Path(job).parent
+                assert (Path(supervisor).name, Path(job).parent.name) == (SUPERVISORS, jobs.name)
                 await node.stop(grace_s=0.0)
         finally:
             delegated.cache_clear()

@@ -1,0 +1,136 @@
+"""How much of its node's CPUs and memory an attempt may use: the kernel sees to it where the attempt's group lets it.
+
+Elsewhere nobody keeps an attempt from using more CPUs than it asked for, and its memory is looked at now and then. Who
+did not ask for an amount has no limit.
+"""
+
+import math
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from ebbtide_agent import procfs
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.supervisor import cgroup
+from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.supervisor.intent import Intent
+
+EVERY_S: Final = 1.0
+_SHARE_OF_TIME: Final = 0.02  # that looking may take
+_WEIGHING_S: Final = 10.0
+_GIB: Final = 1 << 30
+_MIB: Final = 1 << 20
+
+
+def cpus_are() -> str:
+    """What becomes of a job's CPUs on this node: `enforced`, or only `booked`."""
+    return "enforced" if cgroup.CPU in cgroup.limited() else "booked"
+
+
+def memory_is() -> str:
+    """What becomes of a job's memory on this node: `enforced`, or `watched`."""
+    return "enforced" if cgroup.MEMORY in cgroup.limited() else "watched"
+
+
+def enforce(intent: Intent, group: Group | None) -> bool:
+    """Have the kernel limit what the job asked for; False if its memory has to be watched."""
+    if group is not None and intent.cpus:
+        group.limit_cpus(intent.cpus)
+    return not intent.mem_bytes or (group is not None and group.limit_memory(allowed_bytes(intent)))
+
+
+def allowed_bytes(intent: Intent) -> int:
+    """Of host memory; what is moved there from its GPU comes on top, as it does where that is booked."""
+    return intent.mem_bytes + (sum(gpu.mem_bytes for gpu in intent.gpus) if intent.swaps else 0)
+
+
+def failure(intent: Intent) -> str:
+    """That an attempt used too much memory, in words."""
+    unit, name = (_GIB, "GiB") if intent.mem_bytes >= _GIB else (_MIB, "MiB")
+    return f"it used more than its --mem {intent.mem_bytes / unit:.4g} {name}"
+
+
+def kernel_failure(intent: Intent, group: Group | None) -> str:
+    """Why the kernel killed processes of the attempt for want of memory, in words; empty if it did not.
+
+    What happened to a group that the job made and limited itself is its own business.
+    """
+    killed, at_limit, below = (0, False, False) if group is None else group.memory_kills()
+    if not killed or below:
+        return ""
+    return failure(intent) if at_limit else "the node ran out of memory, and the kernel killed a process of it"
+
+
+class MemoryWatch:
+    """Looks whether an attempt uses more memory than it may, where the kernel does not.
+
+    What its processes have is added up, which costs little; they may share some of it, so only when that is too much
+    it is weighed who shares what, which may take long, and is done by a process that can be lost.
+    """
+
+    def __init__(
+        self, intent: Intent, enforced: bool, selector: selectors.BaseSelector, pids: Callable[[], Sequence[int]]
+    ) -> None:
+        """`pids` are the processes of the attempt now."""
+        self._allowed_bytes = allowed_bytes(intent)
+        self._selector = selector
+        self._pids = pids
+        self._weighing: Errand[int] | None = None
+        self._began = 0.0  # when it looked last
+        self._next_at = math.inf if enforced else time.monotonic() + EVERY_S
+
+    @property
+    def next_at(self) -> float:
+        """When it is to look again, by the monotonic clock."""
+        return self._next_at if self._weighing is None else self._weighing.deadline
+
+    def finds_too_much(self, now: float) -> bool:
+        """Look if it is time for that; whether the attempt uses more than it may."""
+        if self._weighing is not None:
+            return self._hear(self._weighing)
+        if now < self._next_at:
+            return False
+        self._began = time.monotonic()
+        pids = self._pids()
+        most = sum(procfs.memory_bytes(pid) for pid in pids)
+        self._pause()
+        if most > self._allowed_bytes:
+            with suppress(OSError):  # e.g. there can be no further process
+                self._weighing = Errand(weigh, pids, account=None, within_s=_WEIGHING_S)
+                self._selector.register(self._weighing, selectors.EVENT_READ, _do_nothing)
+        return False
+
+    def close(self) -> None:
+        """Nothing is to be watched any more."""
+        self._next_at = math.inf
+        if self._weighing is not None:
+            self._end(self._weighing).drop()
+
+    def _hear(self, weighing: Errand[int]) -> bool:
+        if not weighing.hear():
+            return False
+        found = self._end(weighing).end()
+        self._pause()
+        return not isinstance(found, Unknown) and found > self._allowed_bytes
+
+    def _end(self, weighing: Errand[int]) -> Errand[int]:
+        self._selector.unregister(weighing)
+        self._weighing = None
+        return weighing
+
+    def _pause(self) -> None:
+        """However long a look takes, it takes no more than its share of the time."""
+        now = time.monotonic()
+        self._next_at = now + max(EVERY_S, (now - self._began) / _SHARE_OF_TIME)
+
+
+def weigh(pids: Sequence[int]) -> int:
+    """Bytes of memory that these processes have together, each page once; for a helper's process, as it may hang."""
+    return sum(procfs.proportional_bytes(pid) for pid in pids)
+
+
+def _do_nothing() -> None:
+    pass
