@@ -145,6 +145,8 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "last_seen": _time(node.last_seen),
         "version": node.version,
         "cgroup": _optional(node, "cgroup"),
+        "cpu_limits": node.cpu_limits or None,
+        "mem_limits": node.mem_limits or None,
         "labels": dict(node.labels),
         "taints": list(node.taints),
         "drain": drain_facts(node),

@@ -230,6 +230,8 @@ def node_message(
         last_seen=now if node.connected else node.last_seen,
         version=facts.version,
         cgroup=hello.cgroup if hello is not None else None,
+        cpu_limits=hello.cpu_limits if hello is not None else "",
+        mem_limits=hello.mem_limits if hello is not None else "",
         pool=facts.pool,
         moves_to=hello.pool if hello is not None and hello.pool != facts.pool else "",
         labels=facts.labels,

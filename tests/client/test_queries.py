@@ -235,10 +235,18 @@ def test_a_node_tells_where_its_gpus_are_and_what_joins_them(ebb, master):
     assert (slice["temperature_c"], slice["numa_node"], slice["mig_parent"]) == (None, None, "GPU-x")
 
 
+def test_a_node_tells_what_becomes_of_the_cpus_and_the_memory_that_jobs_ask_for(ebb, master):
+    master.nodes.append(make_node(cpu_limits="booked", mem_limits="watched"))
+    assert "--cpus booked  --mem watched" in ebb("nodes").out
+    (facts,) = ebb("nodes", "--json").json
+    assert (facts["cpu_limits"], facts["mem_limits"]) == ("booked", "watched")
+
+
 def test_of_a_node_that_is_away_nobody_knows_whether_jobs_get_control_groups(ebb, master):
     master.nodes.append(make_node())
     assert "control groups" not in ebb("nodes").out
-    assert ebb("nodes", "--json").json[0]["cgroup"] is None
+    (facts,) = ebb("nodes", "--json").json
+    assert (facts["cgroup"], facts["cpu_limits"], facts["mem_limits"]) == (None, None, None)
 
 
 def test_a_certificate_is_mentioned_when_it_should_have_been_renewed(ebb, master):

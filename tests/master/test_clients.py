@@ -331,15 +331,15 @@ async def test_progress_and_checkpoints_are_shown(tmp_path: Path) -> None:
 
 async def test_what_a_connected_node_said_of_its_machine_is_shown(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
-        hello = make_hello("n1", cgroup="/sys/fs/cgroup/ebb")
+        hello = make_hello("n1", cgroup="/sys/fs/cgroup/ebb", cpu_limits="booked", mem_limits="watched")
         first, second = hello.gpus
         first.pci_bus_id, first.numa_node, second.parent = "0000:01:00.0", 0, "GPU-x"
         first.peers.add(uuid=second.uuid, link=agent_pb2.GPU_LINK_NVLINK)
         agent = master.connect(hello)
         await agent.register()
         node = await master.until_node("n1", "up")
-        assert node.cgroup == "/sys/fs/cgroup/ebb"
+        assert (node.cgroup, node.cpu_limits, node.mem_limits) == ("/sys/fs/cgroup/ebb", "booked", "watched")
         assert [gpu.info for gpu in node.gpus] == [first, second]
         agent.vanish()
         node = await master.until_node("n1", "down")
-        assert not node.HasField("cgroup")
+        assert (node.HasField("cgroup"), node.cpu_limits, node.mem_limits) == (False, "", "")

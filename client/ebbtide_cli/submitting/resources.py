@@ -29,8 +29,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=SIZE,
         help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
     ),
-    click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node."),
-    click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB."),
+    click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node; it gets no more."),
+    click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB; who uses more is ended."),
 )
 
 

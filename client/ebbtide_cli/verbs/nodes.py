@@ -73,7 +73,9 @@ def _print_node(node: client_pb2.Node) -> None:
     reason = [f"({node.reason})"] if node.reason else []
     reason += [f"(to be in pool {node.moves_to} once nothing runs here)"] if node.moves_to else []
     groups = () if not node.HasField("cgroup") else (f"control groups: {'yes' if node.cgroup else 'no'}",)
-    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", f"GPUs: {node.gpu_backend or 'none'}", *groups))
+    limits = (f"--cpus {node.cpu_limits}", f"--mem {node.mem_limits}") if node.mem_limits else ()
+    gpus = f"GPUs: {node.gpu_backend or 'none'}"
+    print_words((node.name, node.state, *reason, f"{cpus}, {memory}", gpus, *groups, *limits))
     if marks := _marks(node):
         print_words(marks)
     for stray in node.strays:
