@@ -20,6 +20,7 @@ from ebbtide_agent.supervisor.intent import Intent
 
 EVERY_S: Final = 1.0
 _SHARE_OF_TIME: Final = 0.02  # that looking may take
+_RAREST_S: Final = 10.0  # whatever it takes
 _WEIGHING_S: Final = 10.0
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
@@ -122,9 +123,9 @@ class MemoryWatch:
         return weighing
 
     def _pause(self) -> None:
-        """However long a look takes, it takes no more than its share of the time."""
+        """A look that takes long is not made as often."""
         now = time.monotonic()
-        self._next_at = now + max(EVERY_S, (now - self._began) / _SHARE_OF_TIME)
+        self._next_at = now + min(_RAREST_S, max(EVERY_S, (now - self._began) / _SHARE_OF_TIME))
 
 
 def weigh(pids: Sequence[int]) -> int:

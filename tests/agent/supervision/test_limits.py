@@ -123,7 +123,7 @@ class TestWatch:
             assert not limits.enforce(intent(64 * MIB), None)
             assert MemoryWatch(intent(0), True, selector, list).next_at == float("inf")
 
-    def test_looking_takes_a_fiftieth_of_the_time_at_most(self):
+    def test_who_takes_long_to_look_at_is_looked_at_less_often(self):
         with selectors.DefaultSelector() as selector:
             watch = MemoryWatch(intent(64 * MIB), False, selector, lambda: time.sleep(0.1) or [])
             assert not watch.finds_too_much(watch.next_at)
