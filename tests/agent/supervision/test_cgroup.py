@@ -98,6 +98,21 @@ class TestWithGroups:
             Group(jobs).is_empty_within(10.0)
             Group(jobs).remove()
 
+    async def test_what_keeps_the_group_of_all_jobs_alive_makes_room_for_their_limits(
+        self, agent, delegation, monkeypatch
+    ):
+        jobs = delegation / "jobs"
+        jobs.mkdir()
+        monkeypatch.setenv("EBB_JOBS_CGROUP", str(jobs))
+        with subprocess.Popen(["sleep", "600"]) as sleeper:
+            Group(jobs).take(sleeper.pid)
+            async with agent():
+                assert sleeper.pid in Group(jobs / SUPERVISORS).pids()
+                assert (jobs / "cgroup.procs").read_text() == ""
+            sleeper.kill()
+        assert Group(jobs).is_empty_within(10.0)
+        Group(jobs).remove()
+
     async def test_what_escapes_from_its_parents_is_killed_with_the_rest(self, agent, delegation):
         async with agent() as node:
             await node.launch(python(ESCAPING + "time.sleep(600)"))
