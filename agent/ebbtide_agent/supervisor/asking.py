@@ -111,14 +111,14 @@ class Asking:
         """Who is asked first. No shell in the tree runs any more."""
         self._look_at(tree)
         self._first = frozenset(tree)
-        kept = {pid for pid, process in tree.items() if process.kind in SHELLS}
+        others = [pid for pid, process in tree.items() if process.kind not in SHELLS]
         answering = [pid for pid, process in tree.items() if process.answers]
         if answering:
-            return self._ask(tree, now, tell=answering, release=tree.keys() - kept)
+            return self._ask(tree, now, tell=answering, release=others)
         handlers = handlers_in(tree)
         if not handlers:
             return self._ask_all(tree)  # nobody has anything to save
-        return self._ask(tree, now, signal=handlers, release=tree.keys() - (kept - set(handlers)))
+        return self._ask(tree, now, signal=handlers, release=others)
 
     def joined(self, tree: Tree, pid: int, now: float) -> Step:
         """Somebody has begun to take part since."""
@@ -161,7 +161,9 @@ class Asking:
             self._alive.add(pid)
         self._alone_since = math.inf
         handlers = (*tell, *(pid for pid in signal if tree[pid].reaction.handles))
-        return Step(tuple(tell), tuple(signal), release=(*release, *signal), handlers=handlers)
+        # Whoever looks after those below it may have to wait for a shell among them.
+        looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in SHELLS}, tree)
+        return Step(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
 
     def _look_at(self, tree: Tree) -> None:
         for pid, process in tree.items():
@@ -191,11 +193,10 @@ class Asking:
             if asked.settled_cpu_s is not None and now >= asked.at + SWALLOWED_S:
                 asked.looked_below = True
                 if process.cpu_s - asked.settled_cpu_s <= _IDLE_CPU_S:
-                    below = self._others_below(pid, tree)
                     # A shell does what its trap says when the command that it waits for has ended. What the trap itself
                     # has started came later.
-                    waited_for = below.keys() & self._first if process.kind is Kind.SHELL else ()
-                    found += handlers_in(below) or waited_for
+                    waited_for = self._first_below(pid, tree) if process.kind is Kind.SHELL else ()
+                    found += handlers_in(self._others_below(pid, tree)) or waited_for
         return found
 
     def _elsewhere(self, tree: Tree) -> list[int]:
@@ -213,11 +214,20 @@ class Asking:
         below = self._below({pid}, tree) - self._asked.keys()
         return {other: tree[other] for other in below if tree[other].image != image or not image}
 
+    def _first_below(self, pid: int, tree: Tree) -> set[int]:
+        return self._below({pid}, tree) & self._first - self._asked.keys()
+
     def _shells_to_end(self, tree: Tree) -> set[int]:
-        """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept."""
+        """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept.
+
+        Those go, too, with nothing below them for which a shell waits that was asked: it does what its trap says then.
+        """
         concerned = self._above(self._asked) if self._alive else tree.keys()
         kept = {pid for pid, process in tree.items() if process.kind in SHELLS} - self._asked.keys()
         shells = kept & concerned - self._above(self._alive)
+        for pid in self._alive:
+            waited_for = self._first_below(pid, tree) if tree[pid].kind is Kind.SHELL else set()
+            shells |= waited_for if waited_for <= kept else set()
         return shells - self._above(shells)
 
     def _ask_others(self, tree: Tree, now: float) -> Step:

@@ -118,6 +118,35 @@ def test_a_shell_waits_for_all_who_were_asked_below_it_and_not_for_others():
     assert asking.go_on(without(found, 3, 4), 0.2).signal == (2,)
 
 
+def test_a_shell_below_one_that_was_asked_goes_on_for_that_one_may_wait_for_it():
+    for above in (handler(3, 2), one(3, 2, answers=True)):
+        found = tree(shell(2), above, shell(4, 3), one(5, 4))
+        asking = Asking()
+        step = asking.begin(found, 0.0)
+        assert {4, 5} <= set(step.release)
+        assert 2 not in step.release
+        assert not asking.go_on(without(found, 5), 0.1)
+
+
+@pytest.mark.parametrize("kind", [Kind.SHELL, Kind.BUILDER])
+def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_would_begin_another_command_next(kind):
+    found = tree(handler(2, kind=Kind.SHELL), replace(one(3, 2, kind=kind), image=(2,)))
+    found[2] = replace(found[2], image=(2,))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (2,)
+    step = asking.go_on(found, 1.0)
+    assert {*step.signal, *step.kill} == {3}
+
+
+def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_computes_nothing_though_it_is_a_copy_of_it():
+    found = tree(handler(2, kind=Kind.SHELL), replace(shell(3, 2), image=(2,)), one(4, 3))
+    found[2] = replace(found[2], image=(2,))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert not asking.go_on(found, SETTLE_S)
+    assert {3, 4} <= set(asking.go_on(found, SWALLOWED_S).signal)
+
+
 def test_a_shell_that_ignores_the_signal_and_make_are_killed_when_their_turn_comes():
     for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=Kind.BUILDER)):
         found, asking = tree(above, handler(3, 2)), Asking()
