@@ -79,6 +79,7 @@ class _Asked:
     told: bool = False  # it takes part through the SDK, and looks after those below it
     settled_cpu_s: float | None = None  # what it had computed shortly after it was asked
     looked_below: bool = False  # those below it were asked in its place, or need not be
+    given_up: bool = False  # a shell that waits for one above it, as a copy does that was forked to become a command
 
     @property
     def next_look_s(self) -> float:
@@ -196,6 +197,7 @@ class Asking:
                     # A shell does what its trap says when the command that it waits for has ended. What the trap itself
                     # has started came later.
                     waited_for = self._first_below(pid, tree) if process.kind is Kind.SHELL else ()
+                    asked.given_up = process.kind is Kind.SHELL and not self._below({pid}, tree)
                     found += handlers_in(self._others_below(pid, tree)) or waited_for
         return found
 
@@ -224,7 +226,7 @@ class Asking:
         """
         concerned = self._above(self._asked) if self._alive else tree.keys()
         kept = {pid for pid, process in tree.items() if process.kind in SHELLS} - self._asked.keys()
-        shells = kept & concerned - self._above(self._alive)
+        shells = kept & concerned - self._above(pid for pid in self._alive if not self._asked[pid].given_up)
         for pid in self._alive:
             waited_for = self._first_below(pid, tree) if tree[pid].kind is Kind.SHELL else set()
             shells |= waited_for if waited_for <= kept else set()
@@ -241,8 +243,12 @@ class Asking:
         return _end(tree, others)
 
     def _ask_all(self, tree: Tree) -> Step:
+        """All get the signal; whoever ignores it has the grace period all the same."""
         self._rest_asked = True
-        return _end(tree, tree)
+        step = _end(tree, tree)
+        ignoring = tuple(pid for pid in step.kill if _is_shell_that_ignores(tree[pid]))
+        kill = tuple(pid for pid in step.kill if pid not in ignoring)
+        return replace(step, signal=step.signal + ignoring, kill=kill, release=step.release + ignoring)
 
     def _above(self, pids: Iterable[int]) -> set[int]:
         """All that one of these descends from, ended or not."""

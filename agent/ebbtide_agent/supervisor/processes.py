@@ -67,12 +67,13 @@ def keep_shells(root: int, roots: Callable[[], Iterable[int]]) -> None:
     kept: set[int] = set()
     for _ in range(_LOOKS):
         stats = [stat for pid in _from(roots()) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
-        shells = {stat.pid: stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS}
-        new = shells.keys() - kept
-        if not new and all(stat.stopped or stat.in_kernel for stat in shells.values()):
+        shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS]
+        # Parents first: with job control a shell goes on when what it waits for was stopped.
+        new = [stat.pid for stat in shells if stat.pid not in kept]
+        if not new and all(stat.stopped or stat.in_kernel for stat in shells):
             return
         signal_below(root, new, signal.SIGSTOP)
-        kept |= new
+        kept |= {*new}
         if not new:
             time.sleep(_LOOK_S)
 

@@ -281,17 +281,17 @@ class Watch:
         if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
             return
         while step := self._asking.go_on(self._tree(), now):
-            self._perform(step)
+            self._perform(step, others_left=True)
 
     def _join(self, pid: int) -> None:
         """A process has said that it answers; it was asked already, if anybody was."""
         if self._asking is not None:
             self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
 
-    def _perform(self, step: Step) -> bool:
+    def _perform(self, step: Step, *, others_left: bool = False) -> bool:
         """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
         dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
-        self.cut_short |= evidence.being_written(self._saves_in, dying)
+        self.cut_short |= self._being_written(dying, others_left)
         asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
         asked += processes.signal_below(self._me, step.signal, self.signum)
         processes.signal_below(self._me, step.kill, signal.SIGKILL)
@@ -338,10 +338,16 @@ class Watch:
             return
         died = bool(self.ending.running or handlers_live)
         self.exit.killed = died and not self.exit.memory_failure
-        writing = evidence.being_written(self._saves_in, descendants(self._me))
-        # Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        self.cut_short |= self._being_written(descendants(self._me), not died)
+
+    def _being_written(self, pids: list[int], others_left: bool) -> frozenset[str]:
+        """Checkpoint files that are cut short when these die.
+
+        Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        """
+        writing = evidence.being_written(self._saves_in, pids)
         before = frozenset() if self.contents_at_stop is None else self.contents_at_stop.paths()
-        self.cut_short |= writing if died else writing - before
+        return writing - before if others_left else writing
 
     def _obey(self, order: dict[str, Any]) -> None:
         if self._is_over and order.get("do") != "stop":

@@ -147,6 +147,32 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_computes_nothing_thou
     assert {3, 4} <= set(asking.go_on(found, SWALLOWED_S).signal)
 
 
+def test_where_nobody_handles_the_signal_a_shell_that_ignores_it_has_its_grace_period():
+    found = tree(shell(2, reaction=Reaction.IGNORES), one(3, 2, reaction=Reaction.IGNORES))
+    assert Asking().begin(found, 0.0) == Step(signal=(3, 2), release=(3, 2))
+
+
+def test_nobody_waits_for_a_shell_that_itself_waits_for_the_one_above_it():
+    found = tree(shell(2), handler(3, 2), shell(4, 2))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    found = without(found, 3)
+    assert asking.go_on(found, 1.0).signal == (4,)
+    assert not asking.go_on(found, 1.0 + SETTLE_S)
+    assert asking.go_on(found, 1.0 + SWALLOWED_S).signal == (2,)
+
+
+def test_a_shell_is_waited_for_as_long_as_its_trap_does_something():
+    found = tree(shell(2), handler(3, 2), shell(4, 2))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    found = without(found, 3)
+    assert asking.go_on(found, 1.0).signal == (4,)
+    found |= tree(one(5, 4))
+    assert not asking.go_on(found, 1.0 + SETTLE_S)
+    assert not asking.go_on(found, 1.0 + SWALLOWED_S)
+
+
 def test_a_shell_that_ignores_the_signal_and_make_are_killed_when_their_turn_comes():
     for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=Kind.BUILDER)):
         found, asking = tree(above, handler(3, 2)), Asking()
