@@ -1,11 +1,18 @@
 """The environment of a job's processes: the user's, and what the job contract adds to it. Pure."""
 
+from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from ebbtide import checkpoints
 
 from ebbtide_agent.supervisor.intent import Intent
 
 # torchrun needs this long between giving up on its workers and its own end.
 _TORCHRUN_MARGIN_S = 5.0
+SDK: Final = str(Path(checkpoints.__file__).with_name("offered"))
+"""Where `import ebbtide` finds the agent's, unless one is installed."""
 
 
 def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, socket: str) -> dict[str, str]:
@@ -16,6 +23,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
         **intent.env,
         **({} if intent.account is None else intent.account.environment),
         **intent.sharing_env,
+        **(_with_sdk(intent.env) if intent.sdk else {}),
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in intent.gpus),
@@ -35,6 +43,12 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
         "EBB_NUM_NODES": str(intent.num_nodes),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(shutdown_timeout_s(intent.grace_s)),
     }
+
+
+def _with_sdk(env: Mapping[str, str]) -> dict[str, str]:
+    """The way to the SDK, behind all that the user has put before what is installed."""
+    own = env.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{own}:{SDK}" if own else SDK}
 
 
 def gang_environment(intent: Intent, port: int) -> dict[str, str]:

@@ -81,6 +81,7 @@ def intent_of(
         output=str(Path(spec.workdir, spec.output)) if spec.output else "",
         prefix_ranks=spec.prefix_ranks,
         log_bytes=order.log_bytes,
+        sdk=not spec.no_sdk,
         account=account,
         session=spec.kind == job_pb2.JOB_KIND_SHELL,
     )

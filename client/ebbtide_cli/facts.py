@@ -227,6 +227,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "signal_target": SIGNAL_TARGETS[spec.signal_target],
         **printed_facts(spec),
         "warm": not spec.cold,
+        "sdk": not spec.no_sdk,
         "idle_ok": spec.idle_ok,
         "asha": asha_facts(spec.asha) if spec.HasField("asha") else None,
         "python_env": spec.python_env or None,

@@ -82,6 +82,7 @@ class JobSpec:
     time_auto: bool = False
     resume_args: tuple[str, ...] = ()
     warm: bool = True
+    sdk: bool = True
     spread: bool = False
     move_checkpoints: bool = False
     idle_ok: bool = False

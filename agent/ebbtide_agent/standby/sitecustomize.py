@@ -36,7 +36,7 @@ def _stand_by() -> None:
     del os.environ["EBB_STANDBY_ROOM"], os.environ["PYTHONPATH"]
     recipe = json.loads(channel.recv(_LARGEST))
     os.environ.update(recipe["path"])
-    home, early, files, problem = os.getcwd(), _leave_folder(), {}, ""
+    home, early, files, problem = os.getcwd(), _leave_folder(recipe["sdk"]), {}, ""
     try:
         _import(recipe["modules"], early)
         _require_own(recipe["changed"])
@@ -69,13 +69,16 @@ def _require(holds: bool, problem: str) -> None:
         raise Unfit(problem)
 
 
-def _leave_folder() -> list[str]:
-    """Take this folder off sys.path; returns those before the standard library, where code of the user's may lie."""
+def _leave_folder(sdk: str) -> list[str]:
+    """Take this folder off sys.path; returns those before the standard library, where code of the user's may lie.
+
+    Where the SDK is offered nothing else lies, and it is never taken in place of one that is installed.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != here]
     sys.path_importer_cache.pop(here, None)
     library = sys.path.index(os.path.dirname(os.path.abspath(os.__file__)))
-    return [folder for folder in sys.path[:library] if not folder.endswith(".zip")]
+    return [folder for folder in sys.path[:library] if not folder.endswith(".zip") and folder != sdk]
 
 
 def _import(names: list[str], early: list[str]) -> None:

@@ -85,6 +85,7 @@ class Intent:
     node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
     log_bytes: int = 0  # of this node's disk that what it prints may take; 0: no limit
     account: Account | None = None  # as which its processes run; None: the agent's own
+    sdk: bool = True  # `import ebbtide` finds the agent's where none is installed
     session: bool = False  # its first process owns a terminal that others attach to
     mem_bytes: int = 0  # of host memory that it may use; 0: it did not ask
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide_agent import standby
+from ebbtide_agent.environment import SDK
 from ebbtide_agent.supervisor.cgroup import Group
 from ebbtide_agent.supervisor.recipe import Recipe
 
@@ -121,7 +122,9 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
         os.close(output)
     found = Standby(recipe, process, program, ours)
     with suppress(OSError):
-        ours.send(json.dumps({"path": path, "modules": told["modules"], "changed": told["changed"]}).encode())
+        ours.send(
+            json.dumps({"path": path, "sdk": SDK, **{name: told[name] for name in ("modules", "changed")}}).encode()
+        )
     return found
 
 

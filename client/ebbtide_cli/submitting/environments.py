@@ -1,25 +1,68 @@
 """Which Python environment a job runs in: as if it had been activated before."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.checks import LARGEST_SCRIPT
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import abbreviated
+
+_CONTAINERS: Final = ("docker", "podman", "nerdctl")
+_PYTHON: Final = re.compile(r"python[\d.]*")
+_ISOLATED: Final = re.compile(r"-[a-zA-Z]*[IE][a-zA-Z]*")
+_IMPORT: Final = re.compile(rb"^[ \t]*(import|from)[ \t]+ebbtide\b", re.MULTILINE)
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--venv", metavar="DIR", help="Run in this virtual environment; only a node that has it starts it."),
     click.option("--conda", metavar="NAME|DIR", help="The same with an environment of conda."),
+    click.option(
+        "--sdk/--no-sdk",
+        default=True,
+        help="Where no ebbtide is installed, have 'import ebbtide' find the node's (default: yes).",
+    ),
 )
 
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    return {"python_env": _directory(os.environ, given)}
+    if why := _without_sdk(given):
+        for name in _importing(given):
+            complain(
+                f"{name} imports ebbtide, which is found only if it is installed there ({why}): "
+                "pip install --no-deps DIR, with a checkout of Ebbtide, or its wheel"
+            )
+    return {"python_env": _directory(os.environ, given), "sdk": given["sdk"]}
+
+
+def _without_sdk(given: Given) -> str:
+    """Why the job will not find the node's SDK, as far as can be seen; empty if it will."""
+    if not given["sdk"]:
+        return "--no-sdk"
+    program, *words = [os.path.basename(word) if at == 0 else word for at, word in enumerate(given["argv"] or [""])]
+    if program in _CONTAINERS:
+        return f"{program} passes on no environment"
+    options = list(takewhile(lambda word: word.startswith("-"), words)) if _PYTHON.fullmatch(program) else []
+    return next((f"{program} {word}" for word in options if _ISOLATED.fullmatch(word)), "")
+
+
+def _importing(given: Given) -> Iterator[str]:
+    """The Python files of the command that are here and import the SDK."""
+    workdir = given["workdir"] or "."
+    for word in given["argv"]:
+        path = os.path.join(workdir, word)
+        if word.endswith(".py") and os.path.isfile(path):
+            with suppress(OSError), open(path, "rb") as file:
+                if _IMPORT.search(file.read(LARGEST_SCRIPT)):
+                    yield word
 
 
 def activated(environ: Mapping[str, str], given: Given) -> Mapping[str, str]:

@@ -66,6 +66,16 @@ async def test_a_job_runs_as_its_account_with_nothing_of_roots(agent: MakeNode, 
         )
 
 
+async def test_it_may_read_the_sdk_that_it_is_offered(agent: MakeNode, somebody: Account) -> None:
+    """In a Python in which nothing of ours is installed: without site-packages."""
+    async with agent() as node:
+        launch = order([sys.executable, "-S", "-c", "import ebbtide; print(ebbtide.job().should_suspend())"])
+        launch.account = "nobody"
+        await node.attempts.launch(launch)
+        status = await node.end()
+        assert (status.exit.exit_code, node.log()) == (0, "False\n")
+
+
 async def test_it_reports_and_saves_and_goes_on_from_its_checkpoint(agent: MakeNode, somebody: Account) -> None:
     async with agent() as node:
         launch = order(python(SAVE))

@@ -1,9 +1,10 @@
 """The environment that the job contract promises, as tables."""
 
+import os
 from dataclasses import replace
 
 import pytest
-from ebbtide_agent.environment import gang_environment, job_environment, rank_environment, shutdown_timeout_s
+from ebbtide_agent.environment import SDK, gang_environment, job_environment, rank_environment, shutdown_timeout_s
 from ebbtide_agent.network import Network
 from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
@@ -37,6 +38,13 @@ def environment(**changes: object) -> dict[str, str]:
     return job_environment(intent, checkpoint_dir="/c/attempt-2", resume_dir="/c/attempt-1", socket="/s")
 
 
+def test_the_sdk_comes_behind_what_the_user_has_on_the_path_unless_it_is_not_wanted():
+    assert environment(env={"PYTHONPATH": "/src:/lib"})["PYTHONPATH"] == f"/src:/lib:{SDK}"
+    assert environment(env={"PYTHONPATH": "/src"}, sdk=False)["PYTHONPATH"] == "/src"
+    assert "PYTHONPATH" not in environment(sdk=False)
+    assert os.listdir(SDK) == ["ebbtide"]
+
+
 def gpus(count: int, numerator: int = 1, denominator: int = 1, mem_bytes: int = 10) -> tuple[Gpu, ...]:
     return tuple(Gpu(f"GPU-{i}", numerator, denominator, mem_bytes) for i in range(count))
 
@@ -45,6 +53,7 @@ def test_a_job_without_gpus_has_the_users_environment_and_the_contracts():
     assert environment() == {
         "PATH": "/bin",
         "HOME": "/home/ada",
+        "PYTHONPATH": SDK,
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "",
