@@ -6,11 +6,12 @@ import signal
 
 import grpc
 import pytest
+from ebbtide_cli.submitting import passing
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client.runs import start_ebb
+from tests.client.runs import run_on_terminal, start_ebb
 from tests.client.scripted_master import make_job, share
 from tests.drawing import share_of
 
@@ -124,6 +125,92 @@ def test_only_a_few_variables_are_inherited(ebb, master, monkeypatch):
         monkeypatch.setenv(name, value)
     ebb("submit", "--env", "TOKEN", "--env", "A=b=c", "--env", "LANG=de", "--env", "EMPTY=", "--", "true")
     assert dict(sent_spec(master).env) == inherited | {"TOKEN": "t", "A": "b=c", "LANG": "de", "EMPTY": ""}
+
+
+def test_all_variables_go_along_when_asked_but_for_those_of_the_terminal_and_ebbs_own(ebb, master, monkeypatch):
+    """PYTHONPATH, LD_LIBRARY_PATH and HF_HOME could only be passed one by one."""
+    for name in set(os.environ) - {"EBB_HOME", "EBB_MASTER", "XDG_CONFIG_HOME"}:
+        monkeypatch.delenv(name)
+    wanted = {"PATH": "/bin", "PYTHONPATH": "/src", "HF_HOME": "/hf", "XDG_CACHE_HOME": "/cache", "A": "1"}
+    ours = {"EBB_TOKEN": "ebb_1_secret", "EBB_DEBUG": "", "SSH_TTY": "t", "PWD": "/", "BASH_FUNC_f%%": "() {"}
+    for name, value in (wanted | ours).items():
+        monkeypatch.setenv(name, value)
+    assert ebb("submit", "--env-all", "--env", "A=2", "--", "true").code == 0
+    assert dict(sent_spec(master).env) == wanted | {"A": "2", "XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}
+
+
+def test_what_the_configuration_names_goes_along_always(ebb, master, home, monkeypatch):
+    for name in set(os.environ) - {"EBB_HOME", "EBB_MASTER", "XDG_CONFIG_HOME"}:
+        monkeypatch.delenv(name)
+    everybodys, own = home / "all.toml", home / "config/ebbtide/submit.toml"
+    own.parent.mkdir(parents=True)
+    everybodys.write_text('env_pass = ["HF_*"]\n')
+    own.write_text('env_pass = ["PYTHONPATH", "EBB_*"]\n')
+    monkeypatch.setattr(passing, "FOR_ALL", everybodys)
+    wanted = {"HF_HOME": "/hf", "HF_TOKEN": "t", "PYTHONPATH": "/src"}
+    for name, value in (wanted | {"EBB_TOKEN": "ebb_1_secret", "OTHER": "x"}).items():
+        monkeypatch.setenv(name, value)
+    assert ebb("submit", "--", "true").code == 0
+    assert dict(sent_spec(master).env) == wanted
+
+
+@pytest.mark.parametrize("content", ['env_pass = "HF_*"', "env_pass = [1]", "other = 1", "env_pass = [", "\0"])
+def test_a_configuration_that_is_wrong_is_one_line_that_names_it(ebb, master, home, content):
+    own = home / "config/ebbtide/submit.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(content)
+    result = ebb("submit", "--", "true")
+    assert (result.code, master.requests) == (2, [])
+    assert result.complaint.startswith(f"{own}: ")
+
+
+def test_somebody_at_a_terminal_is_told_what_the_job_does_not_get(master, monkeypatch):
+    """A PYTHONPATH that is lost without a word was one of the first things that newcomers met."""
+    for name in filter(passing.MISSED.fullmatch, dict(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", "/src")
+    monkeypatch.setenv("HF_HOME", "/hf")
+    told = run_on_terminal("submit", "--te", "--", "true", columns=400, streams=("stderr",)).out
+    assert told.startswith(
+        "ebb: set here, and not passed on to the job: HF_HOME, PYTHONPATH (--env NAME, --env-all, or"
+    )
+    told = run_on_terminal("submit", "--te", "--env", "HF_HOME", "--env-all", "--", "true", streams=("stderr",)).out
+    assert told == ""
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.delenv("PYTHONPATH")
+    assert run_on_terminal("submit", "--te", "--", "true", streams=("stderr",)).out == ""
+
+
+def test_the_nodes_sdk_may_be_left_out(ebb, master):
+    ebb("submit", "--", "true")
+    ebb("submit", "--no-sdk", "--", "true")
+    assert [request.spec.no_sdk for request in master.sent("Submit")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--no-sdk", "--", "python", "train.py"],
+        ["--", "python", "-I", "train.py"],
+        ["--", "/usr/bin/python3.12", "-u", "-E", "train.py"],
+        ["--", "docker", "run", "image", "python", "train.py"],
+    ],
+)
+def test_where_the_sdk_cannot_be_found_the_submit_says_how_to_install_it(ebb, master, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import os\nimport ebbtide.torch as ebt\n")
+    result = ebb("submit", *command)
+    assert (result.code, result.out) == (0, "17\n")
+    assert result.complaint.startswith("train.py imports ebbtide, which is found only if it is installed there")
+    assert "pip install --no-deps" in result.complaint
+
+
+def test_nothing_is_said_of_the_sdk_where_it_is_found_or_not_wanted(ebb, master, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from ebbtide import job\n")
+    (tmp_path / "plain.py").write_text("# import ebbtide\n")
+    for command in (["python", "-u", "train.py", "-I"], ["torchrun", "train.py"], ["python", "-I", "plain.py"]):
+        assert ebb("submit", "--", *command).err == ""
 
 
 def test_the_account_submits_whatever_the_environment_says(ebb, master, monkeypatch):

@@ -21,7 +21,8 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.demo.board import Board, Jobs
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.jobs import finished
-from ebbtide_cli.submitting.checks import check, job_environment, user_name
+from ebbtide_cli.submitting.checks import check, user_name
+from ebbtide_cli.submitting.passing import job_environment
 
 THREADS = 1
 """Of each process; the same everywhere, for sums in another order are other sums."""

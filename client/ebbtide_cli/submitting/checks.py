@@ -1,11 +1,11 @@
-"""From what a user wrote to a job that can be sent: name, environment, checks."""
+"""From what a user wrote to a job that can be sent: name, directory, checks."""
 
 import os
 import pwd
 import re
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -16,9 +16,6 @@ from ebbtide_core.spec import JobSpec, SpecError, validate
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.text import printable
 from ebbtide_cli.values import abbreviated
-
-INHERITED = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
-"""What a job gets of its submitter's environment without being asked."""
 
 LARGEST_SCRIPT: Final = 1 << 20
 """Of a longer one the beginning is looked at, here as on the node."""
@@ -33,17 +30,6 @@ def check(spec: JobSpec) -> JobSpec:
     except SpecError as error:
         raise Failure(f"submit: {error}", USAGE) from None
     return spec
-
-
-def job_environment(environ: Mapping[str, str], wanted: Sequence[str]) -> dict[str, str]:
-    """What the job's processes get: the inherited variables, then ``K=V`` and ``K`` (copied) in the order given."""
-    chosen = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
-    for entry in wanted:
-        name, separator, value = entry.partition("=")
-        if not separator and name not in environ:
-            raise Failure(f"submit: --env: {abbreviated(name)!r} is not set here: write {name[:20]}=VALUE", USAGE)
-        chosen[name] = value if separator else environ[name]
-    return chosen
 
 
 def default_name(command: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from ebbtide_cli.submitting import (
     halving,
     idleness,
     notices,
+    passing,
     pools,
     printing,
     resources,
@@ -30,6 +31,7 @@ Command = TypeVar("Command")
 
 TOPICS: Final[tuple[Topic, ...]] = (
     running,
+    passing,
     resources,
     pools,
     whereabouts,

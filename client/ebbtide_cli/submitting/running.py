@@ -8,14 +8,12 @@ from ebbtide_core import limits
 from ebbtide_core.model import LaunchMode
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.submitting.checks import default_name, digests, job_environment, working_directory
-from ebbtide_cli.submitting.environments import activated
+from ebbtide_cli.submitting.checks import default_name, digests, working_directory
 from ebbtide_cli.submitting.topic import Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--name", help="What lists call it (default: the script's name)."),
     click.option("--workdir", metavar="DIR", help="Working directory (default: this one)."),
-    click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here."),
     click.option(
         "--launch",
         type=click.Choice([mode.value for mode in LaunchMode]),
@@ -43,7 +41,6 @@ def fields(given: Given) -> dict[str, Any]:
         "command": argv,
         "workdir": workdir,
         "name": default_name(argv) if given["name"] is None else given["name"],
-        "env": job_environment(activated(os.environ, given), given["variables"]),
         "launch": LaunchMode(given["launch"]),
         "retries": given["retries"],
         "scripts": {} if script else digests(argv, workdir),

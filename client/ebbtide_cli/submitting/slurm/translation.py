@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide_cli.submitting.directives import Directive
+from ebbtide_cli.submitting.passing import whole
 from ebbtide_cli.submitting.slurm import values
 from ebbtide_cli.submitting.slurm.lines import Asked, read_lines
 from ebbtide_cli.submitting.slurm.reading import Reading
@@ -17,12 +18,6 @@ from ebbtide_cli.submitting.slurm.shape import Shape, shape_of
 
 DEFAULT_NOTICE_S: Final = 60
 """What sbatch takes if --signal does not say how long before the end."""
-
-OF_THE_SESSION: Final = re.compile(
-    r"(EBB|SLURM|SBATCH|SSH|XDG|DBUS|TMUX|WSL|VSCODE)_\w*"
-    r"|PWD|OLDPWD|SHLVL|_|DISPLAY|WINDOWID|WINDOW|STY|TMUX|TTY|PS1|LS_COLORS|CUDA_VISIBLE_DEVICES"
-)
-"""What is no part of the environment that --export=ALL passes on: it says something of the terminal, or of nodes."""
 
 MAIL: Final = {
     "BEGIN": ("started",),
@@ -265,7 +260,7 @@ def _environment(name: str, lines: Reading, shape: Shape) -> Words:
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):
         if item.upper() == "ALL":
-            for variable in _passed_on():
+            for variable in whole(os.environ):
                 yield from ("--env", variable)
         elif item.upper() not in ("NONE", "NIL") and ("=" in item or item in os.environ):
             yield from ("--env", item)
@@ -286,11 +281,3 @@ def _environment(name: str, lines: Reading, shape: Shape) -> Words:
     for variable, value in variables.items():
         if value:
             yield from ("--env", f"{variable}={value}")
-
-
-def _passed_on() -> Iterator[str]:
-    """The variables here that a job can have."""
-    for variable, value in os.environ.items():
-        plain = re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII) and value.isascii() | value.isprintable()
-        if plain and not OF_THE_SESSION.fullmatch(variable):
-            yield variable

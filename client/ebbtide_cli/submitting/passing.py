@@ -1,0 +1,113 @@
+"""Which variables of its submitter's environment a job gets."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.environments import activated
+from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.values import abbreviated
+
+FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
+"""Beside each user's own, with the same content."""
+
+INHERITED: Final = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
+"""What a job gets without being asked."""
+
+OF_THE_SESSION: Final = re.compile(
+    r"(EBB|SLURM|SBATCH|SSH|DBUS|TMUX|WSL|VSCODE)_\w*|XDG_(?!\w+_HOME)\w*"
+    r"|PWD|OLDPWD|SHLVL|_|DISPLAY|WINDOWID|WINDOW|STY|TMUX|TTY|PS1|LS_COLORS|CUDA_VISIBLE_DEVICES"
+)
+"""What is no part of the whole environment: it says something of this terminal or of nodes, or is a secret of ours."""
+
+MISSED: Final = re.compile(
+    r"PYTHONPATH|PYTHONHOME|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_(HOME|PATH)|(HF|TRANSFORMERS|TORCH|PYTORCH|NCCL|WANDB)_\w+"
+    r"|(http|https|no)_proxy|(HTTP|HTTPS|NO)_PROXY"
+)
+"""What a training is likely to miss."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_MOST_TOLD: Final = 6
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here."),
+    click.option("--env-all", is_flag=True, help="Copy all variables from here, but for those of this terminal."),
+)
+
+
+def fields(given: Given) -> dict[str, Any]:
+    """The fields of a `JobSpec` that these options give; tells somebody at a terminal what is left behind."""
+    environ = activated(os.environ, given)
+    chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
+    if sys.stderr.isatty() and (left := missed(environ, chosen)):
+        names = [*left[:_MOST_TOLD], *(["others"] if len(left) > _MOST_TOLD else [])]
+        ways = f"--env NAME, --env-all, or env_pass in {_own()}"
+        complain(f"set here, and not passed on to the job: {', '.join(names)} ({ways})")
+    return {"env": chosen}
+
+
+def missed(environ: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]:
+    """The variables set here that the job is likely to miss."""
+    return sorted(name for name, value in environ.items() if value and name not in chosen and MISSED.fullmatch(name))
+
+
+def whole(environ: Mapping[str, str]) -> Iterator[str]:
+    """The names of all variables that a job can have, but for those of the session."""
+    for name, value in environ.items():
+        plain = _PLAIN.fullmatch(name) and (value.isascii() or value.isprintable())
+        if plain and not OF_THE_SESSION.fullmatch(name):
+            yield name
+
+
+def patterns() -> tuple[str, ...]:
+    """What ``env_pass`` names, for all users and for this one; `Failure` says what is wrong there."""
+    return tuple(pattern for path in (FOR_ALL, _own()) for pattern in _read(path))
+
+
+def job_environment(
+    environ: Mapping[str, str], wanted: Sequence[str], passed: Sequence[str] = (), *, everything: bool = False
+) -> dict[str, str]:
+    """What the job's processes get: the inherited variables, those that match what is ``passed`` on or ``everything``,
+    then ``K=V`` and ``K`` (copied) in the order given."""
+    able = list(whole(environ))
+    names = [name for name in able if everything or any(fnmatchcase(name, pattern) for pattern in passed)]
+    chosen = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
+    chosen |= {name: environ[name] for name in names}
+    for entry in wanted:
+        name, separator, value = entry.partition("=")
+        if not separator and name not in environ:
+            raise Failure(f"submit: --env: {abbreviated(name)!r} is not set here: write {name[:20]}=VALUE", USAGE)
+        chosen[name] = value if separator else environ[name]
+    return chosen
+
+
+def _own() -> Path:
+    configured = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(configured) if configured else Path.home() / ".config") / "ebbtide" / "submit.toml"
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise Failure(f"{path}: {getattr(error, 'strerror', None) or 'it is no text'}", USAGE) from None
+    import tomllib  # most users have no such file
+
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Failure(f"{path}: {error}", USAGE) from None
+    found = content.pop("env_pass", [])
+    if content or not isinstance(found, list) or not all(isinstance(pattern, str) for pattern in found):
+        raise Failure(f"{path}: has a list of names or patterns, env_pass, and nothing else", USAGE)
+    return found
