@@ -1,10 +1,13 @@
 """The Pythons of this machine, of every version that there is: EBB_PYTHONS names more, with colons between them."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 OLDEST, NEWEST = 10, 15
 
@@ -22,12 +25,13 @@ def interpreters() -> dict[str, str]:
             and OLDEST <= int(version.split(".")[1]) <= NEWEST
         ):
             found.setdefault(version, path)
-    return dict(sorted(found.items(), key=lambda item: [int(part) for part in item[0].split(".")[:2]]))
+    return dict(sorted(found.items(), key=lambda item: [int(part) for part in re.findall(r"\d+", item[0])]))
 
 
 def _candidates() -> Iterator[str]:
-    yield from filter(None, os.environ.get("EBB_PYTHONS", "").split(":"))
+    yield from filter(None, [*os.environ.get("EBB_PYTHONS", "").split(":"), sys.executable])
     for minor in range(OLDEST, NEWEST + 1):
         for folder in os.environ["PATH"].split(os.pathsep):
             if path := shutil.which(f"python3.{minor}", path=folder):
                 yield path
+        yield from map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"))
