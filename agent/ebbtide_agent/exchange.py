@@ -40,6 +40,8 @@ class Exchange:
         self._ids = itertools.count(1)
         self._send: Callable[[agent_pb2.ReadCheckpoint], None] | None = None
         self._asked: dict[int, asyncio.Future[agent_pb2.CheckpointData]] = {}
+        self.jobs_removed = asyncio.Event()
+        """Set when the master has said that users removed jobs; whoever removes what the node has of them clears it."""
 
     def attach(self, send: Callable[[agent_pb2.ReadCheckpoint], None]) -> None:
         """Ask over this stream from now on."""

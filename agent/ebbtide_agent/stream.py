@@ -155,6 +155,8 @@ class Stream:
                 self._start_checkpoint(message.read_checkpoint)
             case "checkpoint_data":
                 self._exchange.answer(message.checkpoint_data)
+            case "jobs_removed":
+                self._exchange.jobs_removed.set()
             case "channel" if self._channels is not None:
                 self._channels.take(message.channel)
             case other:

@@ -1,12 +1,13 @@
 """What finished jobs have left on the node's disks, and which of it is removed.
 
-Nothing is unless the administrator says so, and never anything of a job that may go on: only the master knows which
-have finished, and while it is away nothing is removed. A job's `output` directory stays in any case.
+That is what users have removed, and else nothing unless the administrator says so; never anything of a job that may go
+on: only the master knows which have finished, and while it is away nothing is removed. A job's `output` directory stays
+in any case.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,8 @@ class Left:
 class Asked(Protocol):
     """What is needed of the exchange with the master."""
 
+    jobs_removed: asyncio.Event
+
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
 
@@ -79,14 +82,37 @@ class Tidying:
 
     async def run(self, cluster_id: "ClusterOf") -> NoReturn:
         """Until cancelled. The cluster is asked for each time, for a node joins one when it first attaches."""
+        told = self._exchange.jobs_removed
         while True:
-            await asyncio.sleep(PERIOD_S)
+            soon = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    soon = await told.wait()
+            told.clear()
             try:
-                await self.tidy(cluster_id.cluster_id)
+                await self.remove(cluster_id.cluster_id)
+                if not soon:
+                    await self.tidy(cluster_id.cluster_id)
             except (Away, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))
             except Exception:
                 log.exception("event=not-tidied")
+
+    async def remove(self, cluster_id: str) -> list[str]:
+        """Remove what there is of jobs that their users have removed; those. Raises Away, Unreadable, OSError."""
+        if not cluster_id:
+            return []
+        folder = self._root / cluster_id
+        checkpoints = {job for job in await _folders_in(folder) if is_job_id(job)}
+        logs = await apart(partial(_logs, self._attempts))
+        gone = [job for answer in await self._asked_of(checkpoints | logs.keys()) for job in answer.removed]
+        for job in gone:
+            log.info("event=job-removed job=%s", job)
+            if job in checkpoints:
+                await _remove_checkpoints(folder / job)
+            for place in logs.get(job, ()):
+                await clear(place)
+        return gone
 
     async def tidy(self, cluster_id: str) -> list[str]:
         """Look once; the jobs whose checkpoints were removed. Raises Away, Unreadable, OSError."""
@@ -95,7 +121,9 @@ class Tidying:
         folder = self._root / cluster_id
         sizes = await _sizes(folder)
         logs = await apart(partial(_logs, self._attempts))
-        ended = await self._ended(sorted(sizes.keys() | logs.keys()))
+        ended: dict[str, float] = {}
+        for answer in await self._asked_of(sizes.keys() | logs.keys()):
+            ended |= answer.ended_ago_s
         left = {job: Left(size, ended.get(job)) for job, size in sizes.items()}
         gone = superfluous(left, self._keep)
         for job in gone:
@@ -105,13 +133,13 @@ class Tidying:
         self._warn(sum(one.bytes for job, one in left.items() if job not in gone))
         return gone
 
-    async def _ended(self, jobs: list[str]) -> dict[str, float]:
-        """How long ago those of these jobs ended that have, in seconds."""
-        ended: dict[str, float] = {}
-        for start in range(0, len(jobs), AT_ONCE):
-            request = agent_pb2.ReadCheckpoint(ended_of=jobs[start : start + AT_ONCE])
-            ended |= (await self._exchange.ask(request)).ended_ago_s
-        return ended
+    async def _asked_of(self, jobs: Set[str]) -> list[agent_pb2.CheckpointData]:
+        """What the master says of these jobs."""
+        named, answers = sorted(jobs), list[agent_pb2.CheckpointData]()
+        for start in range(0, len(named), AT_ONCE):
+            request = agent_pb2.ReadCheckpoint(ended_of=named[start : start + AT_ONCE])
+            answers.append(await self._exchange.ask(request))
+        return answers
 
     async def _remove_logs(self, logs: Mapping[str, list[Path]], ended: Mapping[str, float]) -> None:
         for job, folders in logs.items():

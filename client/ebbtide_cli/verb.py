@@ -85,6 +85,7 @@ VERBS: Final = {
         "requeue": "Put jobs back into the queue, or run them once more",
         "set": "Give jobs another priority or weight, and arrays other limits",
         "cancel": "End jobs for good",
+        "rm": "Remove finished jobs, with their logs and checkpoints",
         "hold": "Keep waiting jobs from starting",
         "release": "Let held jobs start",
     },

@@ -19,6 +19,7 @@ from ebbtide_core import (
     interference,
     limits,
     quiescing,
+    removing,
     silence,
     strays,
 )
@@ -127,8 +128,8 @@ class Cluster:
         """Why a user's wish cannot be granted, or None. Asked before the wish becomes a fact."""
         if isinstance(event, e.JobSubmitted):
             return self._refuse_submit(event)
-        if isinstance(event, e.NodeEvent | e.SilenceBelieved):
-            return _refuse_about_node(self.state, event)
+        if isinstance(event, e.NodeEvent | e.SilenceBelieved | e.JobRemoved):
+            return _refuse_upkeep(self.state, event)
         if isinstance(event, e.ArrayChanged):
             return self._refuse_limits(event)
         if not isinstance(
@@ -379,12 +380,16 @@ def _unmet(books: Books, spec: JobSpec, share: int) -> str:
     return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
-def _refuse_about_node(state: ClusterState, event: e.NodeEvent | e.SilenceBelieved) -> Refusal | None:
+def _refuse_upkeep(state: ClusterState, event: e.NodeEvent | e.SilenceBelieved | e.JobRemoved) -> Refusal | None:
     match event:
+        case e.JobRemoved():
+            return removing.refuse_job(state, event.job)
         case e.NodeDrained() | e.NodeResumed() if event.node not in state.nodes:
             return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
         case e.NodeConfirmedDead():
             return silence.refuse_dead(state, event)
+        case e.NodeRemoved():
+            return removing.refuse_node(state, event.node)
         case e.StrayEndRequested():
             return strays.refuse_end(state, event)
         case e.SilenceBelieved():

@@ -22,6 +22,7 @@ from ebbtide_core.event import Event as Event
 from ebbtide_core.fencing_events import AttemptOrphaned as AttemptOrphaned
 from ebbtide_core.fencing_events import FenceFailed as FenceFailed
 from ebbtide_core.fencing_events import NodeConfirmedDead as NodeConfirmedDead
+from ebbtide_core.fencing_events import NodeRemoved as NodeRemoved
 from ebbtide_core.fencing_events import SilenceBelieved as SilenceBelieved
 from ebbtide_core.fencing_events import SilenceDoubted as SilenceDoubted
 from ebbtide_core.fencing_events import StrayEndRequested as StrayEndRequested
@@ -204,6 +205,14 @@ class JobRetired(Event):
     """A finished job is forgotten; the journal keeps its story."""
 
     job: JobId
+
+
+@frozen
+class JobRemoved(Event):
+    """A user removes a finished job: it is known no more, and nodes remove what they have of it."""
+
+    job: JobId
+    user: str = ""
 
 
 # --- reports of nodes ------------------------------------------------------------------------------------------------
@@ -437,6 +446,7 @@ JobEvent = (
     | HoldRequested
     | ReleaseRequested
     | JobRetired
+    | JobRemoved
     | AttemptStarted
     | FirstStepMade
     | ProgressReported
@@ -474,6 +484,7 @@ NodeEvent = (
     | NodeDrained
     | NodeResumed
     | NodeConfirmedDead
+    | NodeRemoved
     | FenceFailed
     | StrayFound
     | StrayGone

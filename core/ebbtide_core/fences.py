@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ebbtide_core import belonging, foreign, gang, idling, logged, silence, strays, unused
+from ebbtide_core import belonging, foreign, gang, idling, logged, removing, silence, strays, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
@@ -98,7 +98,7 @@ def _node_is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged |
     return event.node in state.nodes
 
 
-def _is_over(state: ClusterState, event: e.JobRetired) -> bool:
+def _is_over(state: ClusterState, event: e.JobRetired | e.JobRemoved) -> bool:
     job = state.jobs.get(event.job)
     return job is not None and job.ending is not None and job.holding is None
 
@@ -150,11 +150,13 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.NodeExcluded: _may_be_excluded,
     e.ForeignUseChanged: foreign.is_news,
     e.NodeConfirmedDead: silence.is_news,
+    e.NodeRemoved: removing.may_be_removed,
     e.StrayFound: strays.is_new,
     e.StrayGone: strays.is_known,
     e.StrayEndRequested: strays.is_known,
     e.AttemptOrphaned: strays.is_orphaned,
     e.JobRetired: _is_over,
+    e.JobRemoved: _is_over,
     e.JobChanged: _is_a_change,
     e.JobIdle: idling.may_be_noted,
     e.JobBusy: idling.may_be_cleared,

@@ -27,6 +27,14 @@ class NodeConfirmedDead(Event):
 
 
 @frozen
+class NodeRemoved(Event):
+    """Somebody removes a lost node that has nothing: it is known no more, until it registers again."""
+
+    node: NodeId
+    user: str = ""
+
+
+@frozen
 class FenceFailed(Event):
     """The fence hook did not prove that the node is dead; it is tried again after ``again_s`` seconds of silence."""
 

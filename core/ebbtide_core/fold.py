@@ -24,6 +24,7 @@ from ebbtide_core import (
     nodes,
     quiescing,
     rates,
+    removing,
     requeuing,
     silence,
     strays,
@@ -141,6 +142,15 @@ def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float)
 def _job_retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
     state.left_out.discard(event.job)
     state.gates.forget(state.jobs.pop(event.job))
+
+
+def _job_removed(state: ClusterState, event: e.JobRemoved, now: float) -> None:
+    task = state.jobs[event.job].task
+    state.left_out.discard(event.job)
+    state.gates.forget(state.jobs.pop(event.job))
+    state.removed.add(event.job)
+    if task is not None and not state.gates.arrays[task.array].tasks:
+        state.removed.add(task.array)
 
 
 def _dependency_failed(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
@@ -324,6 +334,7 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.NodeResumed: draining.resumed,
     e.ForeignUseChanged: foreign.changed,
     e.NodeConfirmedDead: silence.confirmed_dead,
+    e.NodeRemoved: removing.node_removed,
     e.SilenceDoubted: silence.doubted,
     e.SilenceBelieved: silence.believed,
     e.StrayFound: strays.found,
@@ -331,6 +342,7 @@ HANDLERS: Final[dict[type[Event], _Handler]] = {
     e.StrayEndRequested: strays.end_requested,
     e.AttemptOrphaned: strays.orphaned,
     e.JobRetired: _job_retired,
+    e.JobRemoved: _job_removed,
     e.BookingMade: booking.made,
     e.BookingMoved: booking.moved,
     e.BookingCancelled: booking.cancelled,

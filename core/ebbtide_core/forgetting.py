@@ -173,6 +173,8 @@ def is_forgotten(state: ClusterState, id: str) -> bool:
 
 def unknown_job(state: ClusterState, id: str) -> str:
     """That there is no such job, in words."""
+    if id in state.removed:
+        return f"job {id} was removed"
     if is_forgotten(state, id):
         return f"job {id} is not known any more: what had ended long ago was forgotten, if there was one"
     return f"job {id} does not exist"

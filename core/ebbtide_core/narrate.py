@@ -55,6 +55,12 @@ def _about_journal(event: Event) -> str:
             return _about_node(event)
 
 
+def _about_removal(event: e.JobRetired | e.JobRemoved) -> str:
+    if isinstance(event, e.JobRetired):
+        return "forgotten: it ended long ago"
+    return f"removed{_by(event.user)}, with its logs and checkpoints"
+
+
 def _about_node(event: Event) -> str:
     match event:
         case e.NodeRegistered():
@@ -83,6 +89,8 @@ def _about_fencing(event: Event) -> str:
         case e.NodeConfirmedDead():
             hook = " by the fence hook" if event.by_hook else ""
             return f"confirmed dead{hook or _by(event.user)}: nothing of what was there runs any more"
+        case e.NodeRemoved():
+            return f"removed{_by(event.user)}"
         case e.FenceFailed():
             return f"fence hook: {event.reason}; tried again in {event.again_s:.0f} s"
         case e.StrayFound(over=True):
@@ -127,8 +135,8 @@ def _about_job(event: e.JobEvent) -> str:
             return event.reason
         case e.HoldRequested() | e.ReleaseRequested() | e.RequeueRequested() | e.JobRequeued() | e.ArrayChanged():
             return _about_queue(event)
-        case e.JobRetired():
-            return "forgotten: it ended long ago"
+        case e.JobRetired() | e.JobRemoved():
+            return _about_removal(event)
         case _:
             return _about_attempt(event)
 

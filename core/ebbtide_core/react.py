@@ -254,6 +254,8 @@ def _never_arrived(attempt: Attempt, node: NodeId) -> bool:
 
 def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
     """Whether our books hold the end of the attempt. An attempt that they do not know is never touched."""
+    if ref.job in state.removed:
+        return True
     job = state.jobs.get(ref.job)
     if job is None or not 0 < ref.attempt <= len(job.attempts):
         return False

@@ -82,8 +82,8 @@ class ClusterState:
         """Nodes whose silence may be the master's fault (see `ebbtide_core.silence`)."""
         self.recovery_ends = 0.0
         self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # who is to be asked to leave because of that
-        self.set_aside: dict[JobId, str] = {}
-        """Those of which the journal is damaged, and how (see `ebbtide_core.damage`)."""
+        self.set_aside, self.removed = dict[JobId, str](), set[JobId]()
+        """Those of which the journal is damaged, and how (`ebbtide_core.damage`); jobs and arrays that were removed."""
         self.epoch = 0
         self.peaks: dict[Script, deque[int]] = {}
         """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""

@@ -60,7 +60,7 @@ def news(state: ClusterState, heard: Heard) -> Iterator[Event]:
         if heard.over:
             yield _gone(node.strays[heard.ref], heard)
         return
-    kind = _kind(attempt, node.id)
+    kind = StrayKind.OVER if heard.job in state.removed else _kind(attempt, node.id)
     if kind is None:
         if heard.orphan and attempt is not None and not attempt.orphaned:
             yield e.AttemptOrphaned(node.id, heard.job, heard.attempt)

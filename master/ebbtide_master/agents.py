@@ -182,6 +182,11 @@ class Agents(Renewing):
         if session := self._sessions.get(node):
             session.close()
 
+    def tell_of_removed(self) -> None:
+        """Have nodes ask which jobs were removed; those that are away ask when they are back."""
+        for session in self._sessions.values():
+            session.send(agent_pb2.MasterMessage(jobs_removed=agent_pb2.JobsRemoved()))
+
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
         for node in nodes:

@@ -277,5 +277,7 @@ def is_whole(cluster: Cluster, id: JobId) -> bool:
     array = cluster.state.gates.arrays.get(id)
     if array is None:
         return True
+    if not array.tasks:  # all of them were removed since
+        return True
     task = next(iter(array.tasks.values())).task
     return task is None or len(array.tasks) >= task.size

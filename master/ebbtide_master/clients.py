@@ -56,6 +56,7 @@ from ebbtide_master.past import begin_of_events
 from ebbtide_master.queued import Queued
 from ebbtide_master.rates import Meter, Rates
 from ebbtide_master.reloading import ReloadMethod
+from ebbtide_master.removing import Removing
 from ebbtide_master.requeue import Requeues
 from ebbtide_master.sessions import with_idle_limit
 from ebbtide_master.snapshot_methods import SnapshotMethods
@@ -71,6 +72,7 @@ CHANGES_OF_A_PART: Final = 200
 
 class Clients(
     LogBegins,
+    Removing,
     UsageOfClients,
     BookingsOfClients,
     SnapshotMethods,

@@ -26,6 +26,12 @@ class FencingMethods(Maintenance):
         node = NodeId(request.node)
         return await self._tell_node(node, e.NodeConfirmedDead(node=node, user=request.user))
 
+    async def RemoveNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.RemoveNodeReply:
+        """Forget a node that is lost and has nothing."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        removed = e.NodeRemoved(NodeId(request.node), request.user)
+        return await self._loop.tell(lambda _: [removed], lambda _: client_pb2.RemoveNodeReply())
+
     async def EndStray(self, request: client_pb2.EndStrayRequest, context: Any) -> client_pb2.NodeReply:
         """End an attempt that is set aside."""
         check_words("user", request.user, MAX_USER_LENGTH)

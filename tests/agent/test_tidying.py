@@ -17,13 +17,18 @@ class Master:
 
     def __init__(self, **ended_ago_s: float) -> None:
         self.ended = {job.removeprefix("job"): ago_s for job, ago_s in ended_ago_s.items()}
+        self.removed: list[str] = []
+        self.jobs_removed = asyncio.Event()
 
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
         ended = {job: self.ended[job] for job in request.ended_of if job in self.ended}
-        return agent_pb2.CheckpointData(ended_ago_s=ended)
+        removed = [job for job in self.removed if job in request.ended_of]
+        return agent_pb2.CheckpointData(ended_ago_s=ended, removed=removed)
 
 
 class NobodyThere:
+    jobs_removed = asyncio.Event()
+
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
         raise Away("the master is away")
 
@@ -68,6 +73,36 @@ def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_sta
     assert tidy(tmp_path, Master(job1=9 * DAY_S, job2=DAY_S), Keep(seconds=7 * DAY_S)) == ["1"]
     assert (old.exists(), young.exists(), output.exists()) == (False, True, True)
     assert [place.name for place in (tmp_path / "node" / "attempts").iterdir()] == ["2.1"]
+
+
+def test_what_users_have_removed_goes_as_soon_as_that_is_known_and_nothing_else(tmp_path: Path) -> None:
+    folders = {job: checkpoint(tmp_path / "root", job) for job in ("1", "2", "3.0")}
+    output = tmp_path / "root" / CLUSTER / "1" / "output"
+    output.mkdir()
+    for name in ("1.1", "1.2", "2.1", "3.0.1"):
+        place = tmp_path / "node" / "attempts" / name
+        place.mkdir(parents=True)
+        (place / "output.log").write_text("a line")
+        (place / "forgotten").touch()
+    (tmp_path / "node" / "attempts" / "1.2" / "forgotten").unlink()  # the master has not heard of its end
+    master = Master(job1=1.0, job2=1.0)
+    master.removed = ["1", "3.0"]
+
+    class Cluster:
+        cluster_id = CLUSTER
+
+    async def told() -> None:
+        running = asyncio.create_task(Tidying(tmp_path / "node", tmp_path / "root", master, Keep()).run(Cluster()))
+        master.jobs_removed.set()
+        async with asyncio.timeout(30):
+            while folders["3.0"].exists() or (tmp_path / "node" / "attempts" / "3.0.1").exists():
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    asyncio.run(told())
+    assert [folder.exists() for folder in folders.values()] == [False, True, False]
+    assert output.exists()
+    assert sorted(place.name for place in (tmp_path / "node" / "attempts").iterdir()) == ["1.2", "2.1"]
 
 
 def test_under_a_quota_nothing_goes_of_jobs_that_the_master_does_not_call_finished(tmp_path: Path) -> None:

@@ -136,6 +136,15 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def Release(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         return self._one("Release", request, context)
 
+    def Remove(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.RemoveReply:
+        self._one("Remove", request, context)
+        gone = [job.job_id for job in self.jobs.values() if job.array == request.job_id] or [request.job_id]
+        return client_pb2.RemoveReply(job_ids=gone)
+
+    def RemoveNode(self, request: client_pb2.NodeRequest, context: grpc.ServicerContext) -> client_pb2.RemoveNodeReply:
+        self._note("RemoveNode", request, context)
+        return client_pb2.RemoveNodeReply()
+
     def Requeue(self, request: client_pb2.RequeueRequest, context: grpc.ServicerContext) -> client_pb2.Job:
         self._note("Requeue", request, context)
         return self.again if self.again is not None else self._find(request.job_id, context)

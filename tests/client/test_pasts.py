@@ -115,3 +115,18 @@ def test_a_story_tells_checkpoints_in_a_row_in_one_line(ebb, master):
     assert len(ebb("story", "--json", "17").json) == 9
     assert ebb("story", "--tail", "1", "17").out.splitlines() == lines[2:]
     assert ebb("story", "--since", "2026-01-01", "17").out.strip() == ""
+
+
+def test_jobs_are_removed_and_those_that_cannot_be_are_named(ebb, master):
+    add_array(master)
+    master.add(make_job("18"))
+    result = ebb("rm", "17", "99", "18")
+    assert result.out.splitlines() == ["job 17 is removed, 2 tasks", "job 18 is removed"]
+    assert (result.code, result.complaint) == (1, "job 99 does not exist")
+    assert ebb("rm", "18", "--json").json == [{"id": "18", "jobs": ["18"]}]
+
+
+def test_a_node_is_removed(ebb, master):
+    assert ebb("node", "remove", "ws3").out == "Node ws3 is removed: it is one again if its agent comes back.\n"
+    assert ebb("node", "remove", "ws3", "--json").json == {"node": "ws3", "removed": True}
+    assert [request.node for request in master.sent("RemoveNode")] == ["ws3", "ws3"]

@@ -14,7 +14,7 @@ from ebbtide_cli.silence import believe_silence, confirm_dead, end_stray
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import DURATION, Verbs, examples, json_option, master_option, node_argument
 from ebbtide_cli.verbs.node_leave import command as leave
-from ebbtide_cli.verbs.node_membership import invite, revoke
+from ebbtide_cli.verbs.node_membership import invite, remove, revoke
 
 
 @click.group(
@@ -25,6 +25,7 @@ from ebbtide_cli.verbs.node_membership import invite, revoke
         "ebb node drain ws3 --now --force",
         "ebb node resume ws3",
         "ebb node invite ws4",
+        "ebb node remove ws3",
         "ebb node leave",
         "ebb node confirm-dead ws3 --yes",
     ),
@@ -38,6 +39,7 @@ def command() -> None:
 
 command.add_command(invite)
 command.add_command(revoke)
+command.add_command(remove)
 
 
 @command.command(epilog=examples("ebb node drain ws3", "ebb node drain ws3 --deadline 2h --reason 'new driver' --wait"))

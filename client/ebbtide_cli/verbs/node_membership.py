@@ -1,4 +1,4 @@
-"""``ebb node invite`` and ``ebb node revoke``: which machines may be nodes."""
+"""``ebb node invite``, ``revoke`` and ``remove``: which machines may be nodes, and which are none any more."""
 
 import sys
 import time
@@ -9,6 +9,8 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.output import print_json
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.text import printable
 from ebbtide_cli.verb import DURATION, examples, json_option, master_option
 
 
@@ -52,3 +54,20 @@ def revoke(name: str, as_json: bool, master: str | None) -> None:
         print(
             f"The certificate of node {name} is good for nothing any more ('ebb node invite {name}' lets it in again)."
         )
+
+
+@click.command(epilog=examples("ebb node remove ws3"))
+@click.argument("name", metavar="NODE")
+@json_option
+@master_option
+def remove(name: str, as_json: bool, master: str | None) -> None:
+    """Have a dead node listed no more. Refused as long as something may run there, or an unfinished job needs it.
+
+    If its agent comes back, with a certificate that is still good, it is a node again ('ebb node revoke' keeps it out).
+    """
+    with connected(master) as stub:
+        ask(stub.RemoveNode, client_pb2.NodeRequest(node=name, user=user_name()))
+    if as_json:
+        print_json({"node": name, "removed": True})
+    else:
+        print(printable(f"Node {name} is removed: it is one again if its agent comes back."))

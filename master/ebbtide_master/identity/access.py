@@ -33,11 +33,13 @@ ACCESS: Final = {
             Access.OWNER: (
                 "ReadLogs", "Suspend", "Resume", "Resize", "Drill", "Change", "Cancel", "Hold", "Release",
                 "Requeue",  # what is run once more stays whose it was
-                "Connect",
+                "Connect", "Remove",
             ),
             Access.BOOKER: ("ReserveGpus", "CancelReservation"),
             Access.HOLDER: ("CreateToken", "ListTokens", "RevokeToken"),
-            Access.OPERATOR: ("DrainNode", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence"),
+            Access.OPERATOR: (
+                "DrainNode", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence", "RemoveNode",
+            ),
             Access.ADMIN: (
                 "Quiesce", "AddUser", "SetUser", "RemoveUser", "ImportUsers", "Reload", "InviteNode", "RevokeNode",
             ),

@@ -233,6 +233,7 @@ class MasterMessage(_message.Message):
     CHECKPOINT_DATA_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
     HEARD_FIELD_NUMBER: _builtins.int
+    JOBS_REMOVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -263,6 +264,8 @@ class MasterMessage(_message.Message):
     def channel(self) -> _channel_pb2.ChannelInput: ...
     @_builtins.property
     def heard(self) -> Global___Heard: ...
+    @_builtins.property
+    def jobs_removed(self) -> Global___JobsRemoved: ...
     def __init__(
         self,
         *,
@@ -277,16 +280,34 @@ class MasterMessage(_message.Message):
         checkpoint_data: Global___CheckpointData | None = ...,
         channel: _channel_pb2.ChannelInput | None = ...,
         heard: Global___Heard | None = ...,
+        jobs_removed: Global___JobsRemoved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel", "heard"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel", "heard", "jobs_removed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___MasterMessage: _TypeAlias = MasterMessage  # noqa: Y015
+
+@_typing.final
+class JobsRemoved(_message.Message):
+    """Users have removed jobs: what the node has of which is asked for with ReadCheckpoint.ended_of. It may be lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobsRemoved: _TypeAlias = JobsRemoved  # noqa: Y015
 
 @_typing.final
 class Heard(_message.Message):
@@ -1380,6 +1401,7 @@ class CheckpointData(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     AWAY_FIELD_NUMBER: _builtins.int
     ENDED_AGO_S_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     checkpoint: _builtins.str
     """the newest that verifies; empty: there is none"""
@@ -1394,6 +1416,10 @@ class CheckpointData(_message.Message):
     def ended_ago_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """of those that were asked for, each that has finished; seconds"""
 
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of those that were asked for, those that their users have removed"""
+
     def __init__(
         self,
         *,
@@ -1404,10 +1430,11 @@ class CheckpointData(_message.Message):
         error: _builtins.str = ...,
         away: _builtins.bool = ...,
         ended_ago_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "checkpoint", b"checkpoint", "data", b"data", "end", b"end", "ended_ago_s", b"ended_ago_s", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "checkpoint", b"checkpoint", "data", b"data", "end", b"end", "ended_ago_s", b"ended_ago_s", "error", b"error", "removed", b"removed", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

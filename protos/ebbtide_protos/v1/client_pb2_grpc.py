@@ -119,6 +119,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.Remove = channel.unary_unary(
+                '/ebbtide.v1.ClientService/Remove',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RemoveReply.FromString,
+                _registered_method=True)
         self.Requeue = channel.unary_unary(
                 '/ebbtide.v1.ClientService/Requeue',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.SerializeToString,
@@ -168,6 +173,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/ConfirmDead',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/RemoveNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RemoveNodeReply.FromString,
                 _registered_method=True)
         self.EndStray = channel.unary_unary(
                 '/ebbtide.v1.ClientService/EndStray',
@@ -382,6 +392,14 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Remove(self, request, context):
+        """Forgets a finished job, or an array of which all tasks are finished: nobody is shown it any more, and what nodes have of
+        its logs and checkpoints is removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Requeue(self, request, context):
         """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job.
         """
@@ -446,6 +464,13 @@ class ClientServiceServicer:
 
     def ConfirmDead(self, request, context):
         """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -672,6 +697,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'Remove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Remove,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RemoveReply.SerializeToString,
+            ),
             'Requeue': grpc.unary_unary_rpc_method_handler(
                     servicer.Requeue,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.RequeueRequest.FromString,
@@ -721,6 +751,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.ConfirmDead,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.RemoveNodeReply.SerializeToString,
             ),
             'EndStray': grpc.unary_unary_rpc_method_handler(
                     servicer.EndStray,
@@ -1271,6 +1306,33 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def Remove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/Remove',
+            ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.RemoveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Requeue(request,
             target,
             options=(),
@@ -1530,6 +1592,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/ConfirmDead',
             ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/RemoveNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.RemoveNodeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,10 @@ class ClientServiceStub:
     Cancel: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]
     Hold: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Release: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    Remove: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.RemoveReply]
+    """Forgets a finished job, or an array of which all tasks are finished: nobody is shown it any more, and what nodes have of
+    its logs and checkpoints is removed.
+    """
     Requeue: _grpc.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]
     """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     FindSnapshot: _grpc.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]
@@ -86,6 +90,8 @@ class ClientServiceStub:
     """Put it into service again."""
     ConfirmDead: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.RemoveNodeReply]
+    """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
     EndStray: _grpc.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _grpc.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]
@@ -146,6 +152,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     Cancel: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelRequest, _client_pb2.Job]  # type: ignore[assignment]
     Hold: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    Remove: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.RemoveReply]  # type: ignore[assignment]
+    """Forgets a finished job, or an array of which all tasks are finished: nobody is shown it any more, and what nodes have of
+    its logs and checkpoints is removed.
+    """
     Requeue: _aio.UnaryUnaryMultiCallable[_client_pb2.RequeueRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Has one that runs step aside and go back to the queue. One that is over is submitted again: the reply is the new job."""
     FindSnapshot: _aio.UnaryUnaryMultiCallable[_job_pb2.Snapshot, _client_pb2.SnapshotState]  # type: ignore[assignment]
@@ -166,6 +176,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Put it into service again."""
     ConfirmDead: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.RemoveNodeReply]  # type: ignore[assignment]
+    """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
     EndStray: _aio.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _aio.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]  # type: ignore[assignment]
@@ -321,6 +333,16 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
 
     @_abc_1.abstractmethod
+    def Remove(
+        self,
+        request: _client_pb2.JobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.RemoveReply, _abc.Awaitable[_client_pb2.RemoveReply]]:
+        """Forgets a finished job, or an array of which all tasks are finished: nobody is shown it any more, and what nodes have of
+        its logs and checkpoints is removed.
+        """
+
+    @_abc_1.abstractmethod
     def Requeue(
         self,
         request: _client_pb2.RequeueRequest,
@@ -399,6 +421,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
         """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _client_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.RemoveNodeReply, _abc.Awaitable[_client_pb2.RemoveNodeReply]]:
+        """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
 
     @_abc_1.abstractmethod
     def EndStray(

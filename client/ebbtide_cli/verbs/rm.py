@@ -1,0 +1,41 @@
+"""``ebb rm``: remove finished jobs."""
+
+import click
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
+from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.text import plural
+from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+
+
+@click.command(epilog=examples("ebb rm 17", "ebb rm 17 18", "ebb rm @~1"))
+@ids_argument
+@json_option
+@master_option
+def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
+    """Remove finished jobs, or arrays: their logs, their checkpoints, and that they are shown at all.
+
+    What they kept in EBB_OUTPUT_DIR stays, and so do the sums of 'ebb usage'. A node that is away removes what it has
+    when it is back. Refused while an unfinished job was submitted with --after that one, and for a job that was
+    requeued, as long as the new one is known.
+    """
+    facts, code = [], OK
+    for job_id in dict.fromkeys(job_ids):
+        try:
+            with connected(master) as stub:
+                gone = ask(stub.Remove, client_pb2.JobRequest(job_id=job_id)).job_ids
+        except Unreachable:
+            raise
+        except Failure as failure:
+            complain(str(failure))
+            code = FAILED
+            continue
+        facts.append({"id": job_id, "jobs": list(gone)})
+        if not as_json:
+            tasks = "" if list(gone) == [job_id] else f", {plural(len(gone), 'task')}"
+            print(f"job {job_id} is removed{tasks}")
+    if as_json:
+        print_json(facts)
+    return code
