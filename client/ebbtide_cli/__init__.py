@@ -1,1 +1,7 @@
 """The ``ebb`` command: one file per verb."""
+
+import os
+
+# gRPC's own log lines ("Got goaway") would break the promise of one line on stderr; it reads this when it is imported,
+# which every verb may do first.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

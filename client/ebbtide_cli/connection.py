@@ -1,13 +1,9 @@
 """Talk to the master over gRPC, and turn every way in which that fails into one line and an exit code."""
 
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
-
-# gRPC's own log lines would break the promise of one line on stderr; it reads this when it is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from ebbtide_protos.later import RETRY_KEY

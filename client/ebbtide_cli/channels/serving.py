@@ -9,14 +9,17 @@ from ebbtide_cli.submitting.interactive import queue
 
 
 def serve_and_reach(master: str | None, spec: JobSpec, local_port: int, url: str, *, stop: bool) -> None:
-    """Queue it, wait until it answers, and keep a tunnel open until Ctrl-C; ``stop`` then ends the job, too."""
+    """Queue it, wait until it answers, and keep a tunnel open until it ends, or Ctrl-C; ``stop`` then ends it, too."""
     job_id = queue(master, spec)
     what = spec.kind.value
     complain(f"job {job_id}: a {what}; 'ebb tunnel {job_id}' reaches it again, 'ebb cancel {job_id}' ends it")
     wait_until_it_runs(master, job_id)
+    ended = False
     try:
-        tunnel.run(master, job_id, "", 0, local_port, url)
+        ended = tunnel.run(master, job_id, "", 0, local_port, url)
     finally:
-        if stop:
+        if stop and not ended:
             cancel(master, job_id)
+    if ended:
+        return
     complain(f"tunnel closed; job {job_id} is {'ended' if stop else 'left running'}")

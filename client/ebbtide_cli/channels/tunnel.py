@@ -21,6 +21,8 @@ from ebbtide_cli.submitting.checks import user_name
 
 LOOPBACK: Final = "127.0.0.1"
 RETRY_S: Final = 0.2
+AGAIN_S: Final = 1.0
+"""Until a master that is away is asked again whether the job is over."""
 BEGIN_S: Final = 120.0
 """What a server may take until it listens."""
 _READ_BYTES: Final = limits.CHANNEL_FRAME_BYTES
@@ -29,10 +31,10 @@ _LAST_WORDS_BYTES: Final = 4096
 
 async def serve(
     master: str | None, job_id: str, node: str, port: int, local_port: int, ready: Callable[[int], None]
-) -> None:
-    """Forward ``local_port`` (0: any free one) to the job's ``port`` (0: that it was given) until cancelled.
+) -> str:
+    """Forward ``local_port`` (0: any free one) to the job's ``port`` (0: that it was given) until the job is over.
 
-    ``ready`` is told the local port once the job listens. Raises `Failure`.
+    ``ready`` is told the local port once the job listens. How the job ended is returned. Raises `Failure`.
     """
     want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), port=port)
     async with connecting(master) as stub:
@@ -44,7 +46,22 @@ async def serve(
             raise Failure(f"--port {local_port}: {error.strerror or error}", USAGE) from None
         async with server:
             ready(server.sockets[0].getsockname()[1])
-            await server.serve_forever()
+            ended = await _end_of(stub, job_id)
+            await forwarding.close()
+            return ended
+
+
+async def _end_of(stub: Any, job_id: str) -> str:
+    """How the job ended, once it has; a master that is away for a while is asked again."""
+    while True:
+        try:
+            async for job in stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job_id])):
+                if finished(job):
+                    return summary(job)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return error.details() or f"job {job_id} is not known any more"
+        await asyncio.sleep(AGAIN_S)
 
 
 class _Forwarding:
@@ -54,9 +71,19 @@ class _Forwarding:
         self._stub = stub
         self._want = want
         self._trouble = ""
+        self._open = set[asyncio.Task[None]]()
+
+    async def close(self) -> None:
+        """End all connections."""
+        for connection in self._open:
+            connection.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its begin to its end."""
+        if (own := asyncio.current_task()) is not None:
+            self._open.add(own)
+            own.add_done_callback(self._open.discard)
         try:
             async with channel_over(self._stub, self._want) as line:
                 self._trouble = ""
@@ -124,8 +151,11 @@ async def _check_it_runs(stub: Any, job_id: str) -> None:
         raise Failure(f"{summary(job)}" + (f": {last}" if last else ""))
 
 
-def run(master: str | None, job_id: str, node: str, port: int, local_port: int, url: str) -> None:
-    """The same until Ctrl-C; prints ``url`` with the local port for ``{port}`` once it leads somewhere."""
+def run(master: str | None, job_id: str, node: str, port: int, local_port: int, url: str) -> bool:
+    """The same until Ctrl-C; prints ``url`` with the local port for ``{port}`` once it leads somewhere.
+
+    Whether the job has ended, which is said.
+    """
 
     def ready(bound: int) -> None:
         print(url.replace("{port}", str(bound)), flush=True)
@@ -133,6 +163,9 @@ def run(master: str | None, job_id: str, node: str, port: int, local_port: int, 
             complain("Ctrl-C closes the tunnel")
 
     try:
-        interrupts.run(serve(master, job_id, node, port, local_port, ready))
+        ended = interrupts.run(serve(master, job_id, node, port, local_port, ready))
     except KeyboardInterrupt:
         interrupts.forgive()
+        return False
+    complain(f"{ended}: the tunnel is closed")
+    return True

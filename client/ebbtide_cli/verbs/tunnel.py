@@ -21,7 +21,8 @@ def command(job_id: str, remote: int | None, port: int, node: str, master: str |
     """Forward a port of this machine to PORT of a job, over the connection to the master; print the address.
 
     A process of the job has to listen on PORT of its node's loopback. Without PORT it is the one that a notebook or a
-    TensorBoard was given. Any number of connections at once; Ctrl-C closes the tunnel and leaves the job alone.
+    TensorBoard was given. Any number of connections at once. Ctrl-C closes the tunnel and leaves the job alone; it is
+    closed, too, when the job ends.
     """
     run(master, job_id, node, remote or 0, port, "127.0.0.1:{port}" if remote else _url(master, job_id))
 
