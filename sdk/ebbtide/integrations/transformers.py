@@ -8,14 +8,18 @@ trainer.train(resume_from_checkpoint=resume_path())
 
 import os
 import shutil
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ebbtide import distributed
 from ebbtide.jobs import job
+
+LARGE_BYTES: Final = 1 << 20
+"""From this size on a file is not copied: only the Trainer writes such files, and it writes them anew."""
 
 
 def resume_path() -> str | None:
@@ -46,6 +50,12 @@ class SuspendCallback(TrainerCallback):
             raise ValueError("save_only_model: a checkpoint without optimizer and random state cannot be resumed")
         if getattr(args, "enable_jit_checkpoint", False):
             raise ValueError("enable_jit_checkpoint: takes the stop signal away from this callback, which does as much")
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if args.should_save:
+            _part(Path(str(args.output_dir)), state.global_step)
 
     def on_log(
         self,
@@ -89,8 +99,12 @@ class SuspendCallback(TrainerCallback):
 
 
 def _take(folder: Path, draft: Path, extra: bool) -> None:
-    """Copy what the Trainer saved; link what nobody else needs, because time is short when the job has to leave."""
-    shutil.copytree(folder, draft, copy_function=_link if extra else shutil.copy2, dirs_exist_ok=True)
+    """Link what the Trainer saved, weights and optimizer at least; small files others may write to again."""
+    shutil.copytree(folder, draft, copy_function=_link if extra else _link_if_large, dirs_exist_ok=True)
+
+
+def _link_if_large(source: str, target: str) -> None:
+    (_link if os.stat(source).st_size >= LARGE_BYTES else shutil.copy2)(source, target)
 
 
 def _link(source: str, target: str) -> None:
@@ -98,3 +112,20 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another file system
         shutil.copy2(source, target)
+
+
+def _part(output: Path, step: int) -> None:
+    """Have files that the Trainer may save over for itself: those of this step and later ones, which it comes to again.
+
+    It writes them in place, and what was published must not change with that.
+    """
+    for folder in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        number = folder.name.rpartition("-")[2]
+        if not number.isdecimal() or int(number) < step:
+            continue
+        for path in folder.rglob("*"):
+            facts = path.lstat()
+            if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
+                draft = path.with_name(f".{path.name}.own")
+                shutil.copy2(path, draft)
+                os.replace(draft, path)

@@ -48,3 +48,32 @@ Trainer(Linear(1, 1), TrainingArguments("out", use_cpu=True, {option}=True), cal
     result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
     assert f"ValueError: {option}: " in result.stderr
+
+
+SHARED = """
+import sys
+from pathlib import Path
+from ebbtide.integrations.transformers import LARGE_BYTES, _part, _take
+
+output = Path(sys.argv[1])
+saved, draft = output / "checkpoint-7", output / "draft"
+(saved / "inner").mkdir(parents=True)
+(saved / "model.safetensors").write_bytes(b"a" * LARGE_BYTES)
+(saved / "inner" / "optimizer.pt").write_bytes(b"b" * LARGE_BYTES)
+(saved / "trainer_state.json").write_text("{}")
+_take(saved, draft, False)
+same = lambda name: (saved / name).samefile(draft / name)
+assert [same("model.safetensors"), same("inner/optimizer.pt"), same("trainer_state.json")] == [True, True, False]
+_part(output, 8)
+assert same("model.safetensors")  # the Trainer is past it, and does not write it again
+_part(output, 7)
+assert [same("model.safetensors"), same("inner/optimizer.pt")] == [False, False]
+with open(saved / "model.safetensors", "wb") as again:
+    again.write(b"c")
+assert (draft / "model.safetensors").read_bytes() == b"a" * LARGE_BYTES
+"""
+
+
+@pytest.mark.slow
+def test_what_the_trainer_saves_is_there_once_and_is_not_changed_when_it_saves_that_step_again(tmp_path: Path):
+    subprocess.run([sys.executable, "-c", SHARED, str(tmp_path)], check=True)
