@@ -27,7 +27,7 @@ SUPERVISOR_S: Final = 10.0
 
 DEFAULT_POLICY: Final = "fitgpp"
 """Of a master that is told nothing else."""
-_LATER: Final = {"interface": "", "ports": "", "mps": "auto"}
+_LATER: Final = {"interface": "", "ports": "", "mps": "auto", "keep": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Settings:
     interface: str = ""
     ports: str = ""
     mps: str = "auto"
+    keep: str = ""
 
     @classmethod
     def remembered(cls, home: Home) -> "Settings | None":
@@ -114,6 +115,7 @@ def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
         rest = [f"--interface={settings.interface}", f"--ports={settings.ports}", f"--mps={settings.mps}"]
         # Whoever is root has said with 'ebb up' that their jobs may run as root.
         own = ["--min-uid=0"] if os.geteuid() == 0 else []
+        own += [f"--keep={settings.keep}"] if settings.keep else []
         arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *rest, *own]
         daemon = start_daemon("agent", arguments, home, log)
     wait_until_ready(f"node {settings.node}", lambda: _node_is_up(home, settings.node), daemon, log, line)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ebbtide_cli import daemons
+from ebbtide_cli import cluster, daemons
 from ebbtide_cli.home import Home
+from ebbtide_cli.output import StatusLine
 from ebbtide_cli.processes import Process
+from ebbtide_cli.verbs import up
+from ebbtide_cli.verbs.up import Wish
 
 from tests.client.runs import Ebb, start_ebb
 
@@ -245,3 +248,20 @@ def test_down_never_signals_a_process_that_only_has_a_daemons_pid(ebb_process, h
         assert "Nothing is running" in ebb_process("down", "--now").out
         assert bystander.poll() is None
         bystander.kill()
+
+
+def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembered(home, ebb, monkeypatch):
+    """Without that a home on one machine only ever grows."""
+    started = []
+    monkeypatch.setattr(cluster, "start_daemon", lambda name, arguments, *_: started.append(arguments))
+    monkeypatch.setattr(cluster, "wait_until_ready", lambda *_: None)
+    here = Home.current()
+    wish = Wish("none", "ws1", None, {}, None, None, None, "90d")
+    with StatusLine(wanted=False) as line:
+        settings = up._settings(None, wish)
+        settings.remember(here)
+        cluster.ensure_agent(here, settings, line)
+    assert "--keep=90d" in started[0]
+    again = up._settings(cluster.Settings.remembered(here), Wish(None, None, None, {}, None, None, None, None))
+    assert again.keep == "90d"
+    assert ebb("up", "--keep", "soon").complaint.startswith("up: 'soon'")

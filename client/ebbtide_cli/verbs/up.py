@@ -25,6 +25,7 @@ from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.processes import first_to_end, stop_signals
 from ebbtide_cli.text import printable
+from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import SETTING, examples, json_option
 
 FAKE_PROFILE = "2xA100-40GB"
@@ -42,6 +43,7 @@ class Wish:
     interface: str | None
     ports: str | None
     mps: str | None
+    keep: str | None
 
 
 @click.command(
@@ -59,6 +61,9 @@ class Wish:
 @click.option("--interface", metavar="NAME", help="Network that jobs on several nodes use (default: the master's).")
 @click.option("--ports", metavar="N-M", help="Where their ranks may meet (default: 20000-31999).")
 @click.option("--mps", metavar="auto|off|PROGRAM", help="NVIDIA's MPS for jobs that share a GPU (default: auto).")
+@click.option(
+    "--keep", metavar="TIME", help="Remove logs and checkpoints of finished jobs after this (default: never)."
+)
 @click.option("--foreground", is_flag=True, help="Stay; Ctrl-C or SIGTERM does what 'ebb down' does.")
 @json_option
 def command(
@@ -69,6 +74,7 @@ def command(
     interface: str | None,
     ports: str | None,
     mps: str | None,
+    keep: str | None,
     foreground: bool,
     as_json: bool,
 ) -> int:
@@ -77,7 +83,7 @@ def command(
     Run again, it restarts whatever part has died, with the settings of the first time.
     """
     home = Home.current()
-    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports, mps)
+    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports, mps, keep)
     with undone_if_interrupted(home):
         settings, started = _start(home, wanted, as_json)
         if not foreground:
@@ -118,6 +124,8 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
         chosen = _checked_profile(wanted.gpus) if wanted.gpus and wanted.gpus != "auto" else None
         named = node_name(wanted.node) if wanted.node else None
         Network.parse(wanted.interface or "", wanted.ports or "")
+        if wanted.keep:
+            parse_duration(wanted.keep)
         if wanted.mps:
             find_binary(wanted.mps, fake=False)
         settings = before or Settings(node_name(""), "")
@@ -134,6 +142,7 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
         interface=settings.interface if wanted.interface is None else wanted.interface,
         ports=settings.ports if wanted.ports is None else wanted.ports,
         mps=wanted.mps or settings.mps,
+        keep=settings.keep if wanted.keep is None else wanted.keep,
     )
 
 
@@ -161,6 +170,8 @@ def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> N
     same_network = (before.interface, before.ports) == (settings.interface, settings.ports)
     if home.agent(before.node) and not same_network:
         raise Failure(f"up: --interface, --ports: node {before.node} already runs with others: 'ebb down' first")
+    if home.agent(before.node) and before.keep != settings.keep:
+        raise Failure(f"up: --keep: node {before.node} already runs with {before.keep or 'none'}: 'ebb down' first")
     if home.agent(before.node) and before.mps != settings.mps:
         raise Failure(f"up: --mps: node {before.node} already runs with {before.mps}: 'ebb down' first")
 
