@@ -24,6 +24,7 @@ from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
 from ebbtide_cli.kinds import needs_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.printed import printed_words
+from ebbtide_cli.tasks import in_order, print_tasks
 from ebbtide_cli.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
@@ -32,20 +33,34 @@ ATTEMPT_TITLES = ("ATTEMPT", "PLACED", "STARTED", "ENDED", "FROM STEP", "NODE", 
 PARTS_TITLES = ("REQUESTED", *(part.replace("_", " ").upper() for part in PARTS))
 SUSPENSION_TITLES = ("REQUESTED", "EXITED AFTER", "GPU FREE AFTER", "RESUMED", "CHECKPOINTED", "REASON")
 
-TASK_TITLES = ("ID", "PARAMS", "STATE", "PROGRESS", "WAITED/RAN", "REASON")
-
 Fields = Iterator[tuple[str, str]]
 
 
-@click.command(epilog=examples("ebb show 17", "ebb show --json 17 | jq .checkpoint", "ebb show --json 17 | jq .rates"))
+@click.command(
+    epilog=examples(
+        "ebb show 17",
+        "ebb show --sort loss 17",
+        "ebb show --json 17 | jq .checkpoint",
+        "ebb show --json 17 | jq .rates",
+    )
+)
 @id_argument
+@click.option(
+    "--sort", metavar="NAME", help="Of an array: order tasks by this metric, param or 'loss', the least first."
+)
+@click.option("--reverse", is_flag=True, help="The most first.")
 @json_option
 @master_option
-def command(job_id: str, as_json: bool, master: str | None) -> None:
-    """Show everything on one job, or array: state, request, allocation, checkpoint, attempts, suspensions."""
+def command(job_id: str, sort: str | None, reverse: bool, as_json: bool, master: str | None) -> None:
+    """Show everything on one job, or array: state, request, allocation, checkpoint, attempts, suspensions.
+
+    Of an array, each task with what it reported last: its loss, and its metrics.
+    """
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
         tasks = ask(stub.ListJobs, client_pb2.ListJobsRequest(job_ids=[job_id])).jobs if job.HasField("tasks") else []
+    if sort is not None or reverse:
+        tasks = in_order(tasks, sort, reverse=reverse)
     if as_json:
         print_json(job_facts(job) | ({"jobs": [job_facts(task) for task in tasks]} if tasks else {}))
     elif tasks:
@@ -72,14 +87,14 @@ def _print_job(job: client_pb2.Job) -> None:
 
 
 def _print_array(job: client_pb2.Job, tasks: Sequence[client_pb2.Job]) -> None:
-    from ebbtide_cli.drawing import print_columns, print_table, print_words
+    from ebbtide_cli.drawing import print_columns, print_words
 
     print_words((f"Array {job.job_id}", job.spec.name, counts_words(job.tasks)))
     print_columns(_present(_array(job)))
     print("\nRequest")
     print_columns(_present(_request(job.spec)))
     print("\nTasks")
-    print_table(TASK_TITLES, map(_task_row, tasks))
+    print_tasks(tasks)
 
 
 def _array(job: client_pb2.Job) -> Fields:
@@ -91,11 +106,6 @@ def _array(job: client_pb2.Job) -> Fields:
     yield "gpus held", format_count(share_of(job.gpus_allocated))
     yield "waited/ran", times_words(job)
     yield "submitted", format_time(job.submit_time)
-
-
-def _task_row(job: client_pb2.Job) -> tuple[str, ...]:
-    params = " ".join(f"{name}={value}" for name, value in sorted(job.params.items()))
-    return (job.job_id, params, state_of(job), progress_words(job), times_words(job), job.reason)
 
 
 def _state(job: client_pb2.Job) -> Fields:
