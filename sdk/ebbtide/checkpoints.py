@@ -174,6 +174,15 @@ def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
     return next(_valid(_step_dirs(attempt_dir)), None)
 
 
+def any_complete(job_dir: Path, before_attempt: int) -> bool:
+    """Whether there is a complete checkpoint of an earlier attempt, by names and sizes; no data is read."""
+    for path in _candidates(job_dir, before_attempt):
+        with contextlib.suppress(InvalidCheckpoint):
+            if inspect(path).complete:
+                return True
+    return False
+
+
 def any_published(job_dir: Path) -> bool:
     """Whether the job ever published or sealed anything that is still here, valid or not."""
     return any(True for _ in _candidates(job_dir))

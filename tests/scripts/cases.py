@@ -140,7 +140,7 @@ CASES = [
 
 CHECKPOINT_BEFORE = "the checkpoint before"
 OUT_OF_DISK = [
-    Case("`fills_the_disk.py`", python("fills_the_disk.py"), UNKNOWN, CHECKPOINT_BEFORE, clean=False),
+    Case("`fills_the_disk.py`", python("fills_the_disk.py"), NO, CHECKPOINT_BEFORE, clean=False),
     Case("`fills_the_disk.py sdk`", python("fills_the_disk.py", "sdk"), NO, CHECKPOINT_BEFORE, clean=False),
 ]
 

@@ -8,6 +8,7 @@ from ebbtide_agent.attempt_dir import AttemptDir
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.supervisor import gpu_memory, settling
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING
+from ebbtide_agent.supervisor.evidence import Conduct
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.settling import Remains, Settled
@@ -47,9 +48,9 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
         doubtful=watch.exit.stop_requested and _failed_to_leave(watch),
         cut_short=tuple(sorted(watch.cut_short)),
     )
-    known = watch.contents_at_stop, watch.exit.caught, reports.any
+    conduct = Conduct(watch.exit.caught, watch.failed_to_save(), reports.vouches, reports.publishes)
     with suppress(OSError, LookupError, TypeError, ValueError):
-        found = watch.answer_to(settling.settle, intent, remains, *known)
+        found = watch.answer_to(settling.settle, intent, remains, watch.contents_at_stop, conduct)
         if not isinstance(found, Unknown):
             return Settled.from_json(found)
         settling.note(intent, remains)

@@ -1,5 +1,7 @@
-"""Whether the attempt wrote a checkpoint after it was asked to stop. No clock is compared: what is there, and was not
-there before the request, was written after it."""
+"""Whether the attempt saved when it was asked to stop: the one place where that is decided.
+
+No clock is compared: what is there, and was not there before the request, was written after it.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -55,28 +57,43 @@ def _arguments(pid: int) -> list[str]:
         return []
 
 
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What the job did when it was asked to stop, as far as that tells whether it saved."""
+
+    handled: bool  # somebody was asked who could do something about it
+    failed: bool = False  # all of these ended with an exit code that says that they failed
+    vouches: bool = False  # it said through the SDK that it has saved, and has published nothing older that way
+    publishes: bool = False  # it saves through the SDK, so that what was not published was not saved
+
+
 def judge(
     directory: Path,
     before: Contents | None,
     sealed: checkpoints.Checkpoint | None,
+    conduct: Conduct,
     *,
-    cut_short: frozenset[str],
-    handled: bool,
-    uses_sdk: bool,
+    cut_short: frozenset[str] = frozenset(),
+    passed_over: bool = False,
 ) -> Checkpointed:
-    """What the directory says, now that no process of the attempt lives; None as `before`: nobody knows what was there.
+    """What is certain, now that no process of the attempt lives; None as `before`: nobody knows what was there.
 
-    `sealed`: what the script wrote here without the SDK. `cut_short`: what it was writing here when it was killed.
-    `handled`: the job was signalled and had a handler, without which nothing could be saved.
+    `sealed`: what the script wrote here without the SDK; `passed_over`: the next attempt goes on from an older one all
+    the same. `cut_short`: what it was writing here when it was killed.
     """
-    if before is None:
-        return Checkpointed.UNKNOWN if handled else Checkpointed.NO
-    changed = {path for path, _, _ in Contents.of(directory).files - before.files}
-    if any(_is_published(directory, path) for path in changed):
+    changed: set[str] = set()
+    if before is not None:
+        changed = {path for path, _, _ in Contents.of(directory).files - before.files}
+    if conduct.vouches or any(_is_published(directory, path) for path in changed):
         return Checkpointed.YES
     if sealed is not None and changed - cut_short - {checkpoints.MANIFEST}:
-        return Checkpointed.YES if sealed.complete else Checkpointed.UNKNOWN
-    return Checkpointed.NO if uses_sdk or cut_short or not handled else Checkpointed.UNKNOWN
+        unsure = Checkpointed.NO if passed_over else Checkpointed.UNKNOWN
+        return Checkpointed.YES if sealed.complete else unsure
+    if not conduct.handled:
+        return Checkpointed.NO
+    if before is None:
+        return Checkpointed.UNKNOWN
+    return Checkpointed.NO if conduct.publishes or conduct.failed or cut_short else Checkpointed.UNKNOWN
 
 
 def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:

@@ -31,9 +31,9 @@ class Reports:
     socket: socket.socket  # does not block
     leader_rank: int = 0
     allocate: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}  # what fake_allocate() is answered
-    any: bool = False
     asked: bool = False
     acknowledged: bool = False
+    acknowledged_step: int | None = None
     requeue: bool = False  # it asked to be run again, and for its end
     progress: Progress | None = None
     checkpoint: PublishedCheckpoint | None = None
@@ -41,6 +41,18 @@ class Reports:
     start: Start | None = None
     port: int | None = None  # that its server was told to listen on, until somebody has noted it
     told: dict[str, Any] | None = None  # what the process with this `pid` had imported, see the SDK's start.py
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the job saves through the SDK; to report progress says nothing of that."""
+        return self.asked or self.checkpoints > 0
+
+    @property
+    def vouches(self) -> bool:
+        """Whether it said that it has saved, and what it published itself is not older than that."""
+        published = None if self.checkpoint is None else self.checkpoint.step
+        said = self.acknowledged_step
+        return self.acknowledged and (published is None or said is None or published >= said)
 
     def read(self) -> bool:
         """Take in what has arrived; False if nothing had. What is malformed is ignored."""
@@ -67,7 +79,6 @@ class Reports:
         if report.get("kind") == "fake_allocate":
             self._answer(sender, self.allocate(report))
             return
-        self.any = True
         match report.get("kind"):
             case "progress" if report.get("rank") == self.leader_rank:
                 self.progress = _progress(report) or self.progress
@@ -84,7 +95,7 @@ class Reports:
             case "requeue":
                 self.requeue = True
             case "acknowledge" if report.get("rank") == self.leader_rank:
-                self.acknowledged = True
+                self.acknowledged, self.acknowledged_step = True, _int64(report.get("step"))
 
     def _answer(self, sender: Any, answer: dict[str, Any]) -> None:
         # Who waits for no answer, or no longer, gets none.

@@ -17,7 +17,7 @@ from ebbtide_agent import slurm
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence
-from ebbtide_agent.supervisor.evidence import Contents
+from ebbtide_agent.supervisor.evidence import Conduct, Contents
 from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
 
@@ -52,8 +52,8 @@ class Settled:
         return cls(None if found is None else PublishedCheckpoint(**found), Checkpointed(content["checkpointed"]))
 
 
-def settle(intent: Intent, remains: Remains, before: Contents | None, handled: bool, uses_sdk: bool) -> dict[str, Any]:
-    """Seal what the script wrote by itself, and say whether it made a checkpoint after it was asked to stop."""
+def settle(intent: Intent, remains: Remains, before: Contents | None, conduct: Conduct) -> dict[str, Any]:
+    """Seal what the script wrote by itself, and say whether it saved when it was asked to stop."""
     if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
         with suppress(OSError):
             (steps_dir(intent) / slurm.END).touch()
@@ -62,7 +62,8 @@ def settle(intent: Intent, remains: Remains, before: Contents | None, handled: b
         with suppress(OSError):  # e.g. the disk is full: without its manifest nobody will resume from it
             sealed = seal(intent, remains, before)
     cut = frozenset(remains.cut_short)
-    judged = evidence.judge(intent.checkpoint_dir, before, sealed, cut_short=cut, handled=handled, uses_sdk=uses_sdk)
+    over = sealed is not None and sealed.cut_short and checkpoints.any_complete(intent.job_dir, intent.attempt)
+    judged = evidence.judge(intent.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
     return asdict(Settled(_published(sealed), judged))
 
 

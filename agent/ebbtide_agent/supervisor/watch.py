@@ -89,7 +89,8 @@ class Watch:
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._asking: Asking | None = None  # once the request to leave was passed on
-        self._handlers: set[Identity] = set()  # that were asked to leave and can do it by themselves
+        # Who was asked to leave and can do it by itself, and with which return code it did, where that is known.
+        self._handlers: dict[Identity, int | None] = {}
         self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
         self._shells: set[int] = set()  # that were ended when all below them had left
         self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
@@ -187,6 +188,7 @@ class Watch:
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
+        self._note_left(rank.identity, returncode)
         if returncode < 0 and rank.identity.pid in self._shells:
             # It would have ended as those below it did. That one of them succeeded does not say that all is done.
             returncode = max((code for code in self._left_with if code > 0), key=_says_most, default=returncode)
@@ -277,11 +279,24 @@ class Watch:
         for process in ended:
             if (returncode := procfs.returncode(process.pid)) is not None:
                 self._left_with.append(returncode)
+                self._note_left(process, returncode)
             self._forget(process)
         if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
             return
         while step := self._asking.go_on(self._tree(), now):
             self._perform(step, others_left=True)
+
+    def _note_left(self, process: Identity, returncode: int) -> None:
+        if process in self._handlers:
+            self._handlers[process] = returncode
+
+    def failed_to_save(self) -> bool:
+        """Whether all who were asked, shells aside, ended with an exit code that says that they failed.
+
+        Where that of anybody is not known, as of one that another process has buried, nothing is said.
+        """
+        codes = [code for process, code in self._handlers.items() if process.pid not in self._shells]
+        return bool(codes) and all(code is not None and code > 0 and code not in LEAVING for code in codes)
 
     def _join(self, pid: int) -> None:
         """A process has said that it answers; it was asked already, if anybody was."""
@@ -299,8 +314,8 @@ class Watch:
         for process in asked:
             self._await(process)
         self._shells |= {*step.shells}
-        able = {process for process in asked if process.pid in step.handlers}
-        self._handlers |= able
+        able = {process: None for process in asked if process.pid in step.handlers}
+        self._handlers = able | self._handlers
         if self.exit.stop_requested:
             self.exit.caught |= bool(able)
         return bool(asked)

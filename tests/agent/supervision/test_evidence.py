@@ -4,7 +4,8 @@ import os
 from contextlib import ExitStack
 
 import pytest
-from ebbtide_agent.supervisor.evidence import Contents, being_written, judge
+from ebbtide import checkpoints
+from ebbtide_agent.supervisor.evidence import Conduct, Contents, being_written, judge
 from ebbtide_agent.supervisor.status import Checkpointed
 
 NOTHING = frozenset[str]()
@@ -43,5 +44,37 @@ def test_without_a_sealed_checkpoint_what_was_cut_short_and_who_had_no_handler_s
 ):
     before = Contents.of(tmp_path)
     (tmp_path / "state").write_text("1")
-    found = judge(tmp_path, before, None, cut_short=frozenset(cut_short), handled=handled, uses_sdk=False)
+    found = judge(tmp_path, before, None, Conduct(handled), cut_short=frozenset(cut_short))
     assert found is verdict
+
+
+@pytest.mark.parametrize(
+    ("conduct", "verdict"),
+    [
+        (Conduct(handled=True), Checkpointed.UNKNOWN),
+        (Conduct(handled=True, publishes=True), Checkpointed.NO),
+        (Conduct(handled=True, failed=True), Checkpointed.NO),
+        (Conduct(handled=True, publishes=True, vouches=True), Checkpointed.YES),
+        (Conduct(handled=False), Checkpointed.NO),
+    ],
+    ids=lambda value: None if isinstance(value, Checkpointed) else str(value),
+)
+def test_where_nothing_new_lies_in_the_directory_the_conduct_of_the_job_says_what_is_certain(
+    tmp_path, conduct, verdict
+):
+    assert judge(tmp_path, Contents.of(tmp_path), None, conduct) is verdict
+
+
+@pytest.mark.parametrize(
+    ("complete", "passed_over", "verdict"),
+    [
+        (True, False, Checkpointed.YES),
+        (False, False, Checkpointed.UNKNOWN),
+        (False, True, Checkpointed.NO),
+    ],
+)
+def test_what_was_written_counts_for_what_the_next_attempt_will_make_of_it(tmp_path, complete, passed_over, verdict):
+    before = Contents.of(tmp_path)
+    (tmp_path / "state").write_text("1")
+    sealed = checkpoints.seal(tmp_path, job_id="1", attempt=1, complete=complete, cut_short=not complete)
+    assert judge(tmp_path, before, sealed, Conduct(handled=True, failed=True), passed_over=passed_over) is verdict

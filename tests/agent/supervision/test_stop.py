@@ -270,11 +270,51 @@ async def test_what_was_saved_before_the_stop_is_no_answer_to_it(agent):
         assert status.checkpoint.bytes == 1
 
 
-async def test_nobody_knows_what_a_script_with_a_checkpoint_path_of_its_own_saved(agent):
+@pytest.mark.parametrize("more", ["", "import ebbtide; ebbtide.job().report(step=1)\n"], ids=["alone", "reports"])
+async def test_nobody_knows_what_a_script_with_a_checkpoint_path_of_its_own_saved(agent, more):
+    """Also if it tells its progress: to report steps is not to save through the SDK."""
     async with agent() as node:
-        await node.launch(python(YIELDING, "0"))
+        await node.launch([sys.executable, "-c", more + YIELDING, "0"])
         await node.running(line="up")
         assert (await node.stop()).exit.checkpointed == CHECKPOINTED_UNKNOWN
+
+
+async def test_a_script_that_fails_when_it_is_asked_and_leaves_nothing_new_has_not_saved(agent):
+    """An exit code 1 says so, whichever shell stands above."""
+    shell = ["bash", "-c", '"$@"; echo more', "bash"]
+    async with agent() as node:
+        for attempt, command in enumerate((python(YIELDING, "1"), [*shell, *python(YIELDING, "1")]), 1):
+            await node.launch(command, attempt=attempt)
+            await node.running(attempt=attempt, line="up")
+            exit = (await node.stop(attempt=attempt)).exit
+            assert (exit.exit_code, exit.checkpointed) == (1, CHECKPOINTED_NO)
+
+
+@pytest.mark.parametrize(
+    ("published_at", "checkpointed"),
+    [(None, CHECKPOINTED_YES), (7, CHECKPOINTED_YES), (3, CHECKPOINTED_NO)],
+    ids=["saves by itself", "has just published", "published before"],
+)
+async def test_a_job_that_says_that_it_has_saved_is_believed_unless_what_it_published_is_older(
+    agent, published_at, checkpointed
+):
+    code = f"""
+import ebbtide, time
+job = ebbtide.job()
+if {published_at} is not None:
+    job.checkpoint(lambda folder: (folder / "state").write_text("x"), step={published_at})
+job.should_suspend()
+job.report(step=7, total=7)
+print("up", flush=True)
+while not job.should_suspend():
+    time.sleep(0.01)
+job.suspend()
+"""
+    async with agent() as node:
+        await node.launch([sys.executable, "-c", code])
+        await node.running(line="up")
+        exit = (await node.stop()).exit
+        assert (exit.acknowledged, exit.checkpointed) == (True, checkpointed)
 
 
 @pytest.mark.parametrize(
