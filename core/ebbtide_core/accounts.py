@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final
 
@@ -49,14 +49,16 @@ class Account:
 
     ``allocated`` is ``starting`` (placed, not yet running), ``computing`` and ``leaving`` (from the request to stop, or
     the end, until the GPUs were free). Of ``computing``, ``lost`` was done after the last checkpoint of an attempt that
-    failed, was killed or did not save, and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and
-    ``suspended`` are seconds of jobs that had no attempt, ``placed`` those of jobs that had one.
+    failed, was killed or did not save, ``unknown`` was done by one of which nobody knows what it has saved by itself,
+    and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and ``suspended`` are seconds of jobs that had
+    no attempt, ``placed`` those of jobs that had one.
     """
 
     starting: float = 0.0
     computing: float = 0.0
     leaving: float = 0.0
     lost: float = 0.0
+    unknown: float = 0.0
     idle: float = 0.0
     waiting: float = 0.0
     held: float = 0.0
@@ -71,7 +73,7 @@ class Account:
 
     @property
     def wasted(self) -> float:
-        """Those of them that led to nothing."""
+        """Those of them that are known to have led to nothing."""
         return self.lost + self.leaving + self.idle
 
 
@@ -102,7 +104,7 @@ class Usage:
     """Whether jobs of all users are in it."""
 
 
-COLUMNS: Final = ("starting", "computing", "leaving", "lost", "idle", "waiting", "held", "suspended", "placed")
+COLUMNS: Final = tuple(entry.name for entry in fields(Account) if entry.name != "jobs")
 """The sums of an `Account`."""
 
 
@@ -110,8 +112,8 @@ def check(usage: Usage) -> tuple[str, ...]:
     """What does not add up to the second, in words; nothing, if the books are right."""
     problems = [problem for problem in _check_gpus(usage) if problem]
     for key, account in usage.accounts.items():
-        if account.lost + account.idle > account.computing + ROUNDING_S:
-            problems.append(f"{' '.join(key)}: more GPU time was lost and idle than computed")
+        if account.lost + account.unknown + account.idle > account.computing + ROUNDING_S:
+            problems.append(f"{' '.join(key)}: more GPU time was lost, unknown and idle than computed")
     for column in COLUMNS:
         parts = sum(getattr(account, column) for account in usage.accounts.values())
         if abs(parts - (whole := getattr(usage.total, column))) > ROUNDING_S:

@@ -16,7 +16,7 @@ from ebbtide_core.books import Node
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.fold import apply
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import WHOLE, Allocation, Checkpointed, GpuId, JobId, NodeId, StopCause
+from ebbtide_core.model import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
 from ebbtide_core.outcome import Ending, read_exit
 from ebbtide_core.queues import Queue, QueueKey, by_arrival
 from ebbtide_core.settings import DEFAULT_POOL, Settings
@@ -58,6 +58,14 @@ class _Stage(Enum):
     STARTING = "starting"
     COMPUTING = "computing"
     LEAVING = "leaving"
+
+
+class _Fate(Enum):
+    """What becomes of what an attempt computed since its last checkpoint."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    UNKNOWN = "unknown"
 
 
 class _Rest(Enum):
@@ -202,10 +210,10 @@ class Ledger:
             self._judge(entry, last)
 
     def _judge(self, entry: _JobEntry, attempt: Attempt) -> None:
-        """The attempt has ended: what no checkpoint holds of its computing was lost, unless it is as good as saved."""
-        gpus = attempt.allocation.share / WHOLE
-        for start, end in () if _is_kept(entry.job, attempt) else entry.unsaved:
-            self._book(entry, "lost", start, end, gpus)
+        """The attempt has ended: what became of what it computed since its last checkpoint."""
+        gpus, fate = attempt.allocation.share / WHOLE, _fate(entry.job, attempt)
+        for start, end in () if fate is _Fate.KEPT else entry.unsaved:
+            self._book(entry, fate.value, start, end, gpus)
         entry.judged, entry.unsaved = attempt.number, []
 
     def _book_idle(self, entry: _JobEntry, now: float) -> None:
@@ -313,22 +321,32 @@ def _stage(attempt: Attempt) -> _Stage:
     return _Stage.STARTING if attempt.started is None else _Stage.COMPUTING
 
 
-def _is_kept(job: Job, attempt: Attempt) -> bool:
-    """Whether nothing that ``attempt``, which has ended, had computed until then was lost."""
+def _fate(job: Job, attempt: Attempt) -> _Fate:
+    """What became of what ``attempt``, which has ended, had computed until then."""
     exit, order = attempt.exit, attempt.stop
     if exit is None:  # it never ran
-        return True
+        return _Fate.KEPT
     cause = None if order is None or order.cause is StopCause.BROKEN else order.cause
-    outcome = read_exit(exit, job.spec, cause)
-    match outcome.ending:
+    match read_exit(exit, job.spec, cause).ending:
         case Ending.COMPLETED:
-            return True
+            return _Fate.KEPT
         case Ending.FAILED:
-            return False
-        case Ending.SUSPENDED | Ending.REQUEUED if exit.checkpointed is Checkpointed.UNKNOWN:
-            return outcome.clean
+            return _Fate.LOST
+        case _ if exit.checkpointed is Checkpointed.YES:
+            return _Fate.KEPT
+        case Ending.REQUEUED:
+            return _Fate.KEPT if attempt.published else _Fate.UNKNOWN
+        case Ending.SUSPENDED if not exit.swap_failure:
+            return _fate_by_conduct(exit, attempt.published)
         case _:
-            return exit.checkpointed is Checkpointed.YES
+            return _Fate.LOST
+
+
+def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
+    """The same, of who was asked to leave: it may save, then or now and then, where nobody looks."""
+    if exit.checkpointed is Checkpointed.UNKNOWN:
+        return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
+    return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN
 
 
 def _rest(node: Node, gpu: GpuId) -> _Rest | None:

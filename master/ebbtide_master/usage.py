@@ -105,6 +105,7 @@ def _account_message(account: Account, key: tuple[str, ...] = ()) -> usage_pb2.U
         computing_gpu_s=account.computing,
         leaving_gpu_s=account.leaving,
         lost_gpu_s=account.lost,
+        unknown_gpu_s=account.unknown,
         idle_gpu_s=account.idle,
         wasted_gpu_s=account.wasted,
         waiting_s=account.waiting,

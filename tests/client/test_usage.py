@@ -16,7 +16,7 @@ def unix(text):
 @pytest.fixture
 def answered(master):
     """Two users, one of whom wasted a quarter of an hour."""
-    ann = {"jobs": 2, "allocated_gpu_s": 7200, "computing_gpu_s": 7200, "waiting_s": 90}
+    ann = {"jobs": 2, "allocated_gpu_s": 7200, "computing_gpu_s": 7200, "unknown_gpu_s": 1800, "waiting_s": 90}
     bob = {"jobs": 1, "allocated_gpu_s": 3600, "computing_gpu_s": 3000, "leaving_gpu_s": 600, "lost_gpu_s": 300}
     accounts = [
         usage_pb2.UsageAccount(key=["ann"], **ann),
@@ -32,10 +32,10 @@ def answered(master):
 def test_a_line_says_what_each_user_had_and_the_last_what_became_of_all_gpus(ebb, answered):
     out = ebb("usage").out.splitlines()
     assert out[0].split() == [
-        "USER", "JOBS", "GPU", "HOURS", "LOST", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED",
+        "USER", "JOBS", "GPU", "HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED",
     ]  # fmt: skip
-    assert out[1].split() == ["ann", "2", "2.00", "-", "-", "-", "-", "0.03", "-"]
-    assert out[2].split() == ["bob", "1", "1.00", "0.08", "0.17", "-", "0.25", "(25%)", "-", "-"]
+    assert out[1].split() == ["ann", "2", "2.00", "-", "0.50", "-", "-", "-", "0.03", "-"]
+    assert out[2].split() == ["bob", "1", "1.00", "0.08", "-", "0.17", "-", "0.25", "(25%)", "-", "-"]
     assert out[3].split()[:3] == ["all", "3", "3.00"]
     assert out[-2:] == ["2 GPUs, 6.00 hours: 50% allocated, 50% idle", "GPU time past the cluster: eve 1m"]
 
@@ -45,6 +45,7 @@ def test_json_has_the_seconds_of_each_account_and_of_all_gpus(ebb, answered):
     assert facts["by"] == ["user"]
     assert [account["user"] for account in facts["accounts"]] == ["ann", "bob"]
     assert facts["accounts"][1]["lost_gpu_s"] == 300
+    assert facts["accounts"][0]["unknown_gpu_s"] == 1800
     assert (facts["total"]["jobs"], facts["gpus"]["idle_gpu_s"], facts["foreign_gpu_s"]) == (3, 10800, {"eve": 60})
     assert (facts["until"], facts["problems"]) == (NOON, [])
 

@@ -1,6 +1,7 @@
 """The ledger: what every second of a GPU was spent on, and that they add up."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from ebbtide_core import events as e
@@ -108,14 +109,36 @@ def test_nothing_is_lost_by_who_saves_when_asked() -> None:
     assert (account.lost, account.leaving) == (0, 12)
 
 
-def test_everything_is_lost_of_who_is_killed_at_the_end_of_the_grace_period() -> None:
+def left(exit: ExitFacts) -> Account:
+    """What it comes to that a job is asked to leave after 51 s, and leaves like this."""
     lab = Lab(gpus=1)
     job = lab.running(1)
     lab.wait(49)
     lab.tell(e.SuspendRequested(job.id))
-    lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, killed=True))
-    account = ann(lab)
-    assert (account.lost, account.computing, account.wasted) == (51, 51, 51 + 2)
+    lab.end(job, exit)
+    return ann(lab)
+
+
+def test_everything_is_lost_of_who_saves_through_the_sdk_and_is_killed_at_the_end_of_the_grace_period() -> None:
+    asked = ExitFacts(signal=9, stop_requested=True, delivered=True, killed=True, asked=True)
+    account = left(replace(asked, checkpointed=Checkpointed.NO))
+    assert (account.lost, account.unknown, account.computing, account.wasted) == (51, 0, 51, 51 + 2)
+
+
+@pytest.mark.parametrize("checkpointed", [Checkpointed.NO, Checkpointed.UNKNOWN])
+def test_what_is_not_known_to_be_lost_is_not_wasted(checkpointed: Checkpointed) -> None:
+    """A framework that saves by itself has lost at most what it did since then, and nobody knows when that was."""
+    plain = ExitFacts(exit_code=0, stop_requested=True, delivered=True, caught=True, checkpointed=checkpointed)
+    account = left(plain)
+    assert (account.lost, account.unknown, account.wasted) == (0, 51, 2)
+
+
+def test_what_is_not_known_to_be_lost_of_who_asks_to_be_run_again_is_not_wasted() -> None:
+    lab = Lab(gpus=1)
+    job = lab.running(1)
+    lab.wait(49)
+    lab.end(job, ExitFacts(exit_code=75))
+    assert (ann(lab).lost, ann(lab).unknown) == (0, 51)
 
 
 def test_what_a_job_in_host_memory_had_computed_is_lost_only_when_it_dies_there() -> None:

@@ -18,7 +18,7 @@ DIMENSIONS: Final = ("user", "pool", "job", "day")
 PATIENCE_S: Final = 2.0
 """A journal that takes longer to read gets a bar."""
 HOUR_S: Final = 3600.0
-COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED")
+COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED")
 
 
 @click.command(epilog=examples("ebb usage", "ebb usage --since 30d --by user --by pool", "ebb usage --by day --json"))
@@ -49,9 +49,10 @@ COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "LEAVING", "IDLE", "WASTED", "WAI
 def command(since: str, until: str, user: str, by: tuple[str, ...], as_json: bool, master: str | None) -> None:
     """Sum up GPU hours: who had them, and how much of them was computing that was lost, leaving, or idle.
 
-    LOST is what was computed after the last checkpoint by attempts that failed, were killed or did not save. LEAVING is
-    from the request to stop until the GPUs were free. IDLE is running without using any of the GPUs. WASTED is all
-    three. WAITING and SUSPENDED are hours of jobs.
+    LOST is what was computed after the last checkpoint by attempts that failed, were killed or did not save. UNKNOWN is
+    the same of attempts of which nobody knows what they saved by themselves. LEAVING is from the request to stop until
+    the GPUs were free. IDLE is running without using any of the GPUs. WASTED is LOST, LEAVING and IDLE. WAITING and
+    SUSPENDED are hours of jobs.
     """
     dimensions = tuple(dict.fromkeys(by))
     edges = _edges(since, until, "day" in dimensions)
@@ -144,6 +145,7 @@ def _cells(account: usage_pb2.UsageAccount) -> tuple[str, ...]:
         str(account.jobs),
         _hours(account.allocated_gpu_s),
         _hours(account.lost_gpu_s),
+        _hours(account.unknown_gpu_s),
         _hours(account.leaving_gpu_s),
         _hours(account.idle_gpu_s),
         _hours(account.wasted_gpu_s) + wasted,

@@ -126,6 +126,40 @@ REFUSAL_CAUSE_NO_ACCOUNT: RefusalCause.ValueType  # 580
 """this node cannot run jobs as the account of who submitted it"""
 Global___RefusalCause: _TypeAlias = RefusalCause  # noqa: Y015
 
+class _Clue:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClueEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Clue.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLUE_UNSPECIFIED: _Clue.ValueType  # 0
+    CLUE_CATCHES_TERM: _Clue.ValueType  # 1
+    """nobody catches the stop signal, but somebody this one"""
+    CLUE_CATCHES_USR1: _Clue.ValueType  # 2
+    CLUE_CATCHES_USR2: _Clue.ValueType  # 3
+    CLUE_NOT_ASKED: _Clue.ValueType  # 4
+    """somebody who catches the stop signal was killed without having been asked"""
+    CLUE_LAUNCHER: _Clue.ValueType  # 5
+    """who was asked ran below a launcher, whose exit says nothing of theirs"""
+    CLUE_WORKERS_SIGNALLED: _Clue.ValueType  # 6
+    """data loaders were signalled, too, below somebody who could have saved"""
+
+class Clue(_Clue, metaclass=_ClueEnumTypeWrapper):
+    """What was seen of a request to stop."""
+
+CLUE_UNSPECIFIED: Clue.ValueType  # 0
+CLUE_CATCHES_TERM: Clue.ValueType  # 1
+"""nobody catches the stop signal, but somebody this one"""
+CLUE_CATCHES_USR1: Clue.ValueType  # 2
+CLUE_CATCHES_USR2: Clue.ValueType  # 3
+CLUE_NOT_ASKED: Clue.ValueType  # 4
+"""somebody who catches the stop signal was killed without having been asked"""
+CLUE_LAUNCHER: Clue.ValueType  # 5
+"""who was asked ran below a launcher, whose exit says nothing of theirs"""
+CLUE_WORKERS_SIGNALLED: Clue.ValueType  # 6
+"""data loaders were signalled, too, below somebody who could have saved"""
+Global___Clue: _TypeAlias = Clue  # noqa: Y015
+
 @_typing.final
 class CertificateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1160,6 +1194,7 @@ class ExitRecord(_message.Message):
     LOST_GPU_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
     MEMORY_FAILURE_FIELD_NUMBER: _builtins.int
+    CLUES_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
     signal: _builtins.int
@@ -1195,6 +1230,10 @@ class ExitRecord(_message.Message):
     """it was stopped because its lease was over"""
     memory_failure: _builtins.str
     """that host memory was used up and processes of it were killed for that; empty: they were not"""
+    @_builtins.property
+    def clues(self) -> _containers.RepeatedScalarFieldContainer[Global___Clue.ValueType]:
+        """what may explain that it did not save when it was asked to stop"""
+
     def __init__(
         self,
         *,
@@ -1217,10 +1256,11 @@ class ExitRecord(_message.Message):
         lost_gpu: _builtins.str = ...,
         fenced: _builtins.bool = ...,
         memory_failure: _builtins.str = ...,
+        clues: _abc.Iterable[Global___Clue.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "memory_failure", b"memory_failure", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "clues", b"clues", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "memory_failure", b"memory_failure", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -584,6 +584,9 @@ class Suspension(_message.Message):
     WORKING_FIELD_NUMBER: _builtins.int
     WORKING_STEP_FIELD_NUMBER: _builtins.int
     LEFT_STEP_FIELD_NUMBER: _builtins.int
+    KEPT_STEP_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
     requested: _builtins.float
     """Unix seconds; unset: not yet"""
     exited: _builtins.float
@@ -602,6 +605,12 @@ class Suspension(_message.Message):
     working_step: _builtins.int
     left_step: _builtins.int
     """the last that it reported before it ended"""
+    kept_step: _builtins.int
+    """of the newest checkpoint that verified then"""
+    lost: _builtins.str
+    """what will be repeated, or may be, in words; empty: nothing"""
+    hint: _builtins.str
+    """what may help it to save next time; empty: nothing is known"""
     @_builtins.property
     def gpu_uuids_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -629,10 +638,13 @@ class Suspension(_message.Message):
         working: _builtins.float | None = ...,
         working_step: _builtins.int | None = ...,
         left_step: _builtins.int | None = ...,
+        kept_step: _builtins.int | None = ...,
+        lost: _builtins.str = ...,
+        hint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "left_step", b"left_step", "placed", b"placed", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_kept_step", b"_kept_step", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "exited", b"exited", "gpu_free", b"gpu_free", "kept_step", b"kept_step", "left_step", b"left_step", "placed", b"placed", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "left_step", b"left_step", "note", b"note", "parts_s", b"parts_s", "placed", b"placed", "reason", b"reason", "requested", b"requested", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_checkpoint_s", b"_checkpoint_s", "_exited", b"_exited", "_gpu_free", b"_gpu_free", "_kept_step", b"_kept_step", "_left_step", b"_left_step", "_placed", b"_placed", "_resumed", b"_resumed", "_working", b"_working", "_working_step", b"_working_step", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "exited", b"exited", "gpu_free", b"gpu_free", "gpu_uuids_after", b"gpu_uuids_after", "gpu_uuids_before", b"gpu_uuids_before", "hint", b"hint", "kept_step", b"kept_step", "left_step", b"left_step", "lost", b"lost", "note", b"note", "parts_s", b"parts_s", "placed", b"placed", "reason", b"reason", "requested", b"requested", "resumed", b"resumed", "working", b"working", "working_step", b"working_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015
@@ -642,6 +654,8 @@ class Suspension(_message.Message):
     _WhichOneofArgType__exited: _TypeAlias = _typing.Literal["_exited", b"_exited"]  # noqa: Y015
     _WhichOneofReturnType__gpu_free: _TypeAlias = _typing.Literal["gpu_free"]  # noqa: Y015
     _WhichOneofArgType__gpu_free: _TypeAlias = _typing.Literal["_gpu_free", b"_gpu_free"]  # noqa: Y015
+    _WhichOneofReturnType__kept_step: _TypeAlias = _typing.Literal["kept_step"]  # noqa: Y015
+    _WhichOneofArgType__kept_step: _TypeAlias = _typing.Literal["_kept_step", b"_kept_step"]  # noqa: Y015
     _WhichOneofReturnType__left_step: _TypeAlias = _typing.Literal["left_step"]  # noqa: Y015
     _WhichOneofArgType__left_step: _TypeAlias = _typing.Literal["_left_step", b"_left_step"]  # noqa: Y015
     _WhichOneofReturnType__placed: _TypeAlias = _typing.Literal["placed"]  # noqa: Y015
@@ -660,6 +674,8 @@ class Suspension(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exited) -> _WhichOneofReturnType__exited | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_free) -> _WhichOneofReturnType__gpu_free | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_step) -> _WhichOneofReturnType__kept_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__left_step) -> _WhichOneofReturnType__left_step | None: ...
     @_typing.overload

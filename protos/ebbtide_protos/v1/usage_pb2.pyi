@@ -145,6 +145,7 @@ class UsageAccount(_message.Message):
     HELD_S_FIELD_NUMBER: _builtins.int
     SUSPENDED_S_FIELD_NUMBER: _builtins.int
     PLACED_S_FIELD_NUMBER: _builtins.int
+    UNKNOWN_GPU_S_FIELD_NUMBER: _builtins.int
     jobs: _builtins.int
     allocated_gpu_s: _builtins.float
     starting_gpu_s: _builtins.float
@@ -157,6 +158,8 @@ class UsageAccount(_message.Message):
     held_s: _builtins.float
     suspended_s: _builtins.float
     placed_s: _builtins.float
+    unknown_gpu_s: _builtins.float
+    """part of computing_gpu_s: nobody knows whether it was lost"""
     @_builtins.property
     def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """in the order of `by`; a day is the index of its first edge"""
@@ -177,10 +180,11 @@ class UsageAccount(_message.Message):
         held_s: _builtins.float = ...,
         suspended_s: _builtins.float = ...,
         placed_s: _builtins.float = ...,
+        unknown_gpu_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_gpu_s", b"allocated_gpu_s", "computing_gpu_s", b"computing_gpu_s", "held_s", b"held_s", "idle_gpu_s", b"idle_gpu_s", "jobs", b"jobs", "key", b"key", "leaving_gpu_s", b"leaving_gpu_s", "lost_gpu_s", b"lost_gpu_s", "placed_s", b"placed_s", "starting_gpu_s", b"starting_gpu_s", "suspended_s", b"suspended_s", "waiting_s", b"waiting_s", "wasted_gpu_s", b"wasted_gpu_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_gpu_s", b"allocated_gpu_s", "computing_gpu_s", b"computing_gpu_s", "held_s", b"held_s", "idle_gpu_s", b"idle_gpu_s", "jobs", b"jobs", "key", b"key", "leaving_gpu_s", b"leaving_gpu_s", "lost_gpu_s", b"lost_gpu_s", "placed_s", b"placed_s", "starting_gpu_s", b"starting_gpu_s", "suspended_s", b"suspended_s", "unknown_gpu_s", b"unknown_gpu_s", "waiting_s", b"waiting_s", "wasted_gpu_s", b"wasted_gpu_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
