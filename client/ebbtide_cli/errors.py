@@ -9,6 +9,8 @@ USAGE: Final = 2
 """Wrong usage, or impossible."""
 UNREACHABLE: Final = 3
 """The master cannot be reached, or does not allow it."""
+UNSAVED: Final = 4
+"""What was asked for was done, and work was lost by it."""
 EXPIRED: Final = 124
 """What was waited for did not come in time; as with timeout(1)."""
 OURS: Final = 125

@@ -291,6 +291,9 @@ def _suspension_facts(suspension: client_pb2.Suspension) -> Facts:
         "working": _optional(suspension, "working"),
         "left_step": _optional(suspension, "left_step"),
         "working_step": _optional(suspension, "working_step"),
+        "kept_step": _optional(suspension, "kept_step"),
+        "lost": suspension.lost or None,
+        "hint": suspension.hint or None,
         "gpu_uuids_before": list(suspension.gpu_uuids_before),
         "gpu_uuids_after": list(suspension.gpu_uuids_after),
     }

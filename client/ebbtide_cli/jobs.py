@@ -6,6 +6,12 @@ from ebbtide_cli.facts import FINISHED, share_of, state_of
 from ebbtide_cli.text import format_count, printable
 from ebbtide_cli.values import format_duration
 
+SAVED_WORDS = {
+    job_pb2.CHECKPOINTED_UNKNOWN: "nobody knows whether it saved",
+    job_pb2.CHECKPOINTED_YES: "saved",
+    job_pb2.CHECKPOINTED_NO: "not saved",
+}
+
 
 def finished(job: client_pb2.Job) -> bool:
     """Whether nothing can follow."""
@@ -48,6 +54,26 @@ def summary(job: client_pb2.Job) -> str:
     """One line, safe for a terminal: id, state, reason."""
     reason = f" ({job.reason})" if job.reason else ""
     return printable(f"job {job.job_id} {state_of(job)}{reason}")
+
+
+def left(job: client_pb2.Job) -> client_pb2.Suspension | None:
+    """The suspension by which it is off its GPUs now; None if it is not, or has not left yet."""
+    newest = job.suspensions[-1] if job.suspensions else None
+    waits = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
+    away = newest is not None and newest.HasField("exited") and not newest.HasField("resumed")
+    return newest if waits and away else None
+
+
+def is_unsaved(job: client_pb2.Job) -> bool:
+    """Whether it has left, and work of it was lost by that for certain."""
+    newest = left(job)
+    return newest is not None and newest.checkpointed == job_pb2.CHECKPOINTED_NO and bool(newest.lost)
+
+
+def saved_words(suspension: client_pb2.Suspension) -> str:
+    """What became of the work of a job that has left: ``saved``, ``not saved: steps 110-340 will be repeated``, …"""
+    words = SAVED_WORDS[suspension.checkpointed]
+    return f"{words}: {suspension.lost}" if suspension.lost else words
 
 
 def exit_status(job: client_pb2.Job, failure: int) -> int:

@@ -30,10 +30,12 @@ def grant(
     wait: bool,
     as_json: bool,
     facts: Callable[[client_pb2.Job], Facts] = job_facts,
+    came_of: Callable[[client_pb2.Job], tuple[str, int]] = lambda job: (summary(job), OK),
 ) -> int:
     """Send one wish for each job and print the jobs, as JSON their ``facts``; return the worst exit code.
 
-    A job that cannot grant it is reported and does not keep the others from theirs.
+    A job that cannot grant it is reported and does not keep the others from theirs. ``came_of`` says in a line, and in
+    an exit code, what came of one that was waited for.
     """
     code = OK
     accepted: dict[str, client_pb2.Job] = {}
@@ -50,11 +52,13 @@ def grant(
     if wait and jobs:
         jobs, waited_code = _wait(master, accepted, effective, drawn=not as_json)
         code = max(code, waited_code)
+    came = {job.job_id: came_of(job) if wait else (summary(job), OK) for job in jobs}
     if as_json:
         print_json([facts(job) for job in jobs])
-        return code
-    for job in jobs:
-        print(summary(job))
+    for line, came_code in came.values():
+        code = max(code, came_code)
+        if not as_json:
+            print(line)
     return code
 
 

@@ -80,6 +80,8 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
     suspension.exited, suspension.checkpointed = now, exit.checkpointed
     suspension.checkpoint_s = exit.checkpoint_s or None
     suspension.left_step = job.progress.step if job.progress is not None else None
+    if job.checkpoint is not None and job.checkpoint.verified:
+        suspension.kept_step = job.checkpoint.step
     costs.note_save(job, attempt, exit)
     if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
         suspension.checkpoint_bytes = job.checkpoint.bytes

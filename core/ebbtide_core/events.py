@@ -71,6 +71,7 @@ from ebbtide_core.spec import JobSpec
 from ebbtide_core.sweep_events import RungReached as RungReached
 from ebbtide_core.sweep_events import TaskPromoted as TaskPromoted
 from ebbtide_core.sweep_events import TaskStopped as TaskStopped
+from ebbtide_core.unsaved_events import WorkUnsaved as WorkUnsaved
 
 EVERY_NODE: Final = NodeId("")
 """Stands for all nodes of an attempt, in what is said of it as a whole."""
@@ -461,6 +462,7 @@ JobEvent = (
     | ReturnRequested
     | StopRequested
     | WorkResumed
+    | WorkUnsaved
     | RateMeasured
     | InterferenceFound
     | RoomClaimed

@@ -30,6 +30,7 @@ from ebbtide_core import (
     strays,
     swaps,
     sweeping,
+    unsaved,
     unused,
 )
 from ebbtide_core import events as e
@@ -290,6 +291,7 @@ _JOB_HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Job, Any, float],
     e.ReturnRequested: swaps.return_requested,
     e.StopRequested: _stop_requested,
     e.WorkResumed: costs.work_resumed,
+    e.WorkUnsaved: unsaved.noted,
     e.DrillRequested: _drill,
     e.RequeueRequested: _drill,
     e.JobRequeued: requeuing.requeued,

@@ -77,6 +77,7 @@ def exit_of(attempt: Attempt) -> ExitFacts:
         gpu_mem_peak_bytes=max((exit.gpu_mem_peak_bytes for exit in exits if exit.gpu_mem_peak_bytes), default=None),
         out_of_memory=out_of_memory,
         memory_failure=next((exit.memory_failure for exit in exits if exit.memory_failure), ""),
+        clues=tuple(dict.fromkeys(clue for exit in exits for clue in exit.clues)),
     )
 
 

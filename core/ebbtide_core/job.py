@@ -133,8 +133,8 @@ class Suspension:
     ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
     ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet), and ``working`` once it
     reported its first step after that, ``working_step``. ``left_step`` is the last step that it had reported when it
-    ended. ``save_s`` and ``restart_s`` are what
-    `ebbtide_core.costs` makes of all this.
+    ended, ``kept_step`` that of its newest checkpoint that verified, if any; ``lost`` and ``hint`` are those of a
+    `WorkUnsaved`, if there was one. ``save_s`` and ``restart_s`` are what `ebbtide_core.costs` makes of all this.
     """
 
     requested: float
@@ -153,6 +153,9 @@ class Suspension:
     working: float | None = None
     working_step: int | None = None
     left_step: int | None = None
+    kept_step: int | None = None
+    lost: str = ""
+    hint: str = ""
     save_s: float | None = None
     restart_s: float | None = None
 

@@ -24,7 +24,9 @@ from ebbtide_core.spec_error import SpecError
 from ebbtide_core.state import ClusterState
 from ebbtide_core.work import LINEAR
 
-_SAY_NOTHING: Final = (e.FirstStepMade, e.WorkResumed, e.RateMeasured, e.InterferenceFound, e.ProgressReported)
+_SAY_NOTHING: Final = (
+    e.FirstStepMade, e.WorkResumed, e.WorkUnsaved, e.RateMeasured, e.InterferenceFound, e.ProgressReported,
+)  # fmt: skip
 KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
 """The events that a ledger needs; others change nothing in it."""
 MOST_BOOKED: Final = 5_000_000

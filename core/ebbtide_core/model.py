@@ -171,11 +171,22 @@ class RefusalCause(Enum):
 
 
 class Checkpointed(Enum):
-    """Whether a suspension wrote a checkpoint."""
+    """Whether a job saved when it was asked to leave, as its supervisor decided; UNKNOWN unless that is certain."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
+
+
+class Clue(Enum):
+    """What was seen of a request to leave that may explain why a job did not save."""
+
+    CATCHES_TERM = "catches SIGTERM"
+    CATCHES_USR1 = "catches SIGUSR1"
+    CATCHES_USR2 = "catches SIGUSR2"
+    NOT_ASKED = "not asked"
+    LAUNCHER = "launcher"
+    WORKERS_SIGNALLED = "data loaders signalled"
 
 
 @frozen
@@ -333,6 +344,7 @@ class ExitFacts:
     ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
     gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
     ``fenced``: it ended itself, because its lease was over. ``memory_failure``: that host memory was used up, if so.
+    ``clues`` are for `ebbtide_core.unsaved`.
     """
 
     exit_code: int = 0
@@ -355,3 +367,4 @@ class ExitFacts:
     lost_because: str = ""
     fenced: bool = False
     memory_failure: str = ""
+    clues: tuple[Clue, ...] = ()

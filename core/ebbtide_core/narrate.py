@@ -1,7 +1,7 @@
 """Events in words, for people who ask what happened."""
 
 from ebbtide_core import events as e
-from ebbtide_core import unused
+from ebbtide_core import unsaved, unused
 from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import reserved_for
 from ebbtide_core.edits import changed
@@ -231,7 +231,7 @@ def _about_attempt(event: Event) -> str:
             return f"attempt {event.attempt} runs{again} as process {event.pid}{_on(event.node)}{came_from}{edited}"
         case e.StopRequested():
             return f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}"
-        case e.FirstStepMade() | e.WorkResumed() | e.RateMeasured() | e.InterferenceFound():
+        case e.FirstStepMade() | e.WorkResumed() | e.WorkUnsaved() | e.RateMeasured() | e.InterferenceFound():
             return _about_steps(event)
         case e.CheckpointPublished():
             step = "" if event.checkpoint.step is None else f" of step {event.checkpoint.step}"
@@ -261,8 +261,10 @@ def _until_then(waited: str) -> str:
     return f" (until then: {waited})" if waited else ""
 
 
-def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.RateMeasured | e.InterferenceFound) -> str:
+def _about_steps(event: e.FirstStepMade | e.WorkResumed | e.WorkUnsaved | e.RateMeasured | e.InterferenceFound) -> str:
     match event:
+        case e.WorkUnsaved():
+            return f"attempt {event.attempt} has left; {unsaved.in_words(event)}"
         case e.WorkResumed():
             return f"attempt {event.attempt} is at work again: step {event.step}"
         case e.RateMeasured():

@@ -28,6 +28,7 @@ class Moment(Enum):
     HELD = "held"
     LOG = "log"
     IDLE = "idle"
+    UNSAVED = "unsaved"
 
 
 ENDINGS: Final = frozenset({Moment.COMPLETED, Moment.FAILED, Moment.CANCELLED})

@@ -5,10 +5,11 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import HeldBy, JobState
+from ebbtide_core.model import Checkpointed, HeldBy, JobState
 from ebbtide_core.narrate import narrate
 from ebbtide_core.notice_rules import Moment
 from ebbtide_core.policies.draft import where
+from ebbtide_core.unsaved import in_words
 
 _ENDINGS: Final = {
     JobState.COMPLETED: Moment.COMPLETED,
@@ -29,6 +30,8 @@ def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
             return Moment.HELD, event.reason
         case e.JobIdle():
             return Moment.IDLE, narrate(event)
+        case e.WorkUnsaved(checkpointed=Checkpointed.NO):
+            return Moment.UNSAVED, in_words(event)
         case e.AttemptStarted():
             return _started(job, event)
         case e.AttemptSwapped(note=""):

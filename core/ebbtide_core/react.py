@@ -20,6 +20,7 @@ from ebbtide_core import (
     silence,
     strays,
     sweeping,
+    unsaved,
     unused,
 )
 from ebbtide_core import events as e
@@ -80,7 +81,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
     if attempt.exited is None:
         return ()
-    told = rates.last_words(state, job) if attempt.meter is not None else ()
+    told = (*unsaved.tell(job, attempt), *(rates.last_words(state, job) if attempt.meter is not None else ()))
     if job.alone_after and (change := memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
     if attempt.matches:

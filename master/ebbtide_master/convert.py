@@ -16,6 +16,7 @@ from ebbtide_core.model import (
     AttemptRef,
     Checkpoint,
     Checkpointed,
+    Clue,
     ExitFacts,
     ForeignProcess,
     GpuFacts,
@@ -43,6 +44,14 @@ _CHECKPOINTED = {
     job_pb2.CHECKPOINTED_UNKNOWN: Checkpointed.UNKNOWN,
     job_pb2.CHECKPOINTED_YES: Checkpointed.YES,
     job_pb2.CHECKPOINTED_NO: Checkpointed.NO,
+}
+_CLUES = {
+    agent_pb2.CLUE_CATCHES_TERM: Clue.CATCHES_TERM,
+    agent_pb2.CLUE_CATCHES_USR1: Clue.CATCHES_USR1,
+    agent_pb2.CLUE_CATCHES_USR2: Clue.CATCHES_USR2,
+    agent_pb2.CLUE_NOT_ASKED: Clue.NOT_ASKED,
+    agent_pb2.CLUE_LAUNCHER: Clue.LAUNCHER,
+    agent_pb2.CLUE_WORKERS_SIGNALLED: Clue.WORKERS_SIGNALLED,
 }
 _REFUSALS = {
     agent_pb2.REFUSAL_CAUSE_UNSPECIFIED: RefusalCause.NODE,
@@ -290,6 +299,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
         fenced=record.fenced,
         memory_failure=record.memory_failure[:MAX_NOTE_LENGTH],
+        clues=tuple([_CLUES[clue] for clue in dict.fromkeys(record.clues) if clue in _CLUES]),
     )
 
 

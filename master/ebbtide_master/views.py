@@ -154,6 +154,9 @@ def _suspension_message(job: Job, suspension: Suspension) -> client_pb2.Suspensi
         working=suspension.working,
         working_step=suspension.working_step,
         left_step=suspension.left_step,
+        kept_step=suspension.kept_step,
+        lost=suspension.lost,
+        hint=suspension.hint,
     )
 
 

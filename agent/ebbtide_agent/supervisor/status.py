@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervisor.clues import Clue
 
 
 class Phase(StrEnum):
@@ -75,6 +76,7 @@ class Exit:
     out_of_memory: bool = False
     fenced: bool = False
     memory_failure: str = ""
+    clues: list[Clue] = field(default_factory=list)
 
     def set_return_code(self, returncode: int) -> None:
         """Negative: the number of the signal that ended the process."""

@@ -19,8 +19,8 @@ from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import evidence, fake_gpus, limits, processes
-from ebbtide_agent.supervisor.asking import Asking, Process, Step
+from ebbtide_agent.supervisor import clues, evidence, fake_gpus, limits, processes
+from ebbtide_agent.supervisor.asking import Asking, Process, Step, Tree
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
@@ -258,7 +258,8 @@ class Watch:
         if self._intent.signal_target is SignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self.ending.kill_at - now))
             self._asking = Asking()
-            reached = self._perform(self._asking.begin(self._tree(), now))
+            tree = self._tree()
+            reached = self._perform_first(self._asking.begin(tree, now), tree)
         else:
             reached = self._signal_exactly()
         self.ending.signalled()
@@ -271,7 +272,13 @@ class Watch:
         tree = self._tree()
         named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
         handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
-        return self._perform(Step(signal=tuple(named), release=tuple(tree), handlers=handlers))
+        return self._perform_first(Step(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
+
+    def _perform_first(self, step: Step, tree: Tree) -> bool:
+        reached = self._perform(step)
+        if self.exit.stop_requested:
+            self.exit.clues += clues.of_request(tree, step, self.signum)
+        return reached
 
     def _ask_further(self, now: float) -> None:
         """Ask those whose turn has come: somebody who was asked has ended, or has had time for it."""
@@ -314,8 +321,9 @@ class Watch:
         for process in asked:
             self._await(process)
         self._shells |= {*step.shells}
-        able = {process: None for process in asked if process.pid in step.handlers}
-        self._handlers = able | self._handlers
+        able = [process for process in asked if process.pid in step.handlers]
+        for process in able:
+            self._handlers.setdefault(process, None)
         if self.exit.stop_requested:
             self.exit.caught |= bool(able)
         return bool(asked)
@@ -353,6 +361,8 @@ class Watch:
             return
         died = bool(self.ending.running or handlers_live)
         self.exit.killed = died and not self.exit.memory_failure
+        if self.exit.killed:
+            self.exit.clues += clues.of_killing(self._tree(), {process.pid for process in self._awaited})
         self.cut_short |= self._being_written(descendants(self._me), not died)
 
     def _being_written(self, pids: list[int], others_left: bool) -> frozenset[str]:

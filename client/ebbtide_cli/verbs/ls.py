@@ -8,8 +8,8 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.arrays import counts_words, indices_words
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import CLASSES, FINISHED, KINDS, job_facts, state_of
-from ebbtide_cli.jobs import done, gpus_words, node_words, progress_words, times_words
+from ebbtide_cli.facts import CHECKPOINTED, CLASSES, FINISHED, KINDS, job_facts, state_of
+from ebbtide_cli.jobs import done, gpus_words, left, node_words, progress_words, times_words
 from ebbtide_cli.output import print_json
 from ebbtide_cli.values import abbreviated
 from ebbtide_cli.verb import argument_type, examples, json_option, master_option
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
 DEFAULT_POOL = "default"
 POOL_AT = TITLES.index("CLASS")
-"""Where the pool stands, if any job is in another than that one."""
+"""Where the pool stands, if any job is in another than that one. Before the reason it is told of those who have left
+whether they saved, if there are any."""
 ELASTIC = ("NAME", "NODE", "REASON")
 STATES = {name.removeprefix("JOB_STATE_").lower(): number for name, number in job_pb2.JobState.items() if number}
 SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
@@ -84,9 +85,11 @@ def command(
 
         pools = any(job.pool not in ("", DEFAULT_POOL) for job in jobs)
         titles = (*TITLES[:POOL_AT], "POOL", *TITLES[POOL_AT:]) if pools else TITLES
+        saved = any(left(job) is not None for job in jobs)
+        titles = (*titles[:-1], "SAVED", titles[-1]) if saved else titles
         print_list(
             titles,
-            [_row(job, pools=pools) for job in jobs],
+            [_row(job, pools=pools, saved=saved) for job in jobs],
             elastic=ELASTIC,
             spare=[name for name in SPARE if name in titles],
         )
@@ -95,9 +98,11 @@ def command(
         print(f"No jobs{which}." if request.all else f"No unfinished jobs{which} ('ebb ls --all' shows finished ones).")
 
 
-def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+def _row(job: client_pb2.Job, *, pools: bool, saved: bool) -> "tuple[Cell, ...]":
     if job.HasField("tasks"):
-        return _array_row(job, pools=pools)
+        return _array_row(job, pools=pools, saved=saved)
+    newest = left(job)
+    lost = f"{newest.lost}; " if newest is not None and newest.lost else ""
     return (
         job.job_id,
         job.spec.name,
@@ -109,11 +114,12 @@ def _row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
         CLASSES[job.spec.job_class] if KINDS[job.spec.kind] == "batch" else KINDS[job.spec.kind],
         times_words(job),
         node_words(job),
-        job.reason,
+        *((CHECKPOINTED[newest.checkpointed] if newest is not None else "-",) if saved else ()),
+        lost + job.reason,
     )
 
 
-def _array_row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
+def _array_row(job: client_pb2.Job, *, pools: bool, saved: bool) -> "tuple[Cell, ...]":
     """In the place of a reason, how many tasks are in which state."""
     return (
         job.job_id,
@@ -126,5 +132,6 @@ def _array_row(job: client_pb2.Job, *, pools: bool) -> "tuple[Cell, ...]":
         CLASSES[job.spec.job_class],
         times_words(job),
         "-",
+        *(("-",) if saved else ()),
         counts_words(job.tasks),
     )

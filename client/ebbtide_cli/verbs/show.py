@@ -258,5 +258,5 @@ def _suspension_row(suspension: client_pb2.Suspension) -> tuple[str, ...]:
         after("gpu_free"),
         format_time(suspension.resumed) if suspension.HasField("resumed") else "-",
         _saved(suspension),
-        f"{suspension.reason}; {suspension.note}" if suspension.note else suspension.reason,
+        "; ".join(filter(None, (suspension.reason, suspension.note, suspension.lost, suspension.hint))),
     )

@@ -4,6 +4,9 @@ import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask
+from ebbtide_cli.errors import OK, UNSAVED
+from ebbtide_cli.jobs import is_unsaved, left, saved_words, summary
+from ebbtide_cli.text import printable
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.wishes import grant, wait_option
 
@@ -14,7 +17,10 @@ from ebbtide_cli.wishes import grant, wait_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs checkpoint within their grace period and free their GPUs; they stay suspended until 'ebb resume'."""
+    """Let jobs checkpoint within their grace period and free their GPUs; they stay suspended until 'ebb resume'.
+
+    With --wait it is told whether each has saved; exit code 4 if one has not, so that work is lost.
+    """
     return grant(
         master,
         job_ids,
@@ -22,7 +28,16 @@ def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | N
         _suspended,
         wait=wait,
         as_json=as_json,
+        came_of=_came_of,
     )
+
+
+def _came_of(job: client_pb2.Job) -> tuple[str, int]:
+    newest = left(job)
+    if newest is None:
+        return summary(job), OK
+    hint = f" ({newest.hint})" if newest.hint else ""
+    return printable(f"{summary(job)}; {saved_words(newest)}{hint}"), UNSAVED if is_unsaved(job) else OK
 
 
 def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:

@@ -54,6 +54,7 @@ _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "RungReached": ("value",),
     "TaskPromoted": ("reason",),
     "TaskStopped": ("reason",),
+    "WorkUnsaved": ("lost", "hint"),
     **dict.fromkeys(
         (
             "ArrayChanged", "AttemptFreed", "AttemptOrphaned", "AttemptPlaced", "CancelRequested", "ClaimDropped",

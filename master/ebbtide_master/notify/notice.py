@@ -48,6 +48,6 @@ def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Mom
         "exit_code": job.exit_code if job.ending is not None else None,
     }
     named = f"job {job.id} ({job.spec.name})" if job.spec.name else f"job {job.id}"
-    verb = {Moment.LOG: "", Moment.HELD: ""}.get(moment, f"{moment.value}: ")
+    verb = {Moment.LOG: "", Moment.HELD: "", Moment.UNSAVED: ""}.get(moment, f"{moment.value}: ")
     text = f"{named} of {job.user} {verb}{detail}" if detail != moment.value else f"{named} of {job.user} {detail}"
     return Notice(f"{cluster_id}-{sequence}-{moment.value}", sequence, time, moment.value, text, detail, facts)

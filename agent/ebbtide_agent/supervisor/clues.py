@@ -1,0 +1,65 @@
+"""What is seen of a request to leave that may explain why the job did not save."""
+
+import signal
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import Final
+
+from ebbtide_agent.supervisor import processes
+from ebbtide_agent.supervisor.asking import Process, Reaction, Step, Tree
+from ebbtide_agent.supervisor.launchers import Kind
+
+
+class Clue(StrEnum):
+    """The names are those of the wire."""
+
+    CATCHES_TERM = "CLUE_CATCHES_TERM"
+    CATCHES_USR1 = "CLUE_CATCHES_USR1"
+    CATCHES_USR2 = "CLUE_CATCHES_USR2"
+    NOT_ASKED = "CLUE_NOT_ASKED"
+    LAUNCHER = "CLUE_LAUNCHER"
+    WORKERS_SIGNALLED = "CLUE_WORKERS_SIGNALLED"
+
+
+_OTHERS: Final = {
+    signal.SIGTERM: Clue.CATCHES_TERM,
+    signal.SIGUSR1: Clue.CATCHES_USR1,
+    signal.SIGUSR2: Clue.CATCHES_USR2,
+}
+
+
+def of_request(tree: Tree, step: Step, signum: int) -> Iterator[Clue]:
+    """What is to be seen when the request is passed on to those of `step`."""
+    handlers = {pid for pid in step.handlers if tree[pid].kind is Kind.ORDINARY}
+    if not step.handlers:
+        yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
+    if any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell}):
+        yield Clue.LAUNCHER
+    if handlers and any(tree[pid].kind is Kind.WORKER for pid in step.signal):
+        yield Clue.WORKERS_SIGNALLED
+
+
+def of_killing(tree: Tree, asked: Collection[int]) -> Iterator[Clue]:
+    """What is to be seen when those who are left are killed, of whom `asked` have been asked to leave."""
+    images = {tree[pid].image for pid in asked if pid in tree}
+    left_out = (one for pid, one in tree.items() if pid not in asked and _could_leave(one))
+    # Who was only forked from somebody has its handler, and nothing to do with it.
+    if any(not one.image or one.image not in images for one in left_out):
+        yield Clue.NOT_ASKED
+
+
+def _could_leave(process: Process) -> bool:
+    return process.kind is Kind.ORDINARY and process.reaction.handles
+
+
+def _is_caught(tree: Tree, signum: int) -> bool:
+    ordinary = (pid for pid, process in tree.items() if process.kind is Kind.ORDINARY)
+    return any(processes.reaction(pid, signum) is Reaction.HANDLER for pid in ordinary)
+
+
+def _is_below_launcher(tree: Tree, pid: int) -> bool:
+    while (above := tree.get(tree[pid].parent)) is not None:
+        if above.kind is Kind.LAUNCHER:
+            return True
+        pid = above.pid
+    return False
