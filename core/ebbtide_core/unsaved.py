@@ -66,7 +66,9 @@ def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
 
 def _hint(exit: ExitFacts, spec: JobSpec) -> str:
     """What fits the evidence; empty: nothing is known that would help."""
-    if exit.lost or exit.swap_failure or exit.checkpointed is Checkpointed.YES:
+    if exit.lost:
+        return "how it ended is not known"
+    if exit.swap_failure or exit.checkpointed is Checkpointed.YES:
         return ""
     return _hint_from_clues(exit, spec) or _hint_from_exit(exit, spec)
 

@@ -7,7 +7,7 @@ import signal
 import grpc
 import pytest
 from ebbtide_cli import connection
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, share
@@ -124,6 +124,47 @@ def test_suspend_with_wait_returns_when_the_gpus_are_free(ebb, master):
     result = ebb("suspend", "--wait", "17")
     assert (result.code, result.out) == (0, "job 17 SUSPENDED (suspended by user)\n")
     assert master.changes["17"] == []
+
+
+def suspended(checkpointed, lost="", hint="", id="17"):
+    """A job that has left, and what it lost by that."""
+    left = client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0, lost=lost, hint=hint)
+    left.checkpointed = checkpointed
+    return make_job(id, state="SUSPENDED", held_by="user", reason="ended with exit code 1", suspensions=[left])
+
+
+LOST = "steps 110-340 will be repeated"
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "words"),
+    [
+        (suspended(job_pb2.CHECKPOINTED_YES), 0, "saved"),
+        (suspended(job_pb2.CHECKPOINTED_YES, LOST), 0, f"saved: {LOST}"),
+        (suspended(job_pb2.CHECKPOINTED_NO, LOST, "see its log"), 4, f"not saved: {LOST} (see its log)"),
+        (suspended(job_pb2.CHECKPOINTED_UNKNOWN, "", "why"), 0, "nobody knows whether it saved (why)"),
+    ],
+)  # fmt: skip
+def test_suspend_with_wait_tells_what_was_lost_and_ends_with_4_if_anything_was_for_certain(
+    ebb, master, job, code, words
+):
+    """A job that fails when it is asked, as on a full disk, was told like one that saved, with exit code 0."""
+    master.add(job)
+    result = ebb("suspend", "--wait", "17")
+    assert (result.code, result.out) == (code, f"job 17 SUSPENDED (ended with exit code 1); {words}\n")
+    assert ebb("suspend", "--wait", "--json", "17").code == code
+    assert ebb("suspend", "17").code == 0
+
+
+def test_one_job_that_lost_work_among_several_is_enough(ebb, master):
+    master.add(suspended(job_pb2.CHECKPOINTED_NO, LOST), suspended(job_pb2.CHECKPOINTED_YES, id="18"))
+    assert ebb("suspend", "--wait", "17", "18").code == 4
+
+
+def test_a_job_that_had_not_started_lost_nothing(ebb, master):
+    master.add(make_job(state="PENDING", held_by="user", reason="held by user"))
+    result = ebb("suspend", "--wait", "17")
+    assert (result.code, result.out) == (0, "job 17 PENDING (held by user)\n")
 
 
 def test_a_job_that_completes_instead_of_suspending_is_exit_1(ebb, master):

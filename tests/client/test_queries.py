@@ -354,3 +354,29 @@ def test_a_job_of_unknown_speed_shows_none(ebb, master):
     assert "speed" not in ebb("show", "17").out
     shown = ebb("show", "--json", "17").json
     assert (shown["steps_per_s"], shown["rates"]) == (None, [])
+
+
+def test_ls_tells_of_those_who_have_left_whether_they_saved_and_what_will_be_repeated(ebb, master):
+    """Before, a job that had lost work looked like one that had not."""
+    assert "SAVED" not in ebb("ls").out
+    lost = suspended_job()
+    lost.suspensions[0].checkpointed = job_pb2.CHECKPOINTED_NO
+    lost.suspensions[0].lost, lost.suspensions[0].hint = "steps 110-120 will be repeated", "see its log"
+    unknown = make_job("18", "SUSPENDED", reason="suspended by user")
+    unknown.suspensions.append(client_pb2.Suspension(requested=1.0, exited=2.0))
+    back = make_job("19", "RUNNING", reason="running")
+    back.suspensions.append(client_pb2.Suspension(requested=1.0, exited=2.0, resumed=3.0))
+    master.add(lost, unknown, back)
+    titles, *rows = ebb("ls").out.splitlines()
+    at = titles.index("SAVED")
+    assert [" ".join(row[at:].split()) for row in rows] == [
+        "no steps 110-120 will be repeated; preempted by job 18",
+        "unknown suspended by user",
+        "- running",
+    ]
+    shown = ebb("show", "17").out
+    assert "steps 110-120 will be repeated; see its log" in shown
+    [suspension] = ebb("show", "17", "--json").json["suspensions"]
+    assert [suspension[name] for name in ("checkpointed", "lost", "hint", "kept_step")] == [
+        "no", "steps 110-120 will be repeated", "see its log", None,
+    ]  # fmt: skip

@@ -252,6 +252,15 @@ class TestGoldenJournal:
         assert [*state.jobs] == ["1"]
         assert state.gates.next_id(state.submissions) == "1002"
 
+    def test_what_was_lost_by_a_suspension_is_known(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-unsaved", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        [suspension] = cluster.state.jobs[JobId("1")].suspensions
+        assert (suspension.kept_step, suspension.left_step) == (110, 340)
+        assert suspension.lost == "steps 110-340 will be repeated"
+
     def test_what_was_forgotten_is_known_of_its_script(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))
         with golden("journal-1-compacted", tmp_path / "journal.db") as store:
@@ -285,6 +294,7 @@ class TestGoldenJournal:
             "journal-1-administration",
             "journal-1-restored",
             "journal-1-compacted",
+            "journal-1-unsaved",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

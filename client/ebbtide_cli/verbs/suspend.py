@@ -34,8 +34,8 @@ def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | N
 
 def _came_of(job: client_pb2.Job) -> tuple[str, int]:
     newest = left(job)
-    if newest is None:
-        return summary(job), OK
+    if newest is None or not (newest.checkpointed == job_pb2.CHECKPOINTED_YES or newest.lost or newest.hint):
+        return summary(job), OK  # it never ran, or still lies in host memory
     hint = f" ({newest.hint})" if newest.hint else ""
     return printable(f"{summary(job)}; {saved_words(newest)}{hint}"), UNSAVED if is_unsaved(job) else OK
 
