@@ -321,8 +321,8 @@ def _end(tree: Tree, pids: Iterable[int]) -> Step:
     ending = [tree[pid] for pid in pids]
     kill = {one.pid for one in ending if one.kind is Kind.BUILDER or _is_shell_that_ignores(one)}
     signal = tuple(one.pid for one in ending if one.pid not in kill)
-    handlers = tuple(pid for pid in signal if tree[pid].reaction.handles)
-    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=handlers)
+    able = (pid for pid in signal if tree[pid].reaction.handles and tree[pid].kind is not Kind.WORKER)
+    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=tuple(able))
 
 
 def _is_shell_that_ignores(process: Process) -> bool:

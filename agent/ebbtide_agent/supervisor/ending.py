@@ -10,7 +10,8 @@ LEAVING = frozenset({75, 85, 99, 143})
 
 # After the leader has ended well, the other ranks may take so long to end by themselves.
 _FOLLOW_S = 10.0
-# After a rank has failed, the others are signalled and may take so long; they often hang in a collective.
+# After a rank has failed, the others, and those that it leaves behind, are signalled and may take so long; they often
+# hang in a collective.
 _FAILED_S = 5.0
 
 
@@ -60,6 +61,8 @@ class Ending:
 
     def due(self, now: float, handlers_live: bool) -> Due:
         """`handlers_live`: processes that were signalled and handle it still run, maybe without a launched one."""
-        if now >= self.kill_at or not (self.running or handlers_live):
+        # Whoever is left behind by one that failed may have something to save, also if nobody launched is left.
+        unasked = self._signal_wanted and not self._signalled
+        if now >= self.kill_at or not (self.running or handlers_live or (unasked and self.failed_rank is not None)):
             return Due.KILL
-        return Due.SIGNAL if self._signal_wanted and not self._signalled else Due.NOTHING
+        return Due.SIGNAL if unasked else Due.NOTHING

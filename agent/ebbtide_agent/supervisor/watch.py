@@ -190,8 +190,9 @@ class Watch:
         rank.ended(returncode)
         self._note_left(rank.identity, returncode)
         if returncode < 0 and rank.identity.pid in self._shells:
-            # It would have ended as those below it did. That one of them succeeded does not say that all is done.
-            returncode = max((code for code in self._left_with if code > 0), key=_says_most, default=returncode)
+            # It would have ended as those below it did. That one of them succeeded does not say that all is done: it is
+            # read as if it had ended by the signal, also where it had to be killed.
+            returncode = max((code for code in self._left_with if code > 0), key=_says_most, default=-self.signum)
         fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
         if self._swapping.is_out and not self.exit.swap_failure:

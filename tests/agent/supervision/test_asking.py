@@ -264,3 +264,9 @@ def test_a_later_process_with_the_same_pid_is_another_one():
     asking = Asking()
     asking.begin(found, 0.0)
     assert asking.go_on({**found, 3: replace(found[3], starttime=7)}, 0.1).signal
+
+
+def test_where_nobody_has_anything_to_save_a_data_loader_that_catches_the_signal_is_nobody_who_can_leave_by_itself():
+    found = tree(one(2), handler(3, 2, kind=Kind.WORKER))
+    step = Asking().begin(found, 0.0)
+    assert (step.signal, step.handlers) == ((2, 3), ())

@@ -84,6 +84,15 @@ def test_a_failed_rank_has_the_others_signalled_and_soon_killed():
     assert case.failed_rank == 1
 
 
+def test_whoever_is_left_behind_by_the_only_one_that_failed_is_signalled_before_it_is_killed():
+    case = ending(1)
+    case.rank_ended(0, failed=True, now=100.0)
+    assert due(case, 100.0) is Due.SIGNAL
+    assert due(case, 104.9, handlers_live=True) is Due.NOTHING
+    assert due(case, 105.0, handlers_live=True) is Due.KILL
+    assert due(case, 100.1, handlers_live=False) is Due.KILL
+
+
 def test_the_rank_that_failed_first_is_the_one_that_failed():
     case = ending(3)
     case.rank_ended(2, failed=True, now=100.0)
