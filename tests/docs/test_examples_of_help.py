@@ -60,7 +60,8 @@ def test_an_example_has_options_that_there_are(example):
     parsed = list(parts_of(example.line))
     assert parsed, "it runs ebb"
     for words in parsed:
-        parse(ebb, words)
+        # Which job was the last, a master would have to say.
+        parse(ebb, ["17" if word.startswith("@") else word for word in words])
 
 
 def parse(group: click.Group, words: list[str]) -> None:
