@@ -192,12 +192,13 @@ def test_the_nodes_sdk_may_be_left_out(ebb, master):
     [
         ["--no-sdk", "--", "python", "train.py"],
         ["--", "python", "-I", "train.py"],
-        ["--", "/usr/bin/python3.12", "-u", "-E", "train.py"],
+        ["--", "python3.12", "-u", "-E", "train.py"],
         ["--", "docker", "run", "image", "python", "train.py"],
     ],
 )
 def test_where_the_sdk_cannot_be_found_the_submit_says_how_to_install_it(ebb, master, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    install(monkeypatch, tmp_path / "bin", "python3.12", "docker")
     (tmp_path / "train.py").write_text("import os\nimport ebbtide.torch as ebt\n")
     result = ebb("submit", *command)
     assert (result.code, result.out) == (0, "17\n")
@@ -205,8 +206,17 @@ def test_where_the_sdk_cannot_be_found_the_submit_says_how_to_install_it(ebb, ma
     assert "pip install --no-deps" in result.complaint
 
 
+def install(monkeypatch, folder, *programs):
+    """Have programs of these names on the PATH."""
+    folder.mkdir()
+    for program in programs:
+        (folder / program).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def test_nothing_is_said_of_the_sdk_where_it_is_found_or_not_wanted(ebb, master, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    install(monkeypatch, tmp_path / "bin", "torchrun")
     (tmp_path / "train.py").write_text("from ebbtide import job\n")
     (tmp_path / "plain.py").write_text("# import ebbtide\n")
     for command in (["python", "-u", "train.py", "-I"], ["torchrun", "train.py"], ["python", "-I", "plain.py"]):
