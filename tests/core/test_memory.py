@@ -241,7 +241,7 @@ def test_an_overrun_that_is_reported_again_and_again_changes_nothing() -> None:
     lab.start(job)
     assert overrun(lab, job, 30, attempt=1) == []
     assert (len(job.attempts), job.overruns, job.gpu_mem_bytes) == (2, 1, 22 * GIB)
-    assert len(lab.journal) == before + 4  # exited, freed, placed, started
+    assert len(lab.journal) == before + 5  # exited, unsaved, freed, placed, started
 
 
 @pytest.mark.parametrize(("gib", "times"), [(39, 1), (12, 2)])

@@ -180,7 +180,7 @@ def test_the_victim_is_where_the_job_may_go():
         ({"needs": Needs(select=(Selector("rack", ("1",)),))}, "--select rack=1: no node has a label rack"),
         ({"needs": Needs(exclude=(NodeId("a"), NodeId("b")))}, "--exclude: no node is left"),
         ({"needs": Needs(compute_capability="10.0")}, "--compute-capability 10.0: the nodes"),
-        ({"needs": Needs(gpu_total_mem_bytes=81 * GIB)}, "--gpu-total-mem: "),
+        ({"needs": Needs(gpu_total_mem_bytes=81 * GIB)}, "--gpu-total-mem 81 GiB: the nodes that would do"),
         ({"needs": Needs(on=(NodeId("b"),))}, "--tolerate: every node that would do has a taint"),
         ({"gpus_min": 3 * 720720, "gpus_max": 3 * 720720}, "--gpus: 3 of one model (--mixed-gpus takes several) are"),
         (

@@ -202,6 +202,9 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
     "not asked, exit 75, 85 or 99": [(ExitFacts(exit_code=code), None) for code in (75, 85, 99)],
     "not asked, any other exit code": [(ExitFacts(exit_code=code), None) for code in (1, 2, 84, 143)],
     "not asked, a signal": [(ExitFacts(signal=number), None) for number in (6, 9, 11, 15)],
+    "not asked, killed because it used more than its `--mem`": [
+        (ExitFacts(signal=9, memory_failure="it used more than its --mem 4 GiB"), None)
+    ],
     "asked, but exit 0 before the signal was delivered": [asked(delivered=False, caught=False)],
     "asked, acknowledged through the SDK": [asked(acknowledged=True, exit_code=code) for code in (0, 1, 85)],
     "asked, killed at the end of the grace period": [asked(killed=True, signal=9)],
