@@ -110,7 +110,7 @@ def test_without_a_shared_root_it_waits_for_its_own_workstation(idle_cluster: Cl
     idle_cluster.add_workstation("right", "1xRTX4090", tmp_path / "right")
     job = idle_cluster.submit("--", "sleep", "600")
     [home] = idle_cluster.wait_for_state(job, "RUNNING")["nodes"]
-    idle_cluster.ebb("suspend", "--wait", job)
+    idle_cluster.ebb("suspend", "--wait", job, code=4)
     blocker = idle_cluster.submit("--suspend", "none", "--", "sleep", "600")
     if idle_cluster.wait_for_state(blocker, "RUNNING")["nodes"] != [home]:
         idle_cluster.submit("--suspend", "none", "--", "sleep", "600")

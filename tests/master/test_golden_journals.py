@@ -261,6 +261,13 @@ class TestGoldenJournal:
         assert (suspension.kept_step, suspension.left_step) == (110, 340)
         assert suspension.lost == "steps 110-340 will be repeated"
 
+    def test_what_was_removed_is_known_no_more(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-removed", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        assert (list(cluster.state.jobs), list(cluster.state.nodes)) == (["2"], ["b"])
+
     def test_what_was_forgotten_is_known_of_its_script(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))
         with golden("journal-1-compacted", tmp_path / "journal.db") as store:
@@ -295,6 +302,7 @@ class TestGoldenJournal:
             "journal-1-restored",
             "journal-1-compacted",
             "journal-1-unsaved",
+            "journal-1-removed",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:

@@ -95,6 +95,8 @@ def test_an_agent_says_which_process_it_is(node):
     agent = node.start()
     announced = node.serving(agent)
     assert announced.pop("started_at") == pytest.approx(time.time(), abs=60)
+    assert announced.pop("cpu_limits") in ("enforced", "booked")
+    assert announced.pop("mem_limits") in ("enforced", "watched")
     assert announced == {
         "pid": agent.pid,
         "starttime": procfs.read_stat(agent.pid).starttime,
