@@ -14,6 +14,8 @@ TOLD = {
     "agent/ebbtide_agent/unused.py": {"_tell"},
     "agent/ebbtide_agent/gpu/faults.py": {"xid"},
     "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},
+    # When a log was how long, which people ask for by their clocks.
+    "agent/ebbtide_agent/supervisor/log_times.py": {"__init__"},
     # Whether it is right.
     "agent/ebbtide_agent/doctor/machine.py": {"clock"},
     # How long a certificate is valid, which is said in dates.

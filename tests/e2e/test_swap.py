@@ -74,7 +74,7 @@ def test_if_the_driver_refuses_the_record_says_so_and_the_job_starts_again(clust
     job = counting(cluster)
     faults = cluster.home / "nodes" / cluster.node_name() / "gpus" / "faults.json"
     faults.write_text(json.dumps({"driver": {"checkpoint": 801}}))
-    cluster.ebb("suspend", "--wait", job)
+    cluster.ebb("suspend", "--wait", job, code=4)
     [suspension] = cluster.show(job)["suspensions"]
     assert suspension["note"].startswith("could not be moved out to host memory: the driver failed to checkpoint")
     assert "could not be moved out" in cluster.ebb("show", job).out
