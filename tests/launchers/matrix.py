@@ -39,7 +39,6 @@ class Launcher:
     programs: tuple[str, ...] = ()  # that it needs, and that a machine may lack
     ranks: str = ""  # how a training with data loaders finds the others; else it is alone
     catches: bool = False  # the signal; with nobody else to catch it, nobody knows whether something was saved
-    fails: bool = False  # when it is ended: nobody knows whether what was saved without the SDK is whole
     options: tuple[str, ...] = ()  # of `ebb submit`
     elastic: bool = True  # so many processes as the job has GPUs
     hows: tuple[str, ...] = HOW
@@ -58,10 +57,8 @@ class Cell:
     def checkpointed(self) -> str:
         """What `ebb show` says when it was asked to leave."""
         match self.how:
-            case "sdk":
-                return "yes"
-            case "own":
-                return "unknown" if self.launcher.fails else "yes"  # where Ebbtide wanted it
+            case "sdk" | "own":
+                return "yes"  # where Ebbtide wanted it
             case "framework":
                 return "unknown"  # it was saved elsewhere
         return "unknown" if self.launcher.catches else "no"
@@ -304,9 +301,9 @@ SHELLS = [
     Launcher("sh", inline("sh", "{train}; {then}")),
     Launcher("zsh", inline("zsh", "for n in 1 2; do {train} && {then}; done; {then}"), ("zsh",)),
     Launcher("make", make),
-    Launcher("snakemake", snakemake, ("snakemake",), catches=True, fails=True),
+    Launcher("snakemake", snakemake, ("snakemake",), catches=True),
     Launcher("xargs", xargs),
-    Launcher("parallel", parallel, ("parallel",), catches=True, fails=True),
+    Launcher("parallel", parallel, ("parallel",), catches=True),
 ]
 TIMEOUT = Launcher("timeout", before("timeout", "7200"), catches=True)
 WRAPPERS = [

@@ -36,3 +36,18 @@ async def test_make_that_is_killed_when_its_training_has_saved_and_left_well_is_
         assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
         assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
         assert "next" not in node.log()
+
+
+async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(agent, tmp_path):
+    """As GNU parallel and Snakemake do: they catch the signal, and end with a code of their own."""
+    driver = tmp_path / "parallel"
+    code = "import signal, subprocess, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
+    driver.write_text(f"#!{sys.executable} -S\n{code}subprocess.call(sys.argv[1:])\nprint('next')\n")
+    driver.chmod(0o700)
+    case = Case("parallel", [str(driver), *python("traps_and_exits.py", "85")], YES)
+    async with agent() as node:
+        status = await suspend(node, case)
+        outcome = read(status, case)
+        assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+        assert "next" not in node.log()

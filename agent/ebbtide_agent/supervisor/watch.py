@@ -189,10 +189,10 @@ class Watch:
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
         self._note_left(rank.identity, returncode)
-        if returncode < 0 and rank.identity.pid in self._shells:
+        if rank.identity.pid in self._shells and (returncode < 0 or _is_failure(returncode)):
             # It would have ended as those below it did. That one of them succeeded does not say that all is done: it is
-            # read as if it had ended by the signal, also where it had to be killed.
-            returncode = max((code for code in self._left_with if code > 0), key=_says_most, default=-self.signum)
+            # read as if it had ended by the signal, also where it had to be killed, or calls it a failure to be ended.
+            returncode = max((code for code in self._left_with if code > 0), key=_is_failure, default=-self.signum)
         fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
         if self._swapping.is_out and not self.exit.swap_failure:
@@ -553,9 +553,9 @@ def _signal_pipe() -> int:
     return readable
 
 
-def _says_most(returncode: int) -> bool:
+def _is_failure(returncode: int) -> bool:
     """Whether it says that something failed, and not only that it left."""
-    return returncode not in LEAVING
+    return returncode > 0 and returncode not in LEAVING
 
 
 def _do_nothing(*_: object) -> None:
