@@ -40,9 +40,15 @@ log = logging.getLogger(__name__)
 
 
 def is_worth_a_line(record: logging.LogRecord) -> bool:
-    """A filter for gRPC's log: that a caller left just while its call was answered is nobody's mistake."""
+    """A filter for gRPC's log: that a caller left just while its call was answered is nobody's mistake.
+
+    Of such a one our own log says a line where it says everything.
+    """
     error = record.exc_info[1] if record.exc_info else None
-    return type(error).__name__ != "ExecuteBatchError"
+    if type(error).__name__ != "ExecuteBatchError":
+        return True
+    log.debug("a caller left just while it was answered: %s", error)
+    return False
 
 
 class MalformedError(ValueError):
