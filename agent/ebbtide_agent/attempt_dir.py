@@ -142,6 +142,14 @@ class AttemptDir:
         """Checkpoint files that were being written when those who wrote them were killed, for want of a supervisor."""
         return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
 
+    def killed_overdue(self) -> bool | None:
+        """Whether the agent killed it in place of its supervisor because its lease was over; False: because a stop was.
+
+        None if the agent did not.
+        """
+        content = read_json(self.path / "overdue.json")
+        return None if content is None else bool(content.get("fenced"))
+
     def is_forgotten(self) -> bool:
         return (self.path / "forgotten").exists()
 
@@ -198,6 +206,9 @@ class AttemptDir:
 
     def record_cut_short(self, files: frozenset[str]) -> None:
         self._draft("cut-short.json", {"files": sorted(files)}).rename(self.path / "cut-short.json")
+
+    def record_killed_overdue(self, fenced: bool) -> None:
+        self._draft("overdue.json", {"fenced": fenced}).rename(self.path / "overdue.json")
 
     def forget(self) -> None:
         """Drop everything but the log. Interrupted, it is forgotten all the same."""

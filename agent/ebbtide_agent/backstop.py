@@ -116,7 +116,8 @@ class Backstop:
                 supervisor = await apart(partial(recovery.recorded_supervisor, self._place))
         if supervisor is not None and supervisor.is_alive():
             with suppress(OSError):
-                supervisor_too &= await apart(partial(recovery.kill_under, self._place, self._intent, supervisor))
+                what = self._place, self._intent, supervisor, self._end_by == math.inf
+                supervisor_too &= await apart(partial(recovery.kill_under, *what))
             if supervisor_too:
                 supervisor.signal(signal.SIGKILL)
         if supervisor_too:

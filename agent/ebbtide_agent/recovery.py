@@ -91,13 +91,15 @@ def record_refusal(place: AttemptDir, intent: Intent, reason: str) -> dict[str, 
     return status.to_json()
 
 
-def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity) -> bool:
+def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: bool) -> bool:
     """Kill the attempt's processes in place of a supervisor that lives and has not done it. Blocks.
 
+    `fenced`: because its lease is over. A supervisor that comes back reads here that the kill was not the job's end.
     False if one sleeps where no signal reaches it: the supervisor is not to blame then, and the attempt is not over.
     """
     below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
     own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]
+    _note_overdue(place, intent, fenced)
     _kill(place, intent, own)
     if (path := place.cgroup()) is not None:
         Group(path).kill()
@@ -149,6 +151,14 @@ def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> 
         place.record_cut_short(place.cut_short() | writing)
     except (OSError, ValueError) as error:  # a full disk, or no directory any more: killing is more urgent
         log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
+
+
+def _note_overdue(place: AttemptDir, intent: Intent, fenced: bool) -> None:
+    try:
+        if place.killed_overdue() is None:
+            place.record_killed_overdue(fenced)
+    except (OSError, ValueError) as error:  # killing is more urgent
+        log.error("event=overdue-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
 
 
 def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_S) -> dict[str, Any]:

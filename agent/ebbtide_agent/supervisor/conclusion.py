@@ -1,6 +1,7 @@
 """What is said of an attempt when no process of it is left."""
 
 import os
+import signal
 import time
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
     reports.drain()
     watch.note_checkpoint()
     watch.note_start()
+    _note_overdue(watch, place)
     settled = _settled(intent, watch, reports, place)
     status.phase = Phase.EXITED
     status.progress, status.checkpoint = reports.progress, reports.checkpoint
@@ -36,6 +38,14 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
     status.exit.out_of_memory = may_be_gpu and gpu_memory.ran_out(place.output)
     if status.exit.stop_requested:
         _note_checkpointed(watch, status.exit, settled.checkpointed, ended_monotonic)
+
+
+def _note_overdue(watch: Watch, place: AttemptDir) -> None:
+    """The agent kills what this process did not end in time: that is no failure of the job."""
+    with suppress(OSError, ValueError):
+        fenced = place.killed_overdue()
+        if fenced is not None and -signal.SIGKILL in watch.returncodes.values():
+            watch.note_killed_by_agent(fenced)
 
 
 def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> Settled:

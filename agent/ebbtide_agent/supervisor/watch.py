@@ -514,6 +514,15 @@ class Watch:
         if asked and self.checkpoint_at is None and self._reports.checkpoints > self._checkpoints_at_stop:
             self.checkpoint_at = time.monotonic()
 
+    def note_killed_by_agent(self, fenced: bool) -> None:
+        """The agent killed what this process, which hung, did not; maybe it never heard that a stop was requested."""
+        self.exit.killed = not self.exit.memory_failure
+        if not self.exit.stop_requested:
+            self.exit.stop_requested, self.exit.fenced = True, fenced
+            self.exit.stop_requested_at = time.time()
+            self.ending.stop_requested_at = time.monotonic()
+            self._checkpoints_at_stop = self._reports.checkpoints
+
     def _look_at_output(self) -> None:
         if self._output.look(time.monotonic()):
             self._status.log_matches = list(self._output.matches)

@@ -6,6 +6,8 @@ import signal
 import time
 
 import pytest
+from ebbtide_agent import backstop
+from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.lease import Lease, boottime
 
@@ -126,6 +128,19 @@ async def test_a_supervisor_that_was_stopped_past_the_lease_ends_its_job_as_soon
         node.supervisor().signal(signal.SIGCONT)
         status = await node.end()
         assert (status.exit.fenced, status.exit.killed) == (True, True)
+
+
+async def test_a_supervisor_that_wakes_after_the_agent_killed_its_job_does_not_call_that_a_failure(agent, monkeypatch):
+    monkeypatch.setattr(backstop, "END_S", 600.0)
+    async with agent() as node:
+        await launch(node, UP, failover_after_s=2.0, grace_s=0.2)
+        job, supervisor = Identity.of(node.status().pid), node.supervisor()
+        supervisor.signal(signal.SIGSTOP)
+        await node.until(lambda: not job.is_alive())
+        supervisor.signal(signal.SIGCONT)
+        status = await node.end()
+        assert not status.lost
+        assert (status.exit.fenced, status.exit.stop_requested, status.exit.killed) == (True, True, True)
 
 
 async def test_what_was_ordered_too_late_is_not_started(agent):

@@ -9,6 +9,8 @@ import time
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_agent import backstop
+from ebbtide_agent.identity import Identity
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import EXITED, python
@@ -122,6 +124,24 @@ async def test_a_stopped_process_is_continued_so_that_it_sees_the_signal(agent):
         pid = (await node.running(line="up")).pid
         os.kill(pid, signal.SIGSTOP)
         assert (await node.stop()).exit.exit_code == 85
+
+
+async def test_a_supervisor_that_hung_past_the_grace_period_says_that_the_job_was_killed_not_that_it_failed(
+    agent, monkeypatch
+):
+    """The agent kills in its place, and it wakes before it has read that a stop was requested."""
+    monkeypatch.setattr(backstop, "END_S", 600.0)
+    async with agent() as node:
+        await node.launch(SLEEP)
+        job, supervisor = Identity.of((await node.running(line="up")).pid), node.supervisor()
+        supervisor.signal(signal.SIGSTOP)
+        await node.attempts.stop("1", 1, 0.2)
+        await node.until(lambda: not job.is_alive())
+        supervisor.signal(signal.SIGCONT)
+        status = await node.end()
+        assert not status.lost
+        assert (status.exit.stop_requested, status.exit.killed, status.exit.fenced) == (True, True, False)
+        assert status.exit.checkpointed == CHECKPOINTED_NO
 
 
 @pytest.mark.parametrize("code", [75, 1])
