@@ -28,9 +28,10 @@ THREADS = 1
 """Of each process; the same everywhere, for sums in another order are other sums."""
 WARM_UP_STEPS = 200
 URGENT_STEPS = 60
-LONG_S = 16.0
-ELASTIC_S = 50.0
-"""How long the two runs would take if they had the machine to themselves."""
+TOGETHER_S = 10.0
+"""For how long at least both runs are to train while the long one has its GPU."""
+SPARE = 2.0
+"""How much more the elastic run is to have to do than it can have done when the long one is over."""
 LONG_WIDTH = 16
 ELASTIC_WIDTH = 8
 ENOUGH_TO_LOSE = 20
@@ -57,7 +58,7 @@ class Story:
         self.tell("A long best-effort run takes one GPU, an elastic DDP run all others.")
         self._submit(self._digits("long", long_steps))
         self._submit(self._elastic("elastic", elastic_steps))
-        self.board.wait_until("both runs train", lambda jobs: all(_step(jobs, n) > ENOUGH_TO_LOSE for n in _RUNS))
+        self.board.wait_until("the long run trains", lambda jobs: _step(jobs, "long") > ENOUGH_TO_LOSE)
         self.tell("An urgent job comes. No GPU is free: somebody has to step aside.")
         self._submit(self._urgent())
         self.board.wait_until("the urgent job runs", lambda jobs: _started(jobs, "urgent"))
@@ -78,21 +79,34 @@ class Story:
         return self.folder / f"{name}.pt"
 
     def _sizes(self) -> tuple[int, int]:
-        """How many steps make the story long enough on this machine, measured by a short run."""
-        self.tell("A short run warms up, and tells how fast this machine is.")
-        self._submit(self._digits("warm-up", WARM_UP_STEPS))
-        seen: list[tuple[float, int]] = []
+        """How many steps of the long and of the elastic run make the story go its way on this machine.
+
+        Starts take most of the time, and how the two share the cores is the kernel's affair. So both start side by side
+        first, and what they need is measured: three starts follow each other until the long run is back.
+        """
+        self.tell("Two short runs warm up, and tell how fast this machine is.")
+        long, elastic = self._paces(
+            self._digits("warm-up", WARM_UP_STEPS), self._elastic("warm-up DDP", WARM_UP_STEPS, gpus=self.gpu_count - 1)
+        )
+        head_start_s = 3 * long.start_s - elastic.start_s
+        long_s = TOGETHER_S + max(0.0, -head_start_s)
+        return round(long_s / long.step_s), round(SPARE * (head_start_s + long_s) / elastic.step_s)
+
+    def _paces(self, *specs: JobSpec) -> list["_Pace"]:
+        """Those of these jobs, which run side by side."""
+        submitted = time.monotonic()
+        for spec in specs:
+            self._submit(spec)
+        seen: dict[str, list[tuple[float, int]]] = {spec.name: [] for spec in specs}
 
         def done(jobs: Jobs) -> bool:
-            seen.append((time.monotonic(), _step(jobs, "warm-up")))
-            return _over(jobs, "warm-up")
+            for name, samples in seen.items():
+                if (step := _step(jobs, name)) and (not samples or step > samples[-1][1]):
+                    samples.append((time.monotonic(), step))
+            return all(_over(jobs, name) for name in seen)
 
         self.board.wait_until("the warm-up is done", done)
-        begin, first = next(sample for sample in seen if sample[1])
-        end, last = next(sample for sample in seen if sample[1] == seen[-1][1])
-        step_s = max((end - begin) / max(1, last - first), FASTEST_STEP_S)
-        crowd = max(1.0, self.gpu_count / (os.cpu_count() or 1))
-        return round(LONG_S / step_s), round(ELASTIC_S / (crowd * step_s))
+        return [_pace(submitted, samples) for samples in seen.values()]
 
     # --- the jobs ---
 
@@ -147,6 +161,19 @@ class Story:
         )
         with connected(None) as stub:
             ask(stub.Submit, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How long a run takes from its submission to its first step, and for each further one."""
+
+    start_s: float
+    step_s: float
+
+
+def _pace(submitted: float, samples: list[tuple[float, int]]) -> _Pace:
+    (begin, first), (end, last) = samples[0], samples[-1]
+    return _Pace(begin - submitted, max((end - begin) / max(1, last - first), FASTEST_STEP_S))
 
 
 _RUNS = ("long", "elastic")
