@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all chaos chaos-mutations attacks check protos bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos bundle clean
 
 install: $(STAMP)
 
@@ -27,8 +27,13 @@ test: $(STAMP)
 # alone: how much each user gets, and how far a run gets meanwhile, is told by a machine on which nothing else runs.
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile thorough \
-		-m 'not gpu and not alone$(if $(EBB_TRACES),, and not traces)'
+		-m 'not gpu and not alone and not matrix$(if $(EBB_TRACES),, and not traces)'
 	$(BIN)/python -m pytest -m alone
+
+# Every launcher, with everybody who may save, suspended, preempted, resized and killed; those that are missing here are
+# deselected, and counted.
+matrix: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m matrix tests/launchers
 
 # Every kind of fault, as often as docs/reliability.md promises (20 minutes): `make chaos SEED=7` does it again.
 chaos: $(STAMP)

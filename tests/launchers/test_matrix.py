@@ -1,4 +1,4 @@
-"""Some cells of the matrix, of which `make test-all` runs the rest."""
+"""Some cells of the matrix, of which `make matrix` runs the rest."""
 
 import pytest
 
