@@ -66,10 +66,14 @@ WAYS: dict[str, Way] = {
     "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
     "ebb events --tail 20 --follow --json": until('"sequence"', code=130),
     "show": with_jobs("twice"),
+    "ebb show --sort loss 17": with_jobs("array"),
     "explain": with_jobs("crowded out"),
     "story": with_jobs("twice"),
     "logs": with_jobs("twice"),
-    "ebb logs -f @": until("loss", "running", code=130),
+    "ebb logs -f @": Way(first="ebb submit --cpu-only -- python train.py", shows="loss", ends=signal.SIGINT, code=130),
+    "ebb logs --since 10m 17.0-9": Way(
+        first="ebb submit --cpu-only --array 0-9 -- echo up > array", names=(("17.0-9", "$(cat array).0-9"),)
+    ),
     "ebb logs --node right 17": with_jobs("on two nodes"),
     "ebb logs --rank 1 17": with_jobs("on two nodes"),
     "wait": with_jobs("ending", "ending", "ending"),
@@ -106,6 +110,8 @@ WAYS: dict[str, Way] = {
     "set": with_jobs("waiting", "waiting"),
     "ebb set 17 --max-concurrent 4": with_jobs("array"),
     "cancel": with_jobs("running", "running"),
+    "rm": with_jobs("completed", "completed"),
+    "ebb rm @~1": Way(first="ebb submit --wait -- true && ebb submit --wait -- true"),
     "hold": with_jobs("waiting", "waiting"),
     "cat invitation.txt | ebb login": Way(first="ebb token create --invite > invitation.txt"),
     "ebb login  # and paste the line": Way(code=2),  # nobody does
@@ -115,6 +121,7 @@ WAYS: dict[str, Way] = {
     "ebb token create --user anna --invite login.lab.example:4711": A_USER,
     "ebb token revoke 0123456789abcdef": Way(names=(("0123456789abcdef", A_TOKEN),)),
     "release": with_jobs("held", "held"),
+    "ebb node remove ws3": Way(code=1),
     "ebb node confirm-dead ws3": Way(code=2),
     "ebb node confirm-dead ws3 --yes": Way(code=1),
     "ebb node end-stray ws3 17.2": Way(code=1),
