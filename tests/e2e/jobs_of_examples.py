@@ -72,6 +72,13 @@ def twice(stage: Stage) -> str:
     return id
 
 
+def training_array(stage: Stage) -> str:
+    """An array with a task that has reported its loss."""
+    id = queued(*SIMPLE, "--array", "0-3", *TRAINING)(stage)
+    stage.cluster.wait_for_step(f"{id}.0", 1)
+    return id
+
+
 def suspended(stage: Stage) -> str:
     id = queued(*SIMPLE, *TRAINING, step=5)(stage)
     stage.cluster.ebb("suspend", "--wait", id)
@@ -131,6 +138,7 @@ KINDS |= {
     "ending": (queued(*SIMPLE, "--", "sleep", "1"), ()),
     "completed": (queued(*SIMPLE, "--", "true", state="COMPLETED"), ("COMPLETED",)),
     "array": (queued(*SIMPLE, "--array", "0-3", *TRAINING), ()),
+    "array that trains": (training_array, ()),
     "array that failed": (queued(*SIMPLE, "--array", "0-1", "--", "false"), ()),
     "elastic": (queued("--gpus", "1-2", *TRAINING, step=1), ()),
     "on two nodes": (queued("--nodes", "2", "--gpus", "2", "--launch", "ddp", *TRAINING, step=1), ()),

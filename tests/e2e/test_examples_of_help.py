@@ -66,7 +66,7 @@ WAYS: dict[str, Way] = {
     "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
     "ebb events --tail 20 --follow --json": until('"sequence"', code=130),
     "show": with_jobs("twice"),
-    "ebb show --sort loss 17": with_jobs("array"),
+    "ebb show --sort loss 17": with_jobs("array that trains"),
     "explain": with_jobs("crowded out"),
     "story": with_jobs("twice"),
     "logs": with_jobs("twice"),

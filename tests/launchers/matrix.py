@@ -83,11 +83,9 @@ def cells(launchers: list[Launcher]) -> list[Any]:
     """A parameter for each cell, marked with what it needs."""
     found = []
     for launcher in launchers:
-        marks = [
-            pytest.mark.slow,
-            pytest.mark.matrix,
-            *([pytest.mark.programs(*launcher.programs)] if launcher.programs else []),
-        ]
+        marks = [pytest.mark.slow, pytest.mark.matrix]
+        if launcher.programs:
+            marks.append(pytest.mark.programs(*launcher.programs))
         for how, workers in itertools.product(launcher.hows, launcher.loaders):
             cell = Cell(launcher, how, workers)
             found.append(pytest.param(cell, id=str(cell), marks=marks))
