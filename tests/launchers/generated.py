@@ -65,7 +65,8 @@ def _around(dice: random.Random, command: str) -> str:
                 f"printf 'all:\\n\\t%s\\n\\t%s\\n' {shlex.quote(command)} {shlex.quote(_witness('short'))} | make -f -"
             )
         case "python":
-            code = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+            after = shlex.split(_witness("short"))
+            code = f"import subprocess, sys; subprocess.call(sys.argv[1:]); sys.exit(subprocess.call({after}))"
             return f"{sys.executable} -S -c {shlex.quote(code)} {command}"
         case wrapper:
             return f"{wrapper} {command}"

@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+from ebbtide_agent.supervisor.asking import LINGER_S
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES
 
 from tests.launchers.generated import WITNESS
@@ -36,6 +38,43 @@ async def test_make_that_is_killed_when_its_training_has_saved_and_left_well_is_
         assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
         assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
         assert "next" not in node.log()
+
+
+DRIVERS = {
+    "python above a training": "subprocess.run(sys.argv[1:])\n",
+    "python above bash": "subprocess.run(['bash', '-c', '\"$@\"; echo next', 'bash', *sys.argv[1:]])\n",
+    "python with idle threads": "import threading\nlock = threading.Lock()\nlock.acquire()\n"
+    "threading.Thread(target=lock.acquire, daemon=True).start()\nsubprocess.run(sys.argv[1:])\n",
+}
+
+
+@pytest.mark.parametrize("code", DRIVERS.values(), ids=DRIVERS)
+@pytest.mark.parametrize("exit_code", ["0", "85"])
+async def test_a_driver_that_only_waits_begins_nothing_more_when_its_training_has_saved_and_left(
+    agent, tmp_path, code, exit_code
+):
+    driver = tmp_path / "driver.py"
+    driver.write_text(f"import subprocess, sys\n{code}print('next')\n")
+    case = Case("driver", [sys.executable, "-S", str(driver), *python("traps_and_exits.py", exit_code)], YES)
+    async with agent() as node:
+        status = await suspend(node, case)
+        outcome = read(status, case)
+        assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+        assert "next" not in node.log()
+
+
+async def test_a_driver_that_reads_what_its_training_prints_is_ended_as_soon_as_that_has_left(agent, tmp_path):
+    """It is not stopped, for its training may have to write to it."""
+    driver = tmp_path / "driver.py"
+    code = "import subprocess, sys, time\ntraining = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+    driver.write_text(f"{code}for line in training.stdout: print(line.decode(), end='', flush=True)\ntime.sleep(600)\n")
+    case = Case("driver", [sys.executable, "-S", str(driver), *python("traps_and_exits.py", "85")], YES)
+    async with agent() as node:
+        status = await suspend(node, case)
+        assert read(status, case).ending is SUSPENDED
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+        assert status.exit.ended_at - status.exit.stop_requested_at < LINGER_S
 
 
 async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(agent, tmp_path):

@@ -1,8 +1,8 @@
 """Whom a request to leave reaches, in which order, and who is kept from going on meanwhile. Pure.
 
 Those who can answer are asked, whoever started them: processes that take part through the SDK, else the topmost that
-handle the stop signal. Shells are kept where they are until those below them have left, and are asked only then, so
-that they begin no next command. docs/job-contract.md says the same in words.
+handle the stop signal. Shells, and drivers that only wait, are kept where they are until those below them have left,
+and are asked only then, so that they begin no next command. docs/job-contract.md says the same in words.
 """
 
 import math
@@ -18,7 +18,8 @@ LINGER_S: Final = 10.0
 SETTLE_S, SWALLOWED_S = 1.0, 5.0
 """Whoever computes nothing from so long after it was asked until then is taken for one that swallowed the signal."""
 _IDLE_CPU_S: Final = 0.02
-SHELLS: Final = frozenset({Kind.SHELL, Kind.BUILDER})
+KEPT: Final = frozenset({Kind.SHELL, Kind.BUILDER, Kind.DRIVER})
+"""Who begins nothing more once a stop was asked."""
 
 
 class Reaction(Enum):
@@ -45,9 +46,8 @@ class Process:
     kind: Kind = Kind.ORDINARY
     reaction: Reaction = Reaction.DIES
     answers: bool = False  # it asks through the SDK whether it should leave
-    image: tuple[
-        int, ...
-    ] = ()  # where its program lies in memory: a copy that was only forked has it in the same place
+    # Where its program lies in memory: a copy that was only forked has it in the same place.
+    image: tuple[int, ...] = ()
     cpu_s: float = 0.0
 
 
@@ -64,7 +64,7 @@ class Step:
     kill: tuple[int, ...] = ()
     release: tuple[int, ...] = ()  # to be continued, in case that it is stopped
     handlers: tuple[int, ...] = ()  # of those that are asked, who can leave by themselves
-    shells: tuple[int, ...] = ()  # of those, who is asked because all below it have left
+    parents: tuple[int, ...] = ()  # of those, who is asked because all below it have left
 
     def __bool__(self) -> bool:
         return bool(self.tell or self.signal or self.kill)
@@ -109,10 +109,10 @@ class Asking:
     _rest_asked: bool = False
 
     def begin(self, tree: Tree, now: float) -> Step:
-        """Who is asked first. No shell in the tree runs any more."""
+        """Who is asked first. Nobody who is kept runs any more."""
         self._look_at(tree)
         self._first = frozenset(tree)
-        others = [pid for pid, process in tree.items() if process.kind not in SHELLS]
+        others = [pid for pid, process in tree.items() if process.kind not in KEPT]
         answering = [pid for pid, process in tree.items() if process.answers]
         if answering:
             return self._ask(tree, now, tell=answering, release=others)
@@ -135,9 +135,9 @@ class Asking:
             return self._ask_all(tree)
         if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
             return self._ask(tree, now, signal=found)
-        if shells := self._shells_to_end(tree):
-            self._ask(tree, now, signal=shells)
-            return replace(_end(tree, shells), shells=tuple(shells))
+        if ending := self._parents_to_end(tree):
+            self._ask(tree, now, signal=ending)
+            return replace(_end(tree, ending), parents=tuple(ending))
         return Step() if self._alive else self._ask_others(tree, now)
 
     def next_at(self) -> float:
@@ -163,7 +163,7 @@ class Asking:
         self._alone_since = math.inf
         handlers = (*tell, *(pid for pid in signal if tree[pid].reaction.handles))
         # Whoever looks after those below it may have to wait for a shell among them.
-        looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in SHELLS}, tree)
+        looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in KEPT}, tree)
         return Step(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
 
     def _look_at(self, tree: Tree) -> None:
@@ -219,18 +219,21 @@ class Asking:
     def _first_below(self, pid: int, tree: Tree) -> set[int]:
         return self._below({pid}, tree) & self._first - self._asked.keys()
 
-    def _shells_to_end(self, tree: Tree) -> set[int]:
+    def _parents_to_end(self, tree: Tree) -> set[int]:
         """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept.
 
-        Those go, too, with nothing below them for which a shell waits that was asked: it does what its trap says then.
+        Whoever is not kept, and would die by the signal, has nothing to do any more either. Those go, too, with nothing
+        below them for which a shell waits that was asked: it does what its trap says then.
         """
-        concerned = self._above(self._asked) if self._alive else tree.keys()
-        kept = {pid for pid, process in tree.items() if process.kind in SHELLS} - self._asked.keys()
-        shells = kept & concerned - self._above(pid for pid in self._alive if not self._asked[pid].given_up)
+        above = self._above(self._asked)
+        kept = {pid for pid, process in tree.items() if process.kind in KEPT} - self._asked.keys()
+        dying = {pid for pid in above & tree.keys() if _dies(tree[pid])} - self._asked.keys()
+        ending = (kept & above if self._alive else kept) | dying
+        ending -= self._above(pid for pid in self._alive if not self._asked[pid].given_up)
         for pid in self._alive:
             waited_for = self._first_below(pid, tree) if tree[pid].kind is Kind.SHELL else set()
-            shells |= waited_for if waited_for <= kept else set()
-        return shells - self._above(shells)
+            ending |= waited_for if waited_for <= kept else set()
+        return ending - self._above(ending)
 
     def _ask_others(self, tree: Tree, now: float) -> Step:
         """Whoever could save has left: launchers end by themselves, soon, and others have no reason to go on."""
@@ -323,6 +326,10 @@ def _end(tree: Tree, pids: Iterable[int]) -> Step:
     signal = tuple(one.pid for one in ending if one.pid not in kill)
     able = (pid for pid in signal if tree[pid].reaction.handles and tree[pid].kind is not Kind.WORKER)
     return Step(signal=signal, kill=tuple(kill), release=signal, handlers=tuple(able))
+
+
+def _dies(process: Process) -> bool:
+    return process.kind is Kind.ORDINARY and process.reaction is Reaction.DIES
 
 
 def _is_shell_that_ignores(process: Process) -> bool:

@@ -11,6 +11,7 @@ class Kind(Enum):
     LAUNCHER = auto()  # waits for what it started, and would hand a signal on to more than should have it
     SHELL = auto()  # begins one command after another; what it does about a signal may be for its own end only
     BUILDER = auto()  # the same, without a word of its user's; asked to end, it removes what was being made
+    DRIVER = auto()  # no shell, but it only waits for one that it started, would die by the signal, and may go on after
     WORKER = auto()  # started for another process, which needs it until it has saved, and looks after it
 
 
@@ -35,7 +36,8 @@ _PROGRAMS: Final = {
 _SCRIPTS: Final = {
     **dict.fromkeys(("parallel", "snakemake"), Kind.SHELL),
     **dict.fromkeys(
-        ("accelerate", "accelerate-laun", "deepspeed", "horovodrun", "pt_elastic", "torchrun"), Kind.LAUNCHER
+        ("accelerate", "accelerate-laun", "deepspeed", "ebb:srun", "horovodrun", "pt_elastic", "torchrun"),
+        Kind.LAUNCHER,
     ),
     **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "poetry", "rye"), Kind.LAUNCHER),
     **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), Kind.LAUNCHER),

@@ -1,5 +1,6 @@
 """The tree of processes below a supervisor, which as a subreaper has every one of its job's among its descendants."""
 
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,14 +11,15 @@ from typing import Final
 
 from ebbtide_agent import procfs
 from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor.asking import SHELLS, Process, Reaction
-from ebbtide_agent.supervisor.launchers import kind_of
+from ebbtide_agent.supervisor.asking import KEPT, Process, Reaction
+from ebbtide_agent.supervisor.launchers import Kind, kind_of
 
 # A process that blocks a signal is looked at so often, and at this distance, before that is believed.
 _LOOKS = 8
 _LOOK_S = 0.002
 # Our own `srun` hands on what it gets; whether anybody handles the signal, its tasks say.
 _MOST_INTERPRETERS: Final = 256
+_MOST_THREADS: Final = 256
 _PASSES_ON = "Name:\tebb:srun\n"
 _NONE: Final[Mapping[int, Sequence[str]]] = MappingProxyType({})
 
@@ -28,23 +30,31 @@ def descendants(pid: int) -> list[int]:
 
 
 def tree(
-    roots: Iterable[int], signum: int, answering: Collection[int] = (), arguments: Mapping[int, Sequence[str]] = _NONE
+    roots: Iterable[int],
+    signum: int,
+    answering: Collection[int] = (),
+    arguments: Mapping[int, Sequence[str]] = _NONE,
+    drivers: Collection[Identity] = (),
 ) -> dict[int, Process]:
     """These processes and all below them; `arguments` are those of some, as far as somebody has read them.
 
-    Blocks for some milliseconds if one of them blocks the signal.
+    `drivers` are those that `keep` found. Blocks for some milliseconds if one of them blocks the signal.
     """
+    driving = {(driver.pid, driver.starttime) for driver in drivers}
     pids = _from(roots)
     handling = reactions(pids, signum)
     found: dict[int, Process] = {}
     for pid in pids:
         stat = procfs.read_stat(pid)
         if stat is not None and stat.alive:
+            kind = kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ())))
+            if kind is Kind.ORDINARY and (pid, stat.starttime) in driving and pid not in answering:
+                kind = Kind.DRIVER
             found[pid] = Process(
                 pid,
                 stat.parent,
                 stat.starttime,
-                kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ()))),
+                kind,
                 handling[pid],
                 pid in answering,
                 stat.image,
@@ -59,29 +69,51 @@ def interpreters(roots: Iterable[int]) -> list[int]:
     return list(islice(found, _MOST_INTERPRETERS))
 
 
-def keep_shells(root: int, roots: Callable[[], Iterable[int]]) -> None:
-    """Stop all shells among these processes and below them; they stand still when this returns, or do soon.
+def keep(root: int, roots: Callable[[], Iterable[int]], signum: int) -> set[Identity]:
+    """Stop all shells and drivers among these processes and below them; they stand still when this returns, or do soon.
 
-    A shell may be starting the next one meanwhile, so it is looked again until there is no other one.
+    Returns the drivers: once they are stopped nothing tells them from others. A shell may be starting the next one
+    meanwhile, so it is looked again until there is no other one.
     """
     kept: set[int] = set()
+    drivers: set[Identity] = set()
     for _ in range(_LOOKS):
         stats = [stat for pid in _from(roots()) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
-        shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS]
+        kinds = {stat.pid: kind_of(stat.command, procfs.program(stat.pid)) for stat in stats}
+        driving = [stat.pid for stat in stats if kinds[stat.pid] is Kind.ORDINARY and _only_waits(stat.pid, signum)]
+        drivers |= {driver for pid in driving if (driver := Identity.of(pid)) is not None}
+        found = [stat for stat in stats if kinds[stat.pid] in KEPT or stat.pid in driving or stat.pid in kept]
         # Parents first: with job control a shell goes on when what it waits for was stopped.
-        new = [stat.pid for stat in shells if stat.pid not in kept]
-        if not new and all(stat.stopped or stat.in_kernel for stat in shells):
-            return
+        new = [stat.pid for stat in found if stat.pid not in kept]
+        if not new and all(stat.stopped or stat.in_kernel for stat in found):
+            break
         signal_below(root, new, signal.SIGSTOP)
         kept |= {*new}
         if not new:
             time.sleep(_LOOK_S)
+    return drivers
+
+
+def _only_waits(pid: int, signum: int) -> bool:
+    """Whether it does nothing but wait for a child, and would die by the signal; not where the kernel does not say.
+
+    It has no hand in what the child does then: it reads nothing of it, and serves it nothing.
+    """
+    if procfs.read_stat(pid) is None or reaction(pid, signum) is not Reaction.DIES:
+        return False
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        channels = [(tasks / thread / "wchan").read_text() for thread in islice(os.listdir(tasks), _MOST_THREADS + 1)]
+    except OSError:
+        return False
+    waits = all(channel.startswith(("do_wait", "futex")) for channel in channels)
+    return waits and "do_wait" in channels and len(channels) <= _MOST_THREADS
 
 
 def earlier_cpu_s(roots: Iterable[int]) -> float:
     """CPU time of what the shells among these processes and below them have run to its end."""
     stats = [stat for pid in _from(roots) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
-    shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in SHELLS]
+    shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in KEPT]
     return sum(stat.children_cpu_s for stat in shells)
 
 

@@ -92,7 +92,8 @@ class Watch:
         # Who was asked to leave and can do it by itself, and with which return code it did, where that is known.
         self._handlers: dict[Identity, int | None] = {}
         self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
-        self._shells: set[int] = set()  # that were ended when all below them had left
+        self._ended: set[int] = set()  # because all below them had left
+        self._drivers: set[Identity] = set()  # that are kept, though no shells
         self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
         self._arguments: dict[int, list[str]] = {}  # of interpreters, when the stop was requested
         self._earlier_cpu_s: float | None = None  # of what its shells have run before its first step
@@ -189,7 +190,7 @@ class Watch:
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
         self._note_left(rank.identity, returncode)
-        if rank.identity.pid in self._shells and (returncode < 0 or _is_failure(returncode)):
+        if rank.identity.pid in self._ended and (returncode < 0 or _is_failure(returncode)):
             # It would have ended as those below it did. That one of them succeeded does not say that all is done: it is
             # read as if it had ended by the signal, also where it had to be killed, or calls it a failure to be ended.
             returncode = max((code for code in self._left_with if code > 0), key=_is_failure, default=-self.signum)
@@ -259,6 +260,7 @@ class Watch:
         if self._intent.signal_target is SignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self.ending.kill_at - now))
             self._asking = Asking()
+            self._keep()
             tree = self._tree()
             reached = self._perform_first(self._asking.begin(tree, now), tree)
         else:
@@ -299,11 +301,11 @@ class Watch:
             self._handlers[process] = returncode
 
     def failed_to_save(self) -> bool:
-        """Whether all who were asked, shells aside, ended with an exit code that says that they failed.
+        """Whether all who were asked, parents of those aside, ended with an exit code that says that they failed.
 
         Where that of anybody is not known, as of one that another process has buried, nothing is said.
         """
-        codes = [code for process, code in self._handlers.items() if process.pid not in self._shells]
+        codes = [code for process, code in self._handlers.items() if process.pid not in self._ended]
         return bool(codes) and all(code is not None and code > 0 and code not in LEAVING for code in codes)
 
     def _join(self, pid: int) -> None:
@@ -321,7 +323,7 @@ class Watch:
         processes.signal_below(self._me, step.release, signal.SIGCONT)
         for process in asked:
             self._await(process)
-        self._shells |= {*step.shells}
+        self._ended |= {*step.parents}
         able = [process for process in asked if process.pid in step.handlers]
         for process in able:
             self._handlers.setdefault(process, None)
@@ -342,7 +344,8 @@ class Watch:
         os.close(descriptor)
 
     def _tree(self) -> dict[int, Process]:
-        return processes.tree(self._own(), self.signum, self._participants.answering(), self._arguments)
+        answering = self._participants.answering()
+        return processes.tree(self._own(), self.signum, answering, self._arguments, self._drivers)
 
     def _members(self) -> list[int]:
         """All processes of the attempt, guests too."""
@@ -430,8 +433,7 @@ class Watch:
         """Find out what is in the checkpoint directory before anybody is asked, while no shell begins anything more."""
         if grace_s == 0.0:
             return  # nobody is to write anything any more
-        if self._keeps_shells():
-            processes.keep_shells(self._me, self._own)
+        self._keep()
         within_s = min(_LOOK_S, grace_s / 2)
         with suppress(OSError):
             asked = str(self._intent.checkpoint_dir), processes.interpreters(self._own())
@@ -441,10 +443,11 @@ class Watch:
             self._looking = looking
             self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)
 
-    def _keeps_shells(self) -> bool:
-        """Whether shells are to begin nothing more: they are released by those who are asked, or by the end."""
+    def _keep(self) -> None:
+        """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
         by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
-        return by_us and LEADER in self.ending.running
+        if by_us and LEADER in self.ending.running:
+            self._drivers |= processes.keep(self._me, self._own, self.signum)
 
     def _still_looking(self, now: float) -> bool:
         if self._looking is not None and now >= self._looking.deadline:

@@ -105,9 +105,28 @@ def test_a_shell_is_kept_until_those_below_it_have_left_and_is_ended_then():
     assert not {2, 3} & set(step.release)
     assert not asking.go_on(found, 0.1)
     step = asking.go_on(without(found, 4), 0.2)
-    assert (step.signal, step.release, step.shells) == ((3,), (3,), (3,))
+    assert (step.signal, step.release, step.parents) == ((3,), (3,), (3,))
     assert not asking.go_on(without(found, 4), 0.3)
     assert asking.go_on(without(found, 4, 3), 0.4).signal == (2,)
+
+
+def test_a_driver_is_kept_and_ended_as_a_shell_is():
+    found = tree(one(2, kind=Kind.DRIVER), shell(3, 2), handler(4, 3))
+    asking = Asking()
+    step = asking.begin(found, 0.0)
+    assert (step.signal, step.release) == ((4,), (4, 4))
+    assert asking.go_on(without(found, 4), 0.1).signal == (3,)
+    step = asking.go_on(without(found, 4, 3), 0.2)
+    assert (step.signal, step.release, step.parents) == ((2,), (2,), (2,))
+
+
+def test_a_program_without_a_handler_has_the_signal_at_once_when_all_below_it_have_left():
+    found = tree(one(2), handler(3, 2), handler(4, 2))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3, 4)
+    assert not asking.go_on(without(found, 3), 0.1)
+    step = asking.go_on(without(found, 3, 4), 0.2)
+    assert (step.signal, step.parents) == ((2,), (2,))
 
 
 def test_a_shell_waits_for_all_who_were_asked_below_it_and_not_for_others():
@@ -177,7 +196,7 @@ def test_a_shell_that_ignores_the_signal_and_make_are_killed_when_their_turn_com
     for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=Kind.BUILDER)):
         found, asking = tree(above, handler(3, 2)), Asking()
         asking.begin(found, 0.0)
-        assert asking.go_on(without(found, 3), 0.1) == Step(kill=(2,), shells=(2,))
+        assert asking.go_on(without(found, 3), 0.1) == Step(kill=(2,), parents=(2,))
 
 
 def test_who_is_left_behind_by_one_that_was_asked_is_asked_in_its_turn_but_no_copy_of_it():
@@ -191,7 +210,7 @@ def test_who_took_part_has_looked_after_those_below_it():
     found = tree(one(2), handler(3, 2, answers=True), handler(4, 3))
     asking = Asking()
     asking.begin(found, 0.0)
-    assert not asking.go_on(without(found, 3), 0.1)
+    assert 4 not in asking.go_on(without(found, 3), 0.1).signal
 
 
 def test_beside_those_who_take_part_others_are_asked_once_these_have_left_and_before_their_shell_is_ended():
