@@ -93,6 +93,24 @@ VERBS: Final = {
 """Every verb and its help in a line, so that ``ebb --help`` imports none: ``x-y`` is ``command`` of ``verbs/x_y``."""
 
 
+MEANT: Final = {
+    **dict.fromkeys(("kill", "stop", "abort", "scancel"), "cancel"),
+    **dict.fromkeys(("delete", "del", "remove"), "rm"),
+    **dict.fromkeys(("pause", "preempt", "checkpoint"), "suspend"),
+    **dict.fromkeys(("continue", "unpause", "unsuspend"), "resume"),
+    **dict.fromkeys(("ps", "list", "jobs", "queue", "squeue", "qstat", "status"), "ls"),
+    **dict.fromkeys(("sbatch", "qsub", "start", "queue-up"), "submit"),
+    **dict.fromkeys(("srun", "exec-job"), "run"),
+    **dict.fromkeys(("sinfo", "gpus", "hosts", "nvidia-smi"), "nodes"),
+    **dict.fromkeys(("describe", "info", "inspect"), "show"),
+    **dict.fromkeys(("log", "tail", "output"), "logs"),
+    **dict.fromkeys(("why",), "explain"),
+    **dict.fromkeys(("restart", "rerun", "retry"), "requeue"),
+    **dict.fromkeys(("scale",), "resize"),
+}
+"""What other tools call our verbs."""
+
+
 class Verbs(click.Group):
     """Says which verb may have been meant if there is none of that name."""
 
@@ -103,7 +121,9 @@ class Verbs(click.Group):
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from difflib import get_close_matches  # most know what they want
 
-            close = get_close_matches(args[0][:LONGEST], self.list_commands(ctx), n=1)
+            verbs = self.list_commands(ctx)
+            meant = [verb for verb in (MEANT.get(args[0]),) if verb in verbs]
+            close = meant or get_close_matches(args[0][:LONGEST], verbs, n=1)
             instead = f"did you mean {close[0]!r}?" if close else f"'{ctx.command_path} --help' lists them"
             raise click.UsageError(f"there is no verb {abbreviated(args[0])!r}: {instead}", ctx)
         return super().resolve_command(ctx, args)

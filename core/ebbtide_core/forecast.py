@@ -15,7 +15,7 @@ from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Launch, Record, Resume, Stop, WakeAt
 from ebbtide_core.events import Event
 from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, Checkpointed, ExitFacts, GpuId, JobId
+from ebbtide_core.model import Allocation, Checkpointed, ExitFacts, GpuId, HeldBy, JobId, JobState
 from ebbtide_core.work import Source, expected_end, remaining, work_done
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ class _Ahead:
     def _why_never(self) -> str:
         job = self._cluster.state.jobs[self._job]
         if job.held_by is not None:
-            return f"not known: {job.reason}"
+            verb = "resume" if job.state is JobState.SUSPENDED and job.held_by is HeldBy.USER else "release"
+            return f"not before 'ebb {verb} {job.id}': {job.reason}"
         running = [id for id in self._unknown if self._cluster.state.jobs[id].live is not None]
         if running:
             named = ", ".join(running[:4]) + (f" and {len(running) - 4} more" if len(running) > 4 else "")

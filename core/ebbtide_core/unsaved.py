@@ -3,6 +3,7 @@
 Whether it saved has been decided where it ran (`Checkpointed`); here that is never decided again.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,20 +14,23 @@ from ebbtide_core.spec import JobSpec
 from ebbtide_core.state import ClusterState
 from ebbtide_core.unsaved_events import WorkUnsaved
 
+_BEGINNING_S: Final = 10.0
+"""So long a script may take to load what it needs, before it can answer."""
 _CATCHES: Final = {Clue.CATCHES_TERM: "TERM", Clue.CATCHES_USR1: "USR1", Clue.CATCHES_USR2: "USR2"}
 
 
 def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
     """What there is to say when the newest attempt, ``attempt``, has ended; nothing if all of its work is saved."""
-    exit, ran = attempt.exit, attempt.first_started is not None
-    if exit is None or not ran or job.ending is not None or attempt.stop is None or not job.suspensions:
+    exit, stop, began = attempt.exit, attempt.stop, attempt.first_started
+    if exit is None or stop is None or began is None or job.ending is not None or not job.suspensions:
         return
     suspension = job.suspensions[-1]
     if suspension.exited != attempt.exited:
         return
     lost = _lost(exit, suspension.kept_step, suspension.left_step)
     if lost or exit.checkpointed is not Checkpointed.YES:
-        yield WorkUnsaved(job.id, attempt.number, exit.checkpointed, lost, _hint(exit, job.spec))
+        age_s = stop.requested - began if suspension.left_step is None else math.inf
+        yield WorkUnsaved(job.id, attempt.number, exit.checkpointed, lost, _hint(exit, job.spec, age_s))
 
 
 def noted(state: ClusterState, job: Job, event: WorkUnsaved, now: float) -> None:
@@ -64,13 +68,19 @@ def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
             return "what it did since it last saved by itself will be repeated"
 
 
-def _hint(exit: ExitFacts, spec: JobSpec) -> str:
-    """What fits the evidence; empty: nothing is known that would help."""
+def _hint(exit: ExitFacts, spec: JobSpec, age_s: float) -> str:
+    """What fits the evidence, given how old the attempt was when it was asked, or inf if it had taken steps.
+
+    Empty: nothing is known that would help.
+    """
     if exit.lost:
         return "how it ended is not known"
     if exit.swap_failure or exit.checkpointed is Checkpointed.YES:
         return ""
-    return _hint_from_clues(exit, spec) or _hint_from_exit(exit, spec)
+    hint = _hint_from_clues(exit, spec)
+    if not hint and age_s < _BEGINNING_S and (not exit.caught or _failed(exit)) and not exit.killed:
+        return f"it was asked {max(0.0, age_s):.1f} s after its start, and may not have come to where it saves"
+    return hint or _hint_from_exit(exit, spec)
 
 
 def _hint_from_clues(exit: ExitFacts, spec: JobSpec) -> str:
@@ -105,7 +115,7 @@ def _hint_from_exit(exit: ExitFacts, spec: JobSpec) -> str:
     if _failed(exit):
         return f"it failed with {describe_exit(exit)}: the end of its log may say why"
     if exit.checkpointed is Checkpointed.UNKNOWN:
-        return "what it saves in EBB_CHECKPOINT_DIR, or with 'import ebbtide', is known"
+        return "what it saves in EBB_CHECKPOINT_DIR (and loads from EBB_RESUME_DIR), or with 'import ebbtide', is known"
     return ""
 
 

@@ -73,11 +73,12 @@ def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Fac
 
 
 def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
-    """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits."""
+    """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits.
+
+    Their scripts are those of now, of which nobody has read the digests.
+    """
     for job in jobs:
-        waited = job.spec.after or job.spec.begin_at
-        spec = replace(job.spec, after=(), begin_at=0.0) if waited else job.spec
-        yield spec, _task_again(cluster, job, len(jobs))
+        yield replace(job.spec, after=(), begin_at=0.0, scripts={}), _task_again(cluster, job, len(jobs))
 
 
 def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:

@@ -205,6 +205,8 @@ def test_something_else_than_a_master_is_exit_3(ebb, home, monkeypatch):
     [
         (["sumbit", "--", "true"], "there is no verb 'sumbit': did you mean 'submit'?"),
         (["node", "drian", "n1"], "node: there is no verb 'drian': did you mean 'drain'?"),
+        (["kill", "11"], "there is no verb 'kill': did you mean 'cancel'?"),
+        (["squeue"], "there is no verb 'squeue': did you mean 'ls'?"),
         (["frobnicate"], "there is no verb 'frobnicate': 'ebb --help' lists them"),
         (["ls", "--jsn"], "ls: No such option '--jsn'. Did you mean '--json'?"),
     ],

@@ -54,7 +54,8 @@ def test_a_job_that_may_run_for_ever_is_named(lab):
 
 
 def test_a_held_job_does_not_start_by_itself(lab):
-    assert foreseen(lab, lab.submit(1, hold=True)).basis == "not known: held by user"
+    held = lab.submit(1, hold=True)
+    assert foreseen(lab, held).basis == f"not before 'ebb release {held.id}': held by user"
 
 
 def test_progress_tells_when_another_job_ends_even_if_it_is_stopped_in_between(lab):

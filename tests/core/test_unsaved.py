@@ -19,10 +19,13 @@ PLAIN = dataclasses.replace(FAILED, exit_code=0, checkpointed=Checkpointed.UNKNO
 NO_HANDLER = dataclasses.replace(FAILED, exit_code=0, signal=15, caught=False)
 
 
-def left(exit: ExitFacts, *, kept: int | None = None, step: int | None = None, **spec: Any) -> tuple[Lab, Job]:
+def left(
+    exit: ExitFacts, *, kept: int | None = None, step: int | None = None, age_s: float = 60.0, **spec: Any
+) -> tuple[Lab, Job]:
     """A job that has reached `step`, after a checkpoint of step `kept`, and left like this when it was asked to."""
     lab = Lab(gpus=1)
     job = lab.running(**spec)
+    lab.now += age_s
     if kept is not None:
         lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(kept, 1, "/c", True)))
     lab.tell(e.SuspendRequested(job.id))
@@ -109,7 +112,11 @@ def test_nothing_is_said_of_who_never_ran_or_was_given_up() -> None:
         (dataclasses.replace(PLAIN, clues=(Clue.LAUNCHER,)), {}, "EBB_CHECKPOINT_DIR"),
         (dataclasses.replace(FAILED, killed=True), {"grace_s": 7.0}, "its grace period of 7 s: --grace gives it more"),
         (dataclasses.replace(FAILED, exit_code=85, acknowledged=True), {}, "without a function that saves"),
-        (PLAIN, {}, "what it saves in EBB_CHECKPOINT_DIR, or with 'import ebbtide', is known"),
+        (
+            PLAIN,
+            {},
+            "what it saves in EBB_CHECKPOINT_DIR (and loads from EBB_RESUME_DIR), or with 'import ebbtide', is known",
+        ),
         (ExitFacts(lost=True, stop_requested=True), {}, "how it ended is not known"),
     ],
     ids=str,
@@ -118,6 +125,14 @@ def test_the_hint_fits_the_evidence(exit: ExitFacts, spec: dict[str, Any], hint:
     lab, job = left(exit, **spec)
     assert hint in said(lab)[0].hint
     assert job.suspensions[0].hint == said(lab)[0].hint
+
+
+@pytest.mark.parametrize("exit", [NO_HANDLER, FAILED], ids=["no handler yet", "fails"])
+def test_who_is_asked_while_it_still_loads_what_it_needs_is_not_blamed(exit: ExitFacts) -> None:
+    lab, _ = left(exit, age_s=2.5)
+    assert "s after its start, and may not have come to where it saves" in said(lab)[0].hint
+    lab, _ = left(exit, age_s=2.5, step=3)
+    assert "after its start" not in said(lab)[0].hint
 
 
 def test_what_any_node_of_an_attempt_on_several_has_seen_counts() -> None:

@@ -42,7 +42,7 @@ STATE = argument_type("state", _state)
         "ebb ls", "ebb ls --mine --all --limit 20", "ebb ls --state failed --user ada", "ebb ls --all --json"
     )
 )
-@click.option("--all", "finished_too", is_flag=True, help="Show finished jobs too.")
+@click.option("-a", "--all", "finished_too", is_flag=True, help="Show finished jobs too.")
 @click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--user", "of_user", metavar="NAME", help="Only this user's.")
 @click.option(
