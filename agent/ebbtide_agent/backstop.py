@@ -71,6 +71,10 @@ class Backstop:
         if self._intent.failover_after_s is not None:
             self._watch()
 
+    def said_its_end(self) -> None:
+        """The attempt is over, and its supervisor has nothing left to do but to end itself."""
+        self._watch()
+
     async def close(self) -> None:
         """Let go of it."""
         if self._task is not None:
@@ -101,6 +105,19 @@ class Backstop:
                 told = True
                 log.error("event=end-overdue job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
             await self._kill(late_s >= END_S)
+            await asyncio.sleep(_AGAIN_S)
+        await self._bury()
+
+    async def _bury(self) -> None:
+        """A supervisor that hangs after it has said the end keeps the lock of its job."""
+        now = asyncio.get_running_loop().time
+        supervisor, end_by = self._supervisor(), now() + END_S
+        await asyncio.sleep(_AGAIN_S)
+        while supervisor is not None and supervisor.is_alive():
+            if now() >= end_by:
+                log.error("event=supervisor-left job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
+                supervisor.signal(signal.SIGKILL)
+                return
             await asyncio.sleep(_AGAIN_S)
 
     async def _wait(self, seconds: float) -> None:

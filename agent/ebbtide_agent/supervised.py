@@ -241,6 +241,8 @@ class Supervised:
         changed = status != self.status
         self.status = status
         self.settled.set()
+        if self.is_over:
+            self._backstop.said_its_end()
         if changed:
             # Not from within here: what the caller does then is no business of this attempt's.
             self._loop.call_soon(self._on_change, status)

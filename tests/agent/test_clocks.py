@@ -10,7 +10,7 @@ TOLD = {
     "agent/ebbtide_agent/recovery.py": {"record_loss"},
     "agent/ebbtide_agent/supervisor/conclusion.py": {"conclude"},
     "agent/ebbtide_agent/supervisor/supervise.py": {"_supervise"},
-    "agent/ebbtide_agent/supervisor/watch.py": {"_request_stop"},
+    "agent/ebbtide_agent/supervisor/watch.py": {"_request_stop", "note_killed_by_agent"},
     "agent/ebbtide_agent/unused.py": {"_tell"},
     "agent/ebbtide_agent/gpu/faults.py": {"xid"},
     "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},

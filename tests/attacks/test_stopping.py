@@ -8,11 +8,13 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ebbtide_agent import backstop, procfs
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.identity import Identity
+from ebbtide_agent.supervised import Supervised
 from ebbtide_agent.supervisor import settling
 from ebbtide_protos.v1 import job_pb2
 
@@ -319,6 +321,26 @@ async def test_a_supervisor_that_is_stopped_at_any_moment_of_the_end(agent: Call
         await node.end()
         await node.until(lambda: not supervisor.is_alive())
         assert not node.processes()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_supervisor_that_hangs_after_it_has_said_the_end_is_ended_so_that_the_job_may_begin_again(
+    agent: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Supervised.apply
+
+    def stop_it_then(attempt: Supervised, content: dict[str, Any]) -> None:
+        if content["phase"] == "ATTEMPT_PHASE_EXITED":
+            supervisor.signal(signal.SIGSTOP)  # unless it was faster
+        apply(attempt, content)
+
+    monkeypatch.setattr(Supervised, "apply", stop_it_then)
+    async with agent() as node:
+        await node.launch(SAVES)
+        await node.running(line="up")
+        supervisor = node.supervisor()
+        await node.stop()
+        await node.until(lambda: not supervisor.is_alive())
 
 
 @pytest.mark.usefixtures("soon")

@@ -54,7 +54,7 @@ def test_a_drill_tells_who_can_be_trusted_from_who_lies(cluster: Cluster) -> Non
 
     cluster.wait_for_step(liar, 20)
     found = drill(cluster, liar, 1)
-    assert (found["verdict"], found["checkpointed"], found["steps"]["after"]) == ("not trustworthy", "no", 1)
+    assert (found["verdict"], found["checkpointed"], found["steps"]["after"]) == ("not trustworthy", "unknown", 1)
     assert cluster.show(liar)["proved"] is False
 
     wait_for("it counts", lambda: "step 9\n" in cluster.log(silent))

@@ -63,7 +63,8 @@ def test_no_secret_is_in_a_log_a_journal_a_command_line_or_an_answer(cluster: Cl
     secretly = ("--env", f"KEY={KEY}")
     runs = cluster.submit(*secretly, "--", "sleep", "600.75")
     refused = cluster.ebb("submit", *secretly, "--gpus", "99x", "--", "true", code=2)
-    fails = cluster.submit(*secretly, "--", "no-such-program")
+    fails = cluster.submit(*secretly, "--hold", "--", "no-such-program")
+    cluster.ebb("release", fails)
     array = cluster.submit(*secretly, "--array", "1-2", "--gpus", "1", "--", "sleep", "600.75")
     killed = cluster.submit(*secretly, "--cpu-only", "--", "sleep", "600.75")
     cluster.environment["SCRIPTS_KEY"] = SCRIPTS_KEY

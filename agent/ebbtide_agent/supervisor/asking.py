@@ -194,11 +194,14 @@ class Asking:
             if asked.settled_cpu_s is not None and now >= asked.at + SWALLOWED_S:
                 asked.looked_below = True
                 if process.cpu_s - asked.settled_cpu_s <= _IDLE_CPU_S:
+                    handlers = handlers_in(self._others_below(pid, tree))
+                    found += handlers
                     # A shell does what its trap says when the command that it waits for has ended. What the trap itself
                     # has started came later.
-                    waited_for = self._first_below(pid, tree) if process.kind is Kind.SHELL else ()
-                    asked.given_up = process.kind is Kind.SHELL and not self._below({pid}, tree)
-                    found += handlers_in(self._others_below(pid, tree)) or waited_for
+                    if process.kind is Kind.SHELL:
+                        asked.given_up = not self._below({pid}, tree)
+                        looked_after = self._below(handlers, tree) | self._above(handlers)
+                        found += self._first_below(pid, tree) - looked_after - {*handlers}
         return found
 
     def _elsewhere(self, tree: Tree) -> list[int]:

@@ -240,6 +240,17 @@ def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(i
     assert asking.go_on(later, asking.next_at()).signal == ((3,) if idle else ())
 
 
+def test_what_a_shell_with_a_trap_waits_for_is_ended_too_where_another_below_it_can_save():
+    """As one in the background that began to handle the signal only after the request."""
+    saves, loader, waited_for = handler(3, 2), one(4, 3), one(5, 2)
+    found = tree(handler(2, kind=Kind.SHELL), replace(saves, reaction=Reaction.DIES), loader, waited_for)
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (2,)
+    found |= {3: saves}
+    assert not asking.go_on(found, SETTLE_S)
+    assert asking.go_on(found, SWALLOWED_S).signal == (3, 5)
+
+
 def test_what_an_idle_shell_waits_for_is_ended_so_that_its_trap_runs_and_what_that_started_is_not():
     found = tree(shell(2, reaction=HANDLER), one(3, 2))
     asking = Asking()
