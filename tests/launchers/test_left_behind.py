@@ -77,6 +77,18 @@ async def test_a_driver_that_reads_what_its_training_prints_is_ended_as_soon_as_
         assert status.exit.ended_at - status.exit.stop_requested_at < LINGER_S
 
 
+@pytest.mark.parametrize("way", ["spawn", "fork", "forkserver"])
+async def test_ranks_that_python_itself_started_save_before_the_one_that_started_them_is_ended(agent, way):
+    case = Case("ranks", python("spawns_ranks.py", way), YES, processes=2)
+    async with agent() as node:
+        status = await suspend(node, case)
+        outcome = read(status, case)
+        assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+        saved = {path.name for path in (node.checkpoints / "1").rglob("rank-*")}
+        assert saved == {"rank-0", "rank-1"}
+
+
 async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(agent, tmp_path):
     """As GNU parallel and Snakemake do: they catch the signal, and end with a code of their own."""
     driver = tmp_path / "parallel"

@@ -116,7 +116,7 @@ class Asking:
         answering = [pid for pid, process in tree.items() if process.answers]
         if answering:
             return self._ask(tree, now, tell=answering, release=others)
-        handlers = handlers_in(tree)
+        handlers = handlers_in(tree) or handlers_in(tree, spawned=True)
         if not handlers:
             return self._ask_all(tree)  # nobody has anything to save
         return self._ask(tree, now, signal=handlers, release=others)
@@ -284,24 +284,25 @@ class Asking:
         return {pid for pid in tree if known[pid]}
 
 
-def handlers_in(tree: Tree) -> list[int]:
+def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
     """The topmost processes that handle the signal, in every branch.
 
     A process that handles it looks after those below it itself: to signal the data loaders of a parent that is saving
     would fail the parent. Below one that only blocks it the search goes on. What a launcher or a shell does about it
-    counts only if nobody below does anything.
+    counts only if nobody below does anything, and what a process that was `spawned` does, only if that is wanted.
     """
+    own = (Kind.ORDINARY, Kind.SPAWNED) if spawned else (Kind.ORDINARY,)
     found: dict[int, list[int]] = {}
     order = _parents_first(tree)
     for process in reversed(order):
         below = found.get(process.pid, [])
         match process.kind:
-            case Kind.WORKER:
-                mine = []
-            case Kind.ORDINARY if process.reaction is Reaction.HANDLER:
+            case kind if kind in own and process.reaction is Reaction.HANDLER:
                 mine = [process.pid]
-            case Kind.ORDINARY if process.reaction is Reaction.WAITS:
+            case kind if kind in own and process.reaction is Reaction.WAITS:
                 mine = [process.pid, *below]
+            case Kind.WORKER | Kind.SPAWNED if process.kind not in own:
+                mine = []
             case Kind.SHELL | Kind.LAUNCHER if process.reaction.handles and not below:
                 mine = [process.pid]
             case _:

@@ -35,7 +35,7 @@ def of_request(tree: Tree, step: Step, signum: int) -> Iterator[Clue]:
         yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
     if any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell}):
         yield Clue.LAUNCHER
-    if handlers and any(tree[pid].kind is Kind.WORKER for pid in step.signal):
+    if handlers and any(_looked_after(tree[pid], tree) for pid in step.signal):
         yield Clue.WORKERS_SIGNALLED
 
 
@@ -63,3 +63,9 @@ def _is_below_launcher(tree: Tree, pid: int) -> bool:
             return True
         pid = above.pid
     return False
+
+
+def _looked_after(process: Process, tree: Tree) -> bool:
+    above = tree.get(process.parent)
+    spawned = process.kind is Kind.SPAWNED and above is not None and above.reaction.handles
+    return process.kind is Kind.WORKER or spawned

@@ -13,6 +13,7 @@ class Kind(Enum):
     BUILDER = auto()  # the same, without a word of its user's; asked to end, it removes what was being made
     DRIVER = auto()  # no shell, but it only waits for one that it started, would die by the signal, and may go on after
     WORKER = auto()  # started for another process, which needs it until it has saved, and looks after it
+    SPAWNED = auto()  # started by Python's multiprocessing: such a worker, or a rank, if nobody else can save
 
 
 # By the name of the executable file.
@@ -48,8 +49,8 @@ _MODULES: Final = frozenset(
     {"accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovod.runner"}
     | {"torch.distributed.launch", "torch.distributed.run"}
 )
-# In what Python's multiprocessing gives to an interpreter that it starts for a worker of its own.
-_OF_WORKERS: Final = ("from multiprocessing.", "--multiprocessing-fork")
+# In what Python's multiprocessing gives to an interpreter that it starts.
+_OF_SPAWNED: Final = ("from multiprocessing.", "--multiprocessing-fork")
 _INTERPRETERS: Final = ("bash", "dash", "perl", "python", "sh")
 
 
@@ -63,6 +64,6 @@ def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> Kind
         return known
     if "-m" in arguments[:-1] and arguments[arguments.index("-m") + 1] in _MODULES:
         return Kind.LAUNCHER
-    if any(argument.startswith(_OF_WORKERS) for argument in arguments):
-        return Kind.WORKER
+    if any(argument.startswith(_OF_SPAWNED) for argument in arguments):
+        return Kind.SPAWNED
     return Kind.ORDINARY

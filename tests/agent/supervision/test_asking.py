@@ -82,7 +82,7 @@ KINDS = {
     ("pt_elastic", "python3.11", ()): Kind.LAUNCHER,
     ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): Kind.LAUNCHER,
     ("python", "python3.11", ("python", "train.py", "-m")): Kind.ORDINARY,
-    ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): Kind.WORKER,
+    ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): Kind.SPAWNED,
 }
 
 
@@ -249,6 +249,18 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_too_where_another_below_it_
     found |= {3: saves}
     assert not asking.go_on(found, SETTLE_S)
     assert asking.go_on(found, SWALLOWED_S).signal == (3, 5)
+
+
+def test_ranks_that_python_spawned_are_asked_if_nobody_else_can_save_and_the_one_above_ends_after_them():
+    found = tree(
+        one(2), handler(3, 2, kind=Kind.SPAWNED), handler(4, 2, kind=Kind.SPAWNED), one(5, 2, kind=Kind.SPAWNED)
+    )
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3, 4)
+    assert not asking.go_on(without(found, 3), 0.1)
+    assert asking.go_on(without(found, 3, 4), 0.2).signal == (2,)
+    looked_after = tree(handler(2), handler(3, 2, kind=Kind.SPAWNED))
+    assert Asking().begin(looked_after, 0.0).signal == (2,)
 
 
 def test_what_an_idle_shell_waits_for_is_ended_so_that_its_trap_runs_and_what_that_started_is_not():
