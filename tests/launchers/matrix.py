@@ -38,7 +38,8 @@ class Launcher:
     command: Command
     programs: tuple[str, ...] = ()  # that it needs, and that a machine may lack
     ranks: str = ""  # how a training with data loaders finds the others; else it is alone
-    catches: bool = False  # the signal; with nobody else to catch it, nobody knows whether something was saved
+    # The signal, and calls it no failure to be ended by it: with nobody else to catch it, nobody knows what was saved.
+    catches: bool = False
     options: tuple[str, ...] = ()  # of `ebb submit`
     elastic: bool = True  # so many processes as the job has GPUs
     hows: tuple[str, ...] = HOW
@@ -340,8 +341,8 @@ def accelerate(training: list[str], folder: Path) -> list[str]:
 
 
 RANKS = [
-    Launcher("torchrun", ranks("torchrun --nproc-per-node {ranks} {train}"), ranks="--ranks", catches=True),
-    Launcher("accelerate", accelerate, ranks="--ranks", catches=True, elastic=False),
+    Launcher("torchrun", ranks("torchrun --nproc-per-node {ranks} {train}"), ranks="--ranks"),
+    Launcher("accelerate", accelerate, ranks="--ranks", elastic=False),
     Launcher(
         "deepspeed",
         ranks("deepspeed --num_gpus {ranks} {train}"),
@@ -355,7 +356,6 @@ RANKS = [
         ranks("mpirun --allow-run-as-root --oversubscribe -n {ranks} {training}"),
         ("mpirun",),
         ranks="--mpi",
-        catches=True,
     ),
     Launcher("lightning", before(), ranks="--fabric", loaders=(True,)),
     Launcher("ebb-ddp", before(), ranks="--ranks", options=("--launch", "ddp")),
