@@ -304,9 +304,9 @@ SHELLS = [
     Launcher("sh", inline("sh", "{train}; {then}")),
     Launcher("zsh", inline("zsh", "for n in 1 2; do {train} && {then}; done; {then}"), ("zsh",)),
     Launcher("make", make),
-    Launcher("snakemake", snakemake, ("snakemake",), catches=True),
+    Launcher("snakemake", snakemake, ("snakemake",)),
     Launcher("xargs", xargs),
-    Launcher("parallel", parallel, ("parallel",), catches=True),
+    Launcher("parallel", parallel, ("parallel",)),
 ]
 TIMEOUT = Launcher("timeout", before("timeout", "7200"), catches=True)
 WRAPPERS = [

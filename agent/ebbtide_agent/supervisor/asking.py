@@ -161,7 +161,7 @@ class Asking:
             self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell)
             self._alive.add(pid)
         self._alone_since = math.inf
-        handlers = (*tell, *(pid for pid in signal if tree[pid].reaction.handles))
+        handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
         # Whoever looks after those below it may have to wait for a shell among them.
         looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in KEPT}, tree)
         return Step(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
@@ -328,8 +328,13 @@ def _end(tree: Tree, pids: Iterable[int]) -> Step:
     ending = [tree[pid] for pid in pids]
     kill = {one.pid for one in ending if one.kind is Kind.BUILDER or _is_shell_that_ignores(one)}
     signal = tuple(one.pid for one in ending if one.pid not in kill)
-    able = (pid for pid in signal if tree[pid].reaction.handles and tree[pid].kind is not Kind.WORKER)
-    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=tuple(able))
+    able = tuple(pid for pid in signal if _is_able(tree[pid]))
+    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=able)
+
+
+def _is_able(process: Process) -> bool:
+    """Whether it may have something to save: a data loader has not, whatever it does about the signal."""
+    return process.reaction.handles and process.kind is not Kind.WORKER
 
 
 def _dies(process: Process) -> bool:

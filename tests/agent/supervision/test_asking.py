@@ -272,6 +272,15 @@ def test_what_an_idle_shell_waits_for_is_ended_so_that_its_trap_runs_and_what_th
     assert (step.signal, step.handlers) == ((3,), ())
 
 
+def test_the_data_loaders_of_what_an_idle_shell_waits_for_are_nobody_who_can_leave_by_themselves():
+    found = tree(shell(2, reaction=HANDLER), one(3, 2), handler(4, 3, kind=Kind.WORKER))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    asking.go_on(found, SETTLE_S)
+    step = asking.go_on(found, SWALLOWED_S)
+    assert (step.signal, step.handlers) == ((3, 4), ())
+
+
 def test_a_launcher_has_time_to_end_by_itself_and_others_have_not():
     found = tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), one(4, 2), one(5))
     asking = Asking()
