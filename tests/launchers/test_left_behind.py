@@ -14,6 +14,8 @@ from tests.launchers.generated import WITNESS
 from tests.launchers.test_generated import journal, who
 from tests.scripts.cases import SUSPENDED, YES, Case, python, read, suspend
 
+SPAWNS_RANKS = Path(__file__).with_name("spawns_ranks.py")
+
 
 async def test_a_training_whose_launcher_is_killed_is_asked_to_save(agent, tmp_path):
     line = f"{shlex.join([sys.executable, str(WITNESS), 'takes-part'])}; echo next"
@@ -79,7 +81,7 @@ async def test_a_driver_that_reads_what_its_training_prints_is_ended_as_soon_as_
 
 @pytest.mark.parametrize("way", ["spawn", "fork", "forkserver"])
 async def test_ranks_that_python_itself_started_save_before_the_one_that_started_them_is_ended(agent, way):
-    case = Case("ranks", python("spawns_ranks.py", way), YES, processes=2)
+    case = Case("ranks", ["python", str(SPAWNS_RANKS), way], YES, processes=2)
     async with agent() as node:
         status = await suspend(node, case)
         outcome = read(status, case)
