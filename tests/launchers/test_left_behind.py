@@ -91,6 +91,35 @@ async def test_ranks_that_python_itself_started_save_before_the_one_that_started
         assert saved == {"rank-0", "rank-1"}
 
 
+async def test_a_driver_that_comes_to_wait_only_after_the_request_begins_nothing_more_either(agent, tmp_path):
+    driver, training, asked = tmp_path / "driver.py", tmp_path / "training.py", tmp_path / "asked"
+    training.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    pathlib.Path({str(asked)!r}).touch()\n"
+        "    time.sleep(1.5)\n"
+        "    pathlib.Path(os.environ['EBB_CHECKPOINT_DIR'], 'state').write_text('whole')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    driver.write_text(
+        "import os, subprocess, sys, time\n"
+        "training = subprocess.Popen(sys.argv[2:])\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "training.wait()\n"
+        "print('next')\n"
+    )
+    command = [sys.executable, "-S", str(driver), str(asked), sys.executable, "-S", str(training)]
+    case = Case("driver", command, YES)
+    async with agent() as node:
+        status = await suspend(node, case)
+        assert read(status, case).ending is SUSPENDED
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+        assert "next" not in node.log()
+
+
 async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(agent, tmp_path):
     """As GNU parallel and Snakemake do: they catch the signal, and end with a code of their own."""
     driver = tmp_path / "parallel"

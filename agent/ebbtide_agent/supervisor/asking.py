@@ -18,6 +18,8 @@ LINGER_S: Final = 10.0
 SETTLE_S, SWALLOWED_S = 1.0, 5.0
 """Whoever computes nothing from so long after it was asked until then is taken for one that swallowed the signal."""
 _IDLE_CPU_S: Final = 0.02
+LATE_S: Final = (0.02, 0.1, 0.5)
+"""After the request it is looked so often for drivers that were still on their way to wait for what they started."""
 KEPT: Final = frozenset({Kind.SHELL, Kind.BUILDER, Kind.DRIVER})
 """Who begins nothing more once a stop was asked."""
 
@@ -107,11 +109,13 @@ class Asking:
     _alive: set[int] = field(default_factory=set)  # who was asked and lives, when it was looked last
     _alone_since: float = math.inf  # nobody lives since then who was asked in the first place
     _rest_asked: bool = False
+    _late_looks: list[float] = field(default_factory=list)  # those that are still to come, the last first
 
     def begin(self, tree: Tree, now: float) -> Step:
         """Who is asked first. Nobody who is kept runs any more."""
         self._look_at(tree)
         self._first = frozenset(tree)
+        self._late_looks = [now + after for after in reversed(LATE_S)]
         others = [pid for pid, process in tree.items() if process.kind not in KEPT]
         answering = [pid for pid, process in tree.items() if process.answers]
         if answering:
@@ -129,6 +133,8 @@ class Asking:
     def go_on(self, tree: Tree, now: float) -> Step:
         """Who is asked next, when somebody who was asked has ended, or at `next_at`; to be repeated until nobody is."""
         self._look_at(tree)
+        while self._late_looks and self._late_looks[-1] <= now:
+            self._late_looks.pop()
         if self._rest_asked:
             return Step()
         if now >= self._alone_since + LINGER_S:
@@ -146,7 +152,13 @@ class Asking:
             return math.inf
         asked = [self._asked[pid] for pid in self._alive]
         looks = [one.at + one.next_look_s for one in asked if not one.told and not one.looked_below]
-        return min([self._alone_since + LINGER_S, *looks])
+        return min([self._alone_since + LINGER_S, *looks, *self._late_looks[-1:]])
+
+    def may_be_drivers(self, tree: Tree) -> set[int]:
+        """Those above somebody who was asked and lives, who would die by the signal: they go on if they only wait."""
+        self._look_at(tree)
+        above = self._above(self._alive) & self._first & tree.keys() - self._asked.keys()
+        return {pid for pid in above if _dies(tree[pid])}
 
     def _ask(
         self,

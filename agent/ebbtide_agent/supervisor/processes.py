@@ -94,6 +94,11 @@ def keep(root: int, roots: Callable[[], Iterable[int]], signum: int) -> set[Iden
     return drivers
 
 
+def keep_drivers(root: int, pids: Iterable[int], signum: int) -> set[Identity]:
+    """Stop the drivers among these processes, and return them."""
+    return {*signal_below(root, [pid for pid in pids if _only_waits(pid, signum)], signal.SIGSTOP)}
+
+
 def _only_waits(pid: int, signum: int) -> bool:
     """Whether it does nothing but wait for a child, and would die by the signal; not where the kernel does not say.
 

@@ -293,6 +293,9 @@ class Watch:
             self._forget(process)
         if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
             return
+        if self._keeps:
+            candidates = self._asking.may_be_drivers(self._tree())
+            self._drivers |= processes.keep_drivers(self._me, candidates, self.signum)
         while step := self._asking.go_on(self._tree(), now):
             self._perform(step, others_left=True)
 
@@ -445,9 +448,13 @@ class Watch:
 
     def _keep(self) -> None:
         """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
-        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
-        if by_us and LEADER in self.ending.running:
+        if self._keeps:
             self._drivers |= processes.keep(self._me, self._own, self.signum)
+
+    @property
+    def _keeps(self) -> bool:
+        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
+        return by_us and LEADER in self.ending.running
 
     def _still_looking(self, now: float) -> bool:
         if self._looking is not None and now >= self._looking.deadline:
