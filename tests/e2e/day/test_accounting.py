@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.day.evidence import Entry, Evidence
 from tests.e2e.day.sharing import pieces
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]  # a day takes two minutes
 TO_THE_SECOND = 1.0
 START_AND_END_S = 3.0
 """What may lie between the room and the computing of an attempt, on a busy machine: its process starts and imports, its

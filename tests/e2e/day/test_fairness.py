@@ -9,7 +9,7 @@ from tests.e2e.day.evidence import Evidence
 from tests.e2e.day.script import GRACE_S
 from tests.e2e.day.sharing import Cut, cuts, fair
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]  # a day takes two minutes
 POOL = "default"
 AT_LEAST = 0.8
 

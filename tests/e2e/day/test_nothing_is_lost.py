@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.day.evidence import Evidence, Facts
 from tests.e2e.day.playing import KINDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]  # a day takes two minutes
 
 
 def test_every_job_that_was_acknowledged_came_to_its_scripted_end(day: Evidence) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.day.evidence import Evidence
 from tests.e2e.day.stories import waits
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]  # a day takes two minutes
 WORTH_SAYING_S = 1.0
 ENDED = ("stepped aside", "failed with", "ended by", "killed", "exit code")
 """How an attempt ended is no reason to wait for the next, unless a delay is told with it."""
