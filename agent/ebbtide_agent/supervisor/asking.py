@@ -115,15 +115,15 @@ class Asking:
         """Who is asked first. Nobody who is kept runs any more."""
         self._look_at(tree)
         self._first = frozenset(tree)
-        self._late_looks = [now + after for after in reversed(LATE_S)]
         others = [pid for pid, process in tree.items() if process.kind not in KEPT]
         answering = [pid for pid, process in tree.items() if process.answers]
-        if answering:
-            return self._ask(tree, now, tell=answering, release=others)
-        handlers = handlers_in(tree) or handlers_in(tree, spawned=True)
-        if not handlers:
+        handlers = [] if answering else handlers_in(tree) or handlers_in(tree, spawned=True)
+        if not (answering or handlers):
             return self._ask_all(tree)  # nobody has anything to save
-        return self._ask(tree, now, signal=handlers, release=others)
+        step = self._ask(tree, now, tell=answering, signal=handlers, release=others)
+        if self.may_be_drivers(tree):
+            self._late_looks = [now + after for after in reversed(LATE_S)]
+        return step
 
     def joined(self, tree: Tree, pid: int, now: float) -> Step:
         """Somebody has begun to take part since."""

@@ -233,6 +233,10 @@ def test_those_above_whoever_was_asked_may_be_drivers_until_it_has_left():
     found = tree(one(2), one(3, 2), handler(4, 3), one(5, 2), one(6, 4))
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (4,)
+    for after in LATE_S:
+        assert asking.next_at() == after
+        assert not asking.go_on(found, after)
+    assert asking.next_at() == SETTLE_S
     assert asking.may_be_drivers({**found, 7: one(7, 2), 4: replace(found[4], parent=3)}) == {2, 3}
     assert asking.may_be_drivers({**found, 3: handler(3, 2)}) == {2}
     assert asking.may_be_drivers(without(found, 4)) == set()
@@ -243,9 +247,6 @@ def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(i
     found = tree(handler(2, cpu_s=1.0), handler(3, 2))
     asking = Asking()
     asking.begin(found, 10.0)
-    for after in LATE_S:
-        assert asking.next_at() == 10.0 + after
-        assert not asking.go_on(found, asking.next_at())
     assert asking.next_at() == 10.0 + SETTLE_S
     assert not asking.go_on(found, asking.next_at())
     assert asking.next_at() == 10.0 + SWALLOWED_S
