@@ -15,8 +15,10 @@ def a_home() -> Iterator[Cluster]:
     """A home without daemons, from which everything is gone in the end."""
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         cluster = Cluster(Path(folder))
-        yield cluster
-        cluster.close()
+        try:
+            yield cluster
+        finally:
+            cluster.close()
 
 
 @pytest.fixture
