@@ -121,7 +121,8 @@ class Asking:
         if not (answering or handlers):
             return self._ask_all(tree)  # nobody has anything to save
         step = self._ask(tree, now, tell=answering, signal=handlers, release=others)
-        if self.may_be_drivers(tree):
+        # A shell may just be starting one.
+        if self.may_be_drivers(tree) or any(process.kind in KEPT for process in tree.values()):
             self._late_looks = [now + after for after in reversed(LATE_S)]
         return step
 
@@ -155,10 +156,15 @@ class Asking:
         return min([self._alone_since + LINGER_S, *looks, *self._late_looks[-1:]])
 
     def may_be_drivers(self, tree: Tree) -> set[int]:
-        """Those above somebody who was asked and lives, who would die by the signal: they go on if they only wait."""
+        """Those who would die by the signal, above somebody who was asked and lives, or below a shell that was.
+
+        They go on if they only wait.
+        """
         self._look_at(tree)
-        above = self._above(self._alive) & self._first & tree.keys() - self._asked.keys()
-        return {pid for pid in above if _dies(tree[pid])}
+        # What a shell has begun since, is its trap's.
+        commands = {below for pid in self._alive if tree[pid].kind in KEPT for below in self._first_below(pid, tree)}
+        near = self._above(self._alive) | commands | self._below(commands, tree)
+        return {pid for pid in near & tree.keys() - self._asked.keys() if _dies(tree[pid])}
 
     def _ask(
         self,

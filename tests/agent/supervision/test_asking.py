@@ -242,6 +242,17 @@ def test_those_above_whoever_was_asked_may_be_drivers_until_it_has_left():
     assert asking.may_be_drivers(without(found, 4)) == set()
 
 
+def test_those_below_a_shell_with_a_trap_may_be_drivers_too_that_it_was_just_starting():
+    forked = tree(shell(2, reaction=HANDLER), shell(3, 2))
+    asking = Asking()
+    assert asking.begin(forked, 0.0).signal == (2,)
+    assert asking.next_at() == LATE_S[0]
+    assert asking.may_be_drivers(forked) == set()
+    started = tree(forked[2], one(3, 2), one(4, 3))
+    assert asking.may_be_drivers(started) == {3, 4}
+    assert asking.may_be_drivers({**started, 5: one(5, 2)}) == {3, 4}, "the shell's trap has begun 5"
+
+
 @pytest.mark.parametrize("idle", [True, False])
 def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(idle):
     found = tree(handler(2, cpu_s=1.0), handler(3, 2))
