@@ -50,12 +50,14 @@ def tree(
             kind = kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ())))
             if kind is Kind.ORDINARY and (pid, stat.starttime) in driving and pid not in answering:
                 kind = Kind.DRIVER
+            # A shell that blocks the signal is only starting a command, and may have been stopped at that.
+            blocks = handling[pid] is Reaction.WAITS
             found[pid] = Process(
                 pid,
                 stat.parent,
                 stat.starttime,
                 kind,
-                handling[pid],
+                Reaction.DIES if blocks and kind in KEPT else handling[pid],
                 pid in answering,
                 stat.image,
                 stat.cpu_s,

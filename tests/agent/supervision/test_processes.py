@@ -10,6 +10,7 @@ import pytest
 from ebbtide_agent.identity import Identity
 from ebbtide_agent.supervisor import processes
 from ebbtide_agent.supervisor.asking import Reaction
+from ebbtide_agent.supervisor.launchers import Kind
 
 
 @pytest.fixture
@@ -73,3 +74,20 @@ input()
         assert processes.reaction(process.pid, signal.SIGHUP) is Reaction.WAITS
         process.kill()
     assert processes.reaction(process.pid, signal.SIGUSR1) is Reaction.DIES
+
+
+def test_a_shell_that_blocks_the_signal_is_only_starting_a_command():
+    """As dash does until the new program runs: a shell that was stopped meanwhile blocks it for as long."""
+    code = """
+import signal
+open("/proc/self/comm", "w").write("parallel")
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("up", flush=True)
+input()
+"""
+    command = [sys.executable, "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        found = processes.tree([process.pid], signal.SIGTERM)[process.pid]
+        process.kill()
+    assert (found.kind, found.reaction) == (Kind.SHELL, Reaction.DIES)
