@@ -133,7 +133,9 @@ def _image(fields: list[str]) -> tuple[int, ...]:
 
 def _children_of_thread(pid: int, thread: str) -> list[int]:
     try:
-        line = (_PROC / str(pid) / "task" / thread / "children").read_text()
+        # Unbuffered: a program has many threads, and a request to leave waits for this.
+        with open(f"{_PROC}/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+            line = file.readall()
     except (FileNotFoundError, ProcessLookupError):
         # Only this thread is gone: what the others started still counts.
         return []

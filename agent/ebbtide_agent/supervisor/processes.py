@@ -106,15 +106,20 @@ def _only_waits(pid: int, signum: int) -> bool:
 
     It has no hand in what the child does then: it reads nothing of it, and serves it nothing.
     """
-    if procfs.read_stat(pid) is None or reaction(pid, signum) is not Reaction.DIES:
-        return False
-    tasks = Path(f"/proc/{pid}/task")
+    channels: set[str] = set()
     try:
-        channels = [(tasks / thread / "wchan").read_text() for thread in islice(os.listdir(tasks), _MOST_THREADS + 1)]
+        threads = os.listdir(f"/proc/{pid}/task")
+        if len(threads) > _MOST_THREADS:
+            return False
+        for thread in threads:
+            with open(f"/proc/{pid}/task/{thread}/wchan") as file:
+                channel = file.read()
+            if not channel.startswith(("do_wait", "futex")):
+                return False  # as soon as one computes, which in most is the first: a request to leave waits for this
+            channels.add(channel)
     except OSError:
         return False
-    waits = all(channel.startswith(("do_wait", "futex")) for channel in channels)
-    return waits and "do_wait" in channels and len(channels) <= _MOST_THREADS
+    return "do_wait" in channels and reaction(pid, signum) is Reaction.DIES
 
 
 def earlier_cpu_s(roots: Iterable[int]) -> float:
