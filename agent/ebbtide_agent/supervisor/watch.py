@@ -285,19 +285,29 @@ class Watch:
 
     def _ask_further(self, now: float) -> None:
         """Ask those whose turn has come: somebody who was asked has ended, or has had time for it."""
+        ended = self._note_ended()
+        if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
+            return
+        if self._keeps:
+            candidates = self._asking.may_be_drivers(self._tree())
+            self._drivers |= processes.keep_drivers(self._me, candidates, self.signum)
+        while True:
+            tree = self._tree()
+            if self._note_ended():
+                continue  # to end the parent of a process that has just left would be to lose how that ended
+            if not (step := self._asking.go_on(tree, now)):
+                return
+            self._perform(step, others_left=True)
+
+    def _note_ended(self) -> bool:
+        """Note how those have ended that were asked, as far as nobody has buried them; whether any has."""
         ended = [process for process in self._awaited if not process.is_alive()]
         for process in ended:
             if (returncode := procfs.returncode(process.pid)) is not None:
                 self._left_with.append(returncode)
                 self._note_left(process, returncode)
             self._forget(process)
-        if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
-            return
-        if self._keeps:
-            candidates = self._asking.may_be_drivers(self._tree())
-            self._drivers |= processes.keep_drivers(self._me, candidates, self.signum)
-        while step := self._asking.go_on(self._tree(), now):
-            self._perform(step, others_left=True)
+        return bool(ended)
 
     def _note_left(self, process: Identity, returncode: int) -> None:
         if process in self._handlers:

@@ -156,6 +156,18 @@ async def test_behind_a_shell_it_is_the_script_that_gets_the_signal_and_says_how
         assert f"got 15 {leader}" not in node.log()
 
 
+async def test_whenever_the_script_behind_a_shell_leaves_it_says_how_it_ended(agent):
+    """Also in the moment in which it is looked for others a little after the request."""
+    jobs = {str(number): 0.015 + 0.0005 * number for number in range(1, 25)}
+    async with agent() as node:
+        for job, after_s in jobs.items():
+            script = python(YIELDING, "1", f"time.sleep({after_s})")
+            await node.launch(["bash", "-c", '"$@"; exit 7', "bash", *script], job_id=job)
+            await node.running(job, line="up")
+            exit = (await node.stop(job_id=job)).exit
+            assert (job, exit.exit_code, exit.signal) == (job, 1, 0)
+
+
 async def test_below_a_process_that_handles_the_signal_others_get_it_once_that_has_left(agent):
     loader = f"import subprocess, sys; subprocess.Popen([{sys.executable!r}, '-S', '-c', {YIELDING!r}, '1'])"
     code = loader + "\n" + YIELDING.replace('print("up"', 'print("parent"')
