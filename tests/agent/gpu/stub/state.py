@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class State:
         executable = self._named(program) if program else sys.executable
         process = subprocess.Popen([executable, "-Sc", "input()"], stdin=subprocess.PIPE)
         self._processes.append(process)
+        _wait_for_its_name(process)
         self.register(process.pid, gpus, mps)
         return process
 
@@ -61,3 +63,9 @@ class State:
     def close(self) -> None:
         for process in self._processes:
             self.end(process)
+
+
+def _wait_for_its_name(process: subprocess.Popen[bytes]) -> None:
+    """Popen returns in the middle of the exec: descriptors are closed before the new command line is there."""
+    while process.poll() is None and not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        time.sleep(0.001)
