@@ -82,6 +82,7 @@ class _Asked:
     settled_cpu_s: float | None = None  # what it had computed shortly after it was asked
     looked_below: bool = False  # those below it were asked in its place, or need not be
     given_up: bool = False  # a shell that waits for one above it, as a copy does that was forked to become a command
+    image: tuple[int, ...] = ()  # of a shell that may be such a copy; it has the handler of the shell above it
 
     @property
     def next_look_s(self) -> float:
@@ -140,6 +141,9 @@ class Asking:
             return Step()
         if now >= self._alone_since + LINGER_S:
             return self._ask_all(tree)
+        if self._forget_commands(tree) and not self._alive:
+            others = tree.keys() - self._asked.keys()
+            return self._ask(tree, now, signal=handlers_in({pid: tree[pid] for pid in others}))
         if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
             return self._ask(tree, now, signal=found)
         if ending := self._parents_to_end(tree):
@@ -176,7 +180,7 @@ class Asking:
         release: Iterable[int] = (),
     ) -> Step:
         for pid in (*tell, *signal):
-            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell)
+            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, image=_of_a_copy(tree[pid], tree))
             self._alive.add(pid)
         self._alone_since = math.inf
         handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
@@ -191,6 +195,14 @@ class Asking:
             parent = seen.parent if seen is not None and same else process.parent
             self._seen[pid] = _Seen(process.starttime, parent, process.image)
         self._alive = {pid for pid, asked in self._asked.items() if _is_in(tree, pid, asked.starttime)}
+
+    def _forget_commands(self, tree: Tree) -> bool:
+        """Forget that copies of shells were asked that have become commands since: those have not got the signal."""
+        commands = {pid for pid in self._alive if (image := self._asked[pid].image) and tree[pid].image != image}
+        for pid in commands:
+            del self._asked[pid]
+        self._alive -= commands
+        return bool(commands)
 
     def _left_behind(self, tree: Tree) -> list[int]:
         """Those who handle the signal, and were below somebody who was asked and has ended without taking them along.
@@ -361,6 +373,13 @@ def _dies(process: Process) -> bool:
 
 def _is_shell_that_ignores(process: Process) -> bool:
     return process.kind is Kind.SHELL and process.reaction is Reaction.IGNORES
+
+
+def _of_a_copy(process: Process, tree: Tree) -> tuple[int, ...]:
+    """Where its program lies in memory, if it may be a copy of the shell above it that is about to become a command."""
+    above = tree.get(process.parent)
+    same = above is not None and above.kind is process.kind is Kind.SHELL and above.image == process.image
+    return process.image if same and above is not None and above.reaction.handles else ()
 
 
 def _is_in(tree: Tree, pid: int, starttime: int) -> bool:

@@ -167,6 +167,24 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_computes_nothing_thou
     assert {3, 4} <= set(asking.go_on(found, SWALLOWED_S).signal)
 
 
+def test_a_shell_is_asked_itself_if_what_was_asked_below_it_was_a_copy_that_became_a_command():
+    copy = replace(handler(3, 2, kind=Kind.SHELL), image=(2,))
+    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), copy)
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3,)
+    assert not asking.go_on(found, LATE_S[0])
+    became = {**found, 3: one(3, 2)}
+    assert asking.go_on(became, LATE_S[1]).signal == (2,)
+    assert asking.go_on(without(became, 2), 1.0).signal == (3,)
+
+
+def test_a_shell_below_another_program_may_become_a_command_in_its_handler():
+    found = tree(handler(2, kind=Kind.SHELL), handler(3, 2, kind=Kind.SHELL))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3,)
+    assert not asking.go_on({**found, 3: replace(one(3, 2), image=(4,))}, LATE_S[0])
+
+
 def test_where_nobody_handles_the_signal_a_shell_that_ignores_it_has_its_grace_period():
     found = tree(shell(2, reaction=Reaction.IGNORES), one(3, 2, reaction=Reaction.IGNORES))
     assert Asking().begin(found, 0.0) == Step(signal=(3, 2), release=(3, 2))
