@@ -143,7 +143,8 @@ class Asking:
             return self._ask_all(tree)
         if self._forget_commands(tree) and not self._alive:
             others = tree.keys() - self._asked.keys()
-            return self._ask(tree, now, signal=handlers_in({pid: tree[pid] for pid in others}))
+            if handlers := handlers_in({pid: tree[pid] for pid in others}):
+                return self._ask(tree, now, signal=handlers)
         if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
             return self._ask(tree, now, signal=found)
         if ending := self._parents_to_end(tree):
@@ -198,7 +199,9 @@ class Asking:
 
     def _forget_commands(self, tree: Tree) -> bool:
         """Forget that copies of shells were asked that have become commands since: those have not got the signal."""
-        commands = {pid for pid in self._alive if (image := self._asked[pid].image) and tree[pid].image != image}
+        images = {pid: self._asked[pid].image for pid in self._alive if self._asked[pid].image}
+        # Whoever is just ending has no memory any more, and so no image.
+        commands = {pid for pid, image in images.items() if tree[pid].image not in ((), image)}
         for pid in commands:
             del self._asked[pid]
         self._alive -= commands

@@ -291,7 +291,7 @@ class Watch:
         if self._keeps:
             candidates = self._asking.may_be_drivers(self._tree())
             self._drivers |= processes.keep_drivers(self._me, candidates, self.signum)
-        while True:
+        while time.monotonic() < self.ending.kill_at:  # a job may have as many new handlers as it likes
             tree = self._tree()
             if self._note_ended():
                 continue  # to end the parent of a process that has just left would be to lose how that ended

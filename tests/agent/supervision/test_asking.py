@@ -178,6 +178,20 @@ def test_a_shell_is_asked_itself_if_what_was_asked_below_it_was_a_copy_that_beca
     assert asking.go_on(without(became, 2), 1.0).signal == (3,)
 
 
+def test_if_no_shell_is_left_above_a_copy_that_became_a_command_the_rest_is_ended():
+    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), replace(handler(3, 2, kind=Kind.SHELL), image=(2,)))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3,)
+    assert asking.go_on(tree(one(3)), LATE_S[0]).signal == (3,)
+
+
+def test_a_copy_of_a_shell_that_is_just_ending_has_not_become_a_command():
+    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), replace(handler(3, 2, kind=Kind.SHELL), image=(2,)))
+    asking = Asking()
+    asking.begin(found, 0.0)
+    assert not asking.go_on({**found, 3: replace(found[3], image=())}, LATE_S[0])
+
+
 def test_a_shell_below_another_program_may_become_a_command_in_its_handler():
     found = tree(handler(2, kind=Kind.SHELL), handler(3, 2, kind=Kind.SHELL))
     asking = Asking()
