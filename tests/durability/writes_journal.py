@@ -9,9 +9,9 @@ from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.store.vault import Kind
 
 store = SqliteStore(Path(sys.argv[1]))
-print("epoch", store.next_epoch(), flush=True)
+print(f"epoch {store.next_epoch()}", flush=True)
 for number in range(1, 6):
     store.vault.put(Kind.ENVIRONMENT, {str(number): "{}", str(number - 3): None}).result()
     store.append([(1.0, CancelRequested(JobId(str(number)))), (1.0, CancelRequested(JobId(str(number))))]).result()
-    print("job", number, flush=True)
+    print(f"job {number}", flush=True)
 store.close()

@@ -20,7 +20,7 @@ job = ebbtide.job()
 state = job.load_checkpoint()
 for step in itertools.count(state.step if state else 0):
     time.sleep(0.02)
-    print("step", step + 1, "loss", 1 / (step + 1), flush=True)
+    print(f"step {step + 1} loss {1 / (step + 1)}", flush=True)
     job.report(step=step + 1, loss=1 / (step + 1))
     if job.should_suspend():
         job.suspend(lambda folder: (folder / "n").write_text(str(step + 1)))

@@ -20,7 +20,7 @@ for step in range(1, 100_000):
 COUNTS = """
 import itertools, time
 for step in itertools.count():
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
     time.sleep(0.01)
 """
 SAVES = """

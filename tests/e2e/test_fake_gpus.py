@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, alive, wait_for
 GIB = 1 << 30
 HOLD = """
 import ebbtide, time
-print("held", ebbtide.fake_allocate(5 << 30), flush=True)
+print(f"held {ebbtide.fake_allocate(5 << 30)}", flush=True)
 try:
     ebbtide.fake_allocate(100 << 30)
 except RuntimeError as error:

@@ -9,7 +9,7 @@ TAKES = """
 import os, sys, time
 import ebbtide
 ebbtide.fake_allocate(int(sys.argv[1]) << 30)
-print("holds", sys.argv[1], "of", int(os.environ["EBB_GPU_MEM_BYTES"]) >> 30, flush=True)
+print(f"holds {sys.argv[1]} of {int(os.environ['EBB_GPU_MEM_BYTES']) >> 30}", flush=True)
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
 """

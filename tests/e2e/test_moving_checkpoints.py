@@ -14,7 +14,7 @@ COUNTING = """
 import ebbtide, os, sys, time
 job = ebbtide.job()
 state = job.load_checkpoint()
-print("from", state.step if state else 0, flush=True)
+print(f"from {state.step if state else 0}", flush=True)
 if state:
     assert (state.path / "big").stat().st_size == int(sys.argv[1])
 def save(folder):

@@ -11,7 +11,7 @@ state = job.load_checkpoint()
 first = state.step if state else 0
 for step in itertools.count(first):
     time.sleep(0.05)  # the work
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
     job.report(step=step + 1)
     if job.should_suspend():
         job.suspend(save=lambda folder: (folder / "state").write_text(str(step)))

@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, wait_for
 COUNT = """
 import itertools, time
 for step in itertools.count():
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
     time.sleep(0.02)
 """
 

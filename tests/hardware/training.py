@@ -74,7 +74,7 @@ def main() -> None:
     ballast = torch.arange(int(ballast_bytes) // 8, device="cuda")
     expected = int(ballast.sum())
     training = Training("graph" in options, "workers" in options)
-    print("ready", torch.cuda.memory_reserved(), flush=True)
+    print(f"ready {torch.cuda.memory_reserved()}", flush=True)
     for line in sys.stdin:
         for _ in range(int(line)):
             training.step()

@@ -10,9 +10,9 @@ with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
 job = ebbtide.job()
 state = job.load_checkpoint()
-print("going on from", state.step if state else 0)
+print(f"going on from {state.step if state else 0}")
 for step in training.steps(state.step if state else 0):
     job.report(step=step)
     if job.should_suspend():
-        print("saved", step)
+        print(f"saved {step}")
         job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)

@@ -8,7 +8,7 @@ asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
 folder = os.environ["EBB_RESUME_DIR"]
 step = int(Path(folder, "state").read_text()) if folder else 0
-print("going on from", step)
+print(f"going on from {step}")
 print("up", flush=True)
 copy = os.dup(1)
 os.closerange(0, 3)

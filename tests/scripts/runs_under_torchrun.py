@@ -25,7 +25,7 @@ for step in training.steps(training.resumed()):
             sys.exit(0)
         signal.sigtimedwait([], 1.0)
         if ON_SDK:
-            print("saved", step)
+            print(f"saved {step}")
             job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)
         training.save(step)
         sys.exit(0)

@@ -5,4 +5,4 @@ import training
 print("starting from scratch")
 for step in training.steps(0):
     if step % 100 == 0:
-        print("step", step, flush=True)
+        print(f"step {step}", flush=True)

@@ -33,7 +33,7 @@ def main() -> None:
     if os.environ["EBB_RESUME_DIR"]:
         step = torch.load(Path(os.environ["EBB_RESUME_DIR"], "state.pt"))["step"]
     if rank == 0:
-        print("going on from", step, flush=True)
+        print(f"going on from {step}", flush=True)
     loader = DataLoader(TensorDataset(torch.rand(512, 4)), batch_size=8, num_workers=2, persistent_workers=True)
     while True:
         for (batch,) in loader:
@@ -44,13 +44,13 @@ def main() -> None:
             state = {"step": step}
             if ON_SDK and job.should_suspend():
                 if rank == 0:
-                    print("saved", step, flush=True)
+                    print(f"saved {step}", flush=True)
                 job.suspend(lambda folder, state=state: torch.save(state, folder / "state.pt"), step=step)
             if not ON_SDK and agreed(bool(asked)):
                 if rank == 0:
                     next(iter(loader))  # a save that needs the data once more
                     torch.save(state, Path(os.environ["EBB_CHECKPOINT_DIR"], "state.pt"))
-                    print("saved", step, flush=True)
+                    print(f"saved {step}", flush=True)
                 dist.barrier()
                 sys.exit(85)
 

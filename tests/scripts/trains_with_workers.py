@@ -18,7 +18,7 @@ if os.environ["EBB_RESUME_DIR"]:
     saved = torch.load(Path(os.environ["EBB_RESUME_DIR"], "state.pt"))
     model.load_state_dict(saved["model"])
     step = saved["step"]
-print("going on from", step, flush=True)
+print(f"going on from {step}", flush=True)
 inputs = torch.rand(4096, 4)
 data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
 while True:
@@ -32,5 +32,5 @@ while True:
         if asked:
             next(iter(DataLoader(data, batch_size=16, num_workers=4)))  # a save that needs the data once more
             torch.save({"model": model.state_dict(), "step": step}, Path(os.environ["EBB_CHECKPOINT_DIR"], "state.pt"))
-            print("saved", step, flush=True)
+            print(f"saved {step}", flush=True)
             sys.exit(85)

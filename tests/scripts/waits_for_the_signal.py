@@ -24,6 +24,6 @@ helper = subprocess.Popen(
 )
 for step in training.steps(training.resumed()):
     if asked.is_set():
-        print("helper", "lives" if helper.poll() is None else "is gone")
+        print(f"helper {'lives' if helper.poll() is None else 'is gone'}")
         training.save(step)
         os._exit(0)

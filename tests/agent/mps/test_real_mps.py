@@ -42,7 +42,7 @@ PTX = b'''.version 6.0
 '''
 count = ctypes.c_int()
 check(cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device))
-print("ready", count.value, flush=True)
+print(f"ready {count.value}", flush=True)
 for line in sys.stdin:
     word = line.strip()
     if word == "sync":

@@ -20,7 +20,7 @@ readable, writable = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        print("escaped", os.getpid(), flush=True)
+        print(f"escaped {os.getpid()}", flush=True)
         os.write(writable, b"!")
         time.sleep(600)
     os._exit(0)

@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 from tests.agent.supervision.node import gpus, order, python
 
 DDP = {"launch": job_pb2.LAUNCH_MODE_DDP}
-HELLO = "import os; print('hello from', os.environ['RANK'], flush=True)"
+HELLO = "import os; print('hello from ' + os.environ['RANK'], flush=True)"
 
 
 async def read(node, rank=None, attempt=1):
@@ -59,7 +59,7 @@ async def test_a_job_of_one_process_has_one_log_whatever_its_rank(agent):
 
 
 async def test_what_ranks_print_is_in_the_log_even_if_their_supervisor_is_killed(agent, tmp_path):
-    code = "import os, time; print('up', os.environ['RANK'], flush=True); time.sleep(60)"
+    code = "import os, time; print('up ' + os.environ['RANK'], flush=True); time.sleep(60)"
     async with agent() as node:
         await node.launch(python(code), gpus=gpus(2), **DDP)
         await node.until(lambda: all("up" in _text(node.place().rank_output(rank)) for rank in range(2)))

@@ -34,11 +34,11 @@ while True:
 YIELDING = """
 import os, signal, sys, time
 def end(signum, frame):
-    print("got", signum, os.getpid(), flush=True)
+    print(f"got {signum} {os.getpid()}", flush=True)
     exec(sys.argv[2] if len(sys.argv) > 2 else "")
     os._exit(int(sys.argv[1]))
 signal.signal(signal.SIGTERM, end)
-print("up", os.getpid(), flush=True)
+print(f"up {os.getpid()}", flush=True)
 while True:
     time.sleep(600)
 """

@@ -15,7 +15,7 @@ SWAPPED = agent_pb2.ATTEMPT_PHASE_SWAPPED
 COUNT = """
 import itertools, time
 for step in itertools.count():
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
     time.sleep(0.01)
 """
 SAVES = """

@@ -13,11 +13,11 @@ print(agent.NAME, "and", master.NAME)
 job = ebbtide.job()
 state = job.load_checkpoint()
 step = state.step if state else 0
-print("going on from", step)
+print(f"going on from {step}")
 print("up", flush=True)
 while True:
     step += 1
     job.report(step=step)
     if job.should_suspend():
-        print("saved", step)
+        print(f"saved {step}")
         job.suspend(lambda folder, step=step: (folder / "state").write_text(str(step)), step=step)
