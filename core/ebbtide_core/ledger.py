@@ -133,6 +133,8 @@ class Ledger:
     def take(self, event: Event, now: float) -> None:
         """Take in ``event`` of Unix time ``now``, the next in the journal; what a clock was ahead by has not passed."""
         now = self._last = max(self._last, now)
+        if isinstance(event, e.JobRemoved | e.JobRetired):
+            return  # it is over, and was let go then
         apply(self._state, event, now)
         if (job := getattr(event, "job", None)) is not None:
             self._look_at_job(job, event, now)

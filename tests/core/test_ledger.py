@@ -179,6 +179,16 @@ def test_days_users_and_jobs_divide_the_same_sums() -> None:
     assert usage(lab, days).accounts["ann",].computing == found.total.computing == 250.0
 
 
+def test_what_a_job_had_stays_counted_when_it_is_removed() -> None:
+    lab = Lab(gpus=2)
+    job = lab.running(2)
+    lab.wait(49)
+    lab.end(job, DONE)
+    before = ann(lab)
+    lab.tell(e.JobRemoved(job.id))
+    assert (ann(lab), lab.cluster.job(job.id)) == (before, None)
+
+
 def test_jobs_of_others_are_left_out_if_one_user_is_asked_about() -> None:
     lab = Lab(gpus=1)
     lab.end(lab.running(1), DONE)
@@ -275,6 +285,9 @@ class Counting:
         for now, event in self.journal:
             if type(event).__name__ in KINDS:
                 ledger.take(event, now)
+        for job in self.cluster.state.jobs.values():
+            if job.state.finished and job.holding is None:
+                ledger.take(e.JobRemoved(job.id), self.now)
         found = ledger.close(self.now)
         assert check(found) == ()
         for name in ("held", "waiting", "suspended", "placed"):

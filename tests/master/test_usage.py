@@ -10,7 +10,7 @@ import pytest
 from ebbtide_core import ledger
 from ebbtide_master import usage
 from ebbtide_master.crowd import OneEach
-from ebbtide_protos.v1 import usage_pb2
+from ebbtide_protos.v1 import client_pb2, usage_pb2
 
 from tests.master.world import FREED, Master, a_master, refused, rest
 
@@ -35,6 +35,18 @@ async def test_what_a_user_had_adds_up_whoever_was_master_meanwhile(tmp_path: Pa
     assert (before.gpus.gpus, list(before.problems), list(after.problems)) == (2, [], [])
     assert before.gpus.allocated_gpu_s == pytest.approx(before.total.allocated_gpu_s)
     assert after.until < time.time() + 3600
+
+
+async def test_what_a_user_had_is_counted_when_its_job_is_removed(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent()
+        job = await master.running(agent)
+        await agent.report(job, 1, FREED)
+        await master.becomes(job, "COMPLETED")
+        [before] = await ask(master)
+        await master.ask.Remove(client_pb2.JobRequest(job_id=job))
+        [after] = await ask(master)
+    assert after.accounts == before.accounts
 
 
 async def test_a_long_journal_is_told_of_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ async def test_whenever_the_script_behind_a_shell_leaves_it_says_how_it_ended(ag
 
 async def test_below_a_process_that_handles_the_signal_others_get_it_once_that_has_left(agent):
     loader = f"import subprocess, sys; subprocess.Popen([{sys.executable!r}, '-S', '-c', {YIELDING!r}, '1'])"
-    code = loader + "\n" + YIELDING.replace('print("up"', 'print("parent"')
+    code = loader + "\n" + YIELDING.replace('f"up', 'f"parent')
     async with agent() as node:
         await node.launch(python(code, "85", "import time; time.sleep(0.2); print('saved', flush=True)"))
         leader = (await node.running(line="up")).pid
