@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e import loaded
 from tests.json_schema import check_json
+from tests.processes import every_process
 
 EBB = (sys.executable, "-m", "ebbtide_cli.main")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -187,7 +188,7 @@ def alive(process: psutil.Process) -> bool:
 
 def processes_of(home: Path) -> Iterator[psutil.Process]:
     """The processes that belong to the cluster of this home, by their environment."""
-    for process in psutil.process_iter():
+    for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             environment = process.environ()
             ours = environment.get("EBB_HOME") == str(home) or str(home) in environment.get("EBB_SOCKET", "")

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import EBB, REPOSITORY, wait_for
+from tests.processes import every_process
 
 
 @pytest.mark.slow
@@ -47,7 +48,7 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None:
 def _mentions(folder: str) -> list[str]:
     """Processes whose environment names ``folder`` as their home."""
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         try:
             if folder in process.environ().get("EBB_HOME", ""):
                 found.append(str(process))

@@ -14,6 +14,7 @@ from ebbtide_protos.invitation import decode
 
 from tests.e2e.cluster import Cluster, processes_of, wait_for
 from tests.e2e.test_between_machines import admins, start, two_machines
+from tests.processes import every_process
 
 KEY = "canary-of-a-key-5d1e"
 SCRIPTS_KEY = "canary-of-a-script-81c2"
@@ -35,7 +36,7 @@ def files_of(home: Path) -> Iterator[tuple[Path, bytes]]:
 
 def command_lines() -> str:
     lines = []
-    for process in psutil.process_iter():
+    for process in every_process():
         try:
             lines.append(f"{process.pid} {process.cmdline()}")
         except psutil.Error:

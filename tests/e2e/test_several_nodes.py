@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cluster import EXAMPLES, Cluster, alive, wait_for
 from tests.e2e.conftest import a_home
+from tests.processes import every_process
 
 GPUS = {"large": 2, "left": 1, "right": 1, "apart": 1}
 GANG = ("--nodes", "2", "--gpus", "2")
@@ -121,7 +122,7 @@ def processes_on(cluster: Cluster, node: str) -> list[psutil.Process]:
     """The job's processes on that node, which its supervisor's socket tells."""
     folder = str(cluster.home / "nodes" / node)
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("EBB_SOCKET", "").startswith(folder):
                 found.append(process)

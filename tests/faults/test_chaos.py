@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cluster import REPOSITORY, wait_for
 from tests.faults import kills, storm
+from tests.processes import every_process
 
 KILLS = 20
 FAULTS = 6
@@ -44,7 +45,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_in_a_storm(seed: int) -> None:
 def of_folder(folder: Path) -> list[psutil.Process]:
     """Processes whose environment names it, but for the one that a test started."""
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         try:
             environment = process.environ()
         except (psutil.Error, OSError):
