@@ -117,12 +117,12 @@ class Node:
                 waiter.cancel()
 
     async def running(self, job_id: str = "1", attempt: int = 1, line: str = "") -> agent_pb2.AttemptStatus:
-        """Wait until the attempt runs, and until its log has this line if one is given."""
+        """Wait until the attempt runs, and until its log has this line, whole, if one is given."""
 
         def runs() -> bool:
             status = self.status(job_id, attempt)
             assert status.phase in (LAUNCHING, RUNNING), status
-            return status.phase == RUNNING and line in self.log(job_id, attempt)
+            return status.phase == RUNNING and line in self.log(job_id, attempt).rpartition("\n")[0]
 
         await self.until(runs)
         return self.status(job_id, attempt)
