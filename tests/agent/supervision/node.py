@@ -122,7 +122,8 @@ class Node:
         def runs() -> bool:
             status = self.status(job_id, attempt)
             assert status.phase in (LAUNCHING, RUNNING), status
-            return status.phase == RUNNING and line in self.log(job_id, attempt).rpartition("\n")[0]
+            before, end, _ = self.log(job_id, attempt).rpartition("\n")
+            return status.phase == RUNNING and line in before + end
 
         await self.until(runs)
         return self.status(job_id, attempt)
