@@ -74,23 +74,40 @@ def follow(master: str | None, read: Callable[[ClientServiceStub], Iterator[Repl
 
     The first connection must succeed. ``read`` is called once per connection and has to know where it was.
     """
-    lost_at = None
+    outage = Outage()
     while True:
-        opened, heard = None, False
         try:
             with connected(master) as stub:
-                opened = time.monotonic()
+                outage.begin()
                 for item in read(stub):
-                    heard = True
+                    outage.heard = True
                     yield item
                 return
         except Unreachable:
-            now = time.monotonic()
-            if heard or (opened is not None and now - opened > SETTLED_S):
-                lost_at = now
-            if lost_at is None or now - lost_at > RECONNECT_S:
+            if outage.lasts():
                 raise
         time.sleep(RETRY_S)
+
+
+class Outage:
+    """Whether a stream that broke is worth opening again. ``heard`` is to be set when it brought something."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self._opened: float | None = None
+        self._lost_at: float | None = None
+
+    def begin(self) -> None:
+        """The stream is opened now."""
+        self._opened = time.monotonic()
+
+    def lasts(self) -> bool:
+        """It broke: whether that is so for too long now, or it never was whole."""
+        now = time.monotonic()
+        if self.heard or (self._opened is not None and now - self._opened > SETTLED_S):
+            self._lost_at = now
+        self.heard, self._opened = False, None
+        return self._lost_at is None or now - self._lost_at > RECONNECT_S
 
 
 def _failure(error: grpc.RpcError, address: Address) -> Failure:

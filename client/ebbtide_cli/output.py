@@ -21,6 +21,11 @@ def complain(message: str) -> None:
     print(f"ebb: {one_line(message)}", file=sys.stderr, flush=True)
 
 
+def print_attempt(number: int, prefix: str) -> None:
+    """Mark on stderr that what a job printed in another attempt begins."""
+    print(f"{prefix}--- attempt {number} ---", file=sys.stderr, flush=True)
+
+
 class StatusLine:
     """What is being waited for, in words that may change; nothing if not ``wanted`` or where stderr is no terminal."""
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +63,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.reservations: list[booking_pb2.Reservation] = []
         self.reserved_from = 0.0
         self.logs: list[tuple[int, bytes]] = []
+        self.logs_of: dict[str, list[tuple[int, bytes]]] = {}  # of jobs that have others than ``logs``
+        self.unread: dict[str, str] = {}  # why a job's log cannot be read
+        self.most_followed = 0  # logs at a time
         self.snapshots: dict[str, bytes] = {}
         self.notice_reply = client_pb2.NoticeTestReply()
         self.busy_s: list[float] = []  # how long whoever asks has to wait, each time until it is empty
@@ -77,10 +80,26 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.watched = threading.Event()
         self._streams: list[threading.Event] = []
         self._closed = False
+        self._told: list[client_pb2.Job] = []  # to whoever watches them
+        self._news = threading.Condition()
+        self._followed = 0
 
     def add(self, *jobs: client_pb2.Job) -> None:
         for job in jobs:
             self.jobs[job.job_id] = job
+
+    def tell(self, *jobs: client_pb2.Job) -> None:
+        """These jobs are so from now on, which is told to whoever watches them or follows their logs."""
+        with self._news:
+            self.add(*jobs)
+            self._told += jobs
+            self._news.notify_all()
+
+    def print(self, job_id: str, data: bytes, attempt: int = 1) -> None:
+        """The job prints this now."""
+        with self._news:
+            self.logs_of.setdefault(job_id, []).append((attempt, data))
+            self._news.notify_all()
 
     def sent(self, method: str) -> list[Any]:
         """The requests that a method received."""
@@ -91,6 +110,8 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._closed = True
         for stream in self._streams:
             stream.set()
+        with self._news:
+            self._news.notify_all()
 
     def Submit(self, request: client_pb2.SubmitRequest, context: grpc.ServicerContext) -> client_pb2.SubmitReply:
         self._note("Submit", request, context)
@@ -103,7 +124,8 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
         self._note("ListJobs", request, context)
         wanted = [job for id, job in self.jobs.items() if not request.job_ids or id in request.job_ids]
-        wanted += [job for job in self.jobs.values() if job.array in request.job_ids and job.array]
+        wanted += [job for job in self.jobs.values() if job.array and _is_named(job, request.job_ids)]
+        wanted = [job for job in wanted if not request.states or job.state in request.states]
         return client_pb2.ListJobsReply(jobs=[job for job in wanted if not (request.job_ids and job.HasField("tasks"))])
 
     def ShowJob(self, request: client_pb2.JobRequest, context: grpc.ServicerContext) -> client_pb2.Job:
@@ -195,6 +217,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self, request: client_pb2.WatchJobsRequest, context: grpc.ServicerContext
     ) -> Iterator[client_pb2.Job]:
         self._note("WatchJobs", request, context)
+        told = len(self._told)
         for job_id in request.job_ids or list(self.jobs):
             yield self._find(job_id, context)
         for job_id in request.job_ids:
@@ -203,7 +226,13 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
                 self.jobs[job_id] = self.changes[job_id].pop(0)
                 yield self.jobs[job_id]
         self.watched.set()
-        self._wait(context)
+        while context.is_active() and not self._closed:
+            with self._news:
+                self._news.wait_for(lambda: self._closed or len(self._told) > told, timeout=0.1)  # noqa: B023
+            for job in self._told[told:]:
+                told += 1
+                if job.job_id in request.job_ids:
+                    yield job
 
     def WatchEvents(
         self, request: client_pb2.WatchEventsRequest, context: grpc.ServicerContext
@@ -237,12 +266,31 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     ) -> Iterator[client_pb2.LogChunk]:
         self._note("ReadLogs", request, context)
         self._find(request.job_id, context)
-        for attempt, data in self.logs:
-            if request.attempt in (0, attempt):
-                yield client_pb2.LogChunk(attempt=attempt, data=data)
-                self._cut(context)
-        if request.follow and not self.jobs[request.job_id].HasField("end_time"):
-            self._wait(context)
+        if request.job_id in self.unread:
+            context.abort(grpc.StatusCode.UNAVAILABLE, self.unread[request.job_id])
+        with self._news:
+            self._followed += 1
+            self.most_followed = max(self.most_followed, self._followed)
+        try:
+            yield from self._log(request, context)
+        finally:
+            with self._news:
+                self._followed -= 1
+
+    def _log(self, request: client_pb2.ReadLogsRequest, context: grpc.ServicerContext) -> Iterator[client_pb2.LogChunk]:
+        sent = 0
+        while True:
+            ended = self.jobs[request.job_id].HasField("end_time")
+            chunks = self.logs_of.get(request.job_id, self.logs)
+            for attempt, data in chunks[sent:]:
+                sent += 1
+                if request.attempt in (0, attempt):
+                    yield client_pb2.LogChunk(attempt=attempt, data=data)
+                    self._cut(context)
+            if not request.follow or ended or self._closed or not context.is_active():
+                return
+            with self._news:
+                self._news.wait(timeout=0.1)
 
     def _one(self, method: str, request: Any, context: grpc.ServicerContext) -> client_pb2.Job:
         self._note(method, request, context)
@@ -280,10 +328,20 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         gone.wait(60)
 
 
+def _is_named(task: client_pb2.Job, ids: Sequence[str]) -> bool:
+    """Whether one of the ids is of the task's array, or of a range with the task in it."""
+    for id in ids:
+        array, _, indices = id.partition(".")
+        low, _, high = indices.partition("-")
+        if task.array == array and (not indices or int(low) <= task.index <= int(high or low)):
+            return True
+    return False
+
+
 @contextmanager
 def serving(master: ScriptedMaster) -> Iterator[str]:
     """Where it serves for as long as the block lasts: at the socket in a home of its own."""
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(64))
     client_pb2_grpc.add_ClientServiceServicer_to_server(master, server)
     with TemporaryDirectory(prefix="ebb-") as home, door.made(Path(home)) as target:
         server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))

@@ -52,12 +52,6 @@ def test_what_all_tasks_of_an_array_printed_is_shown_each_line_with_its_task(ebb
     assert ebb("logs", "17.1").out == "loss 1\nloss 2\nloss 3"
 
 
-def test_who_follows_an_array_is_told_to_name_a_task(ebb, master):
-    add_array(master)
-    result = ebb("logs", "-f", "17")
-    assert (result.code, result.complaint) == (2, "logs: --follow: follows one task of an array, such as 17.0")
-
-
 def test_a_prefix_stands_before_each_line_however_it_comes():
     lines = Prefixed("1: ")
     pieces = [lines.feed(piece) for piece in (b"a", b"b\n", b"", b"\nc\n\n", b"d")]

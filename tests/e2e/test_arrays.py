@@ -1,4 +1,4 @@
-"""An array with a limit, a task of it that fails, those who wait for it, and its failed tasks once more."""
+"""An array with a limit, a task of it that fails, those who wait for it, who follows it, and what failed once more."""
 
 from typing import Any
 
@@ -38,3 +38,24 @@ def test_the_failed_task_of_an_array_is_run_again_and_who_waited_for_all_of_them
     cluster.ebb("wait", "4")
     assert cluster.log("4.3") == "task 3\n"
     assert "4   bash [3%2]" in cluster.ebb("ls", "--all").out
+
+
+FOLLOWED = 'echo "task $EBB_ARRAY_INDEX begins"; until test -e "$0"; do sleep 0.05; done; echo "it ends"'
+
+
+def test_who_follows_an_array_sees_what_its_tasks_print_also_of_those_that_begin_later(cluster: Cluster) -> None:
+    go_on = cluster.home / "go on"
+    array = cluster.submit("--array", "0-5%2", "--te", "--cpu-only", "--", "bash", "-c", FOLLOWED, str(go_on))
+    with cluster.start("logs", "-f", array) as following:
+        assert following.stdout is not None
+        begun = [following.stdout.readline() for _ in range(2)]
+        assert sorted(begun) == ["1.0: task 0 begins\n", "1.1: task 1 begins\n"]
+        go_on.touch()
+        out, err = following.communicate(timeout=60)
+    expected = [f"1.{index}: task {index} begins" for index in range(2, 6)]
+    expected += [f"1.{index}: it ends" for index in range(6)]
+    assert sorted(out.splitlines()) == sorted(expected)
+    assert (following.returncode, err) == (0, "")
+    assert {task["state"] for task in cluster.show(array)["jobs"]} == {"COMPLETED"}
+    some = cluster.ebb("logs", "-f", f"{array}.4-5").out
+    assert sorted(some.splitlines()) == sorted(line for line in expected if line.startswith(("1.4", "1.5")))

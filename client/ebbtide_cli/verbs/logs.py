@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -11,11 +10,10 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.connection import follow as follow_stream
-from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.escaped import Escaped
+from ebbtide_cli.errors import FAILED, OK
+from ebbtide_cli.log_reading import LogLines, Place
+from ebbtide_cli.output import print_attempt
 from ebbtide_cli.pasts import since_option, tail_option
-from ebbtide_cli.prefixed import Prefixed
-from ebbtide_cli.tidy import Tidy
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
 
@@ -24,6 +22,7 @@ from ebbtide_cli.watching import detaching
     epilog=examples(
         "ebb logs 17",
         "ebb logs -f @",
+        "ebb logs -f 17.0-9",
         "ebb logs --tail 20 17",
         "ebb logs --since 10m 17.0-9",
         "ebb logs --attempt 2 17 | grep loss",
@@ -33,7 +32,7 @@ from ebbtide_cli.watching import detaching
     )
 )
 @id_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on as the job prints; Ctrl-C detaches.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the job, or array, prints; Ctrl-C detaches.")
 @tail_option
 @since_option
 @click.option("--attempt", type=click.IntRange(1, 2**31 - 1), help="Only this attempt (default: all).")
@@ -51,8 +50,11 @@ def command(
     rank: int | None,
     tidy: bool,
     master: str | None,
-) -> None:
+) -> int:
     """Print a job's output, or one after the other what the tasks of an array printed, each line with its task's id.
+
+    With -f the lines of an array's tasks come as they are printed, until all tasks have ended. 16 tasks are followed at
+    a time; what others print comes, from its beginning, once one of those has ended or is suspended.
 
     It is printed byte for byte, but to a terminal nothing that this would obey, colours excepted. A line on stderr
     marks where a new attempt begins. A job's lines have no times: --since may begin some seconds too early, never late.
@@ -67,14 +69,17 @@ def command(
         since=since or 0.0,
     )
     tasks = _tasks(master, job_id)
-    if tasks and follow:
-        raise Failure(f"logs: --follow: follows one task of an array, such as {tasks[0]}", USAGE)
     with detaching([job_id]):
+        if tasks and follow:
+            from ebbtide_cli.following import follow_tasks
+
+            return OK if follow_tasks(master, request, tasks, tidy=tidy) else FAILED
         for task in tasks:
             request.job_id = task
             _print_log(master, request, tidy=tidy, prefix=f"{task}: ")
         if not tasks:
             _print_log(master, request, tidy=tidy)
+    return OK
 
 
 def _tasks(master: str | None, job_id: str) -> list[str]:
@@ -88,51 +93,27 @@ def _tasks(master: str | None, job_id: str) -> list[str]:
 
 
 def _print_log(master: str | None, request: client_pb2.ReadLogsRequest, *, tidy: bool, prefix: str = "") -> None:
-    current, line, lines = 0, Tidy(), Prefixed(prefix)
-    escaped = Escaped() if sys.stdout.isatty() else None
+    lines = LogLines(prefix, tidy=tidy)
     for number, data in output(master, request):
-        if current not in (0, number):
-            _print(lines.feed(line.end()) + lines.end(), escaped)
-            print(f"{prefix}--- attempt {number} ---", file=sys.stderr, flush=True)
-        current = number
-        _print(lines.feed(line.feed(data) if tidy else data), escaped)
-    _print(lines.feed(line.end()) + lines.end(), escaped)
-    if escaped:
-        print(escaped.end(), end="", flush=True)
+        if lines.is_next(number):
+            _print(lines.end())
+            print_attempt(number, prefix)
+        _print(lines.feed(data))
+    _print(lines.close())
 
 
-def _print(data: bytes, escaped: Escaped | None) -> None:
-    if escaped:
-        print(escaped.feed(data), end="", flush=True)
-    else:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+def _print(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
-    printed: Counter[int] = Counter()  # of each attempt, up to which offset
+    place = Place(request)
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
-        again: Counter[int] = Counter()
-        asked, last = client_pb2.ReadLogsRequest(), max(printed, default=0)
-        asked.CopyFrom(request)
-        if printed:  # what is not wanted of it is known by now, and what was printed meanwhile is
-            asked.tail, asked.since = 0, 0.0
-        for chunk in stub.ReadLogs(asked):
-            if chunk.attempt < last:
-                continue
-            if not chunk.next:  # an older master does not say where it stands
-                chunk.offset, chunk.next = again[chunk.attempt], again[chunk.attempt] + len(chunk.data)
-            again[chunk.attempt] = chunk.next
-            known = printed[chunk.attempt]
-            if chunk.next <= known:
-                chunk.data = b""
-            elif chunk.offset + len(chunk.data) == chunk.next:  # else it stands for what is not kept
-                chunk.data = chunk.data[max(0, known - chunk.offset) :]
-            yield chunk
+        yield from stub.ReadLogs(place.resumed())
 
     for chunk in follow_stream(master, read):
-        printed[chunk.attempt] = max(printed[chunk.attempt], chunk.next)
-        if chunk.data:
-            yield chunk.attempt, chunk.data
+        if data := place.take(chunk):
+            yield chunk.attempt, data

@@ -1,0 +1,208 @@
+"""What the tasks of an array print, as they print it: a bounded number of logs are read at a time.
+
+One stream tells when something changed, and a listing then, which tasks have begun. Who has to wait for a place is read
+from its beginning later, so nothing is left out. A suspended task gives its place to one that runs.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+from ebbtide_core import limits
+from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+from ebbtide_cli import interrupts
+from ebbtide_cli.channels.line import write_all
+from ebbtide_cli.connection import REPLY_S, RETRY_S, Outage, connecting
+from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.jobs import finished
+from ebbtide_cli.log_reading import LogLines, Place
+from ebbtide_cli.output import complain, print_attempt
+
+MOST_FOLLOWED: Final = 16
+"""Logs that are read at a time: of one node, each user may follow 24, and more than one `ebb` may run."""
+LOOK_S: Final = 0.5
+"""Between listings of the tasks at least."""
+LISTED_SHARE: Final = 0.1
+"""Of what a user may be told about jobs, so much goes into listings at most: the rest is for other streams."""
+_STDOUT: Final = 1
+_ON_GPUS: Final = ("RUNNING", "STARTING", "SUSPENDING", "STOPPING", "UNREACHABLE")
+_BEGUN: Final = tuple(
+    state
+    for state in job_pb2.JobState.values()
+    if state not in (job_pb2.JOB_STATE_UNSPECIFIED, job_pb2.JOB_STATE_PENDING)
+)
+
+
+def follow_tasks(master: str | None, request: client_pb2.ReadLogsRequest, tasks: Sequence[str], *, tidy: bool) -> bool:
+    """Print the logs of these ``tasks``, which ``request`` names together, until all of them have ended.
+
+    Whether every log could be read; what is wrong with one is said. Raises `Failure`.
+    """
+    following = _Following(request, tasks, tidy=tidy)
+    interrupts.run(following.run(master))
+    return following.complete
+
+
+class _Log:
+    """One task's log."""
+
+    def __init__(self, task: str, request: client_pb2.ReadLogsRequest, *, tidy: bool) -> None:
+        own = client_pb2.ReadLogsRequest()
+        own.CopyFrom(request)
+        own.job_id = task
+        self.task = task
+        self.place = Place(own)
+        self.lines = LogLines(f"{task}: ", tidy=tidy, whole=True)
+        self.outage = Outage()
+        self.is_due = False  # there is something to read, or will be soon
+
+
+class _Following:
+    def __init__(self, request: client_pb2.ReadLogsRequest, tasks: Sequence[str], *, tidy: bool) -> None:
+        self.complete = True
+        self._named = request.job_id
+        self._of_attempt = bool(request.attempt)
+        self._left = {task: _Log(task, request, tidy=tidy) for task in tasks}  # those that are not read to their end
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._printing = asyncio.Lock()
+        self._over = False  # all tasks have ended
+        self._noted = False
+        self._outage = Outage()
+
+    async def run(self, master: str | None) -> None:
+        """Follow them; a restart of the master is bridged. Raises `Failure`."""
+        while self._left:
+            try:
+                async with connecting(master) as stub:
+                    self._outage.begin()
+                    await self._follow(stub)
+            except Unreachable:
+                if self._outage.lasts():
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _follow(self, stub: Any) -> None:
+        """The same over one connection. Raises whatever ends it."""
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed.set()
+        tasks = [self._begin(self._watch(stub)), self._begin(self._keep_looking(stub))]
+        try:
+            await self._end
+        finally:
+            tasks += self._readers.values()
+            self._readers.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    async def _watch(self, stub: Any) -> None:
+        """Hear when something changed."""
+        async for whole in stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[self._named])):
+            self._outage.heard = True
+            self._over = finished(whole)
+            self._warn(whole.tasks.states)
+            self._changed.set()
+        if not self._over:
+            raise Unreachable("the master stopped telling about the jobs")
+
+    def _warn(self, states: Mapping[str, int]) -> None:
+        running = sum(states[state] for state in _ON_GPUS if state in states)
+        if running > MOST_FOLLOWED and not self._noted:
+            self._noted = True
+            words = "what others print comes once one of those has ended or is suspended"
+            complain(f"{running} tasks run, and {MOST_FOLLOWED} are followed at a time: {words}")
+
+    async def _keep_looking(self, stub: Any) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            listed = await self._look(stub)
+            self._choose(stub)
+            await asyncio.sleep(max(LOOK_S, listed * limits.LISTED_COST / limits.TOLD_PER_S / LISTED_SHARE))
+
+    async def _look(self, stub: ClientServiceStub) -> int:
+        """Find out which tasks have begun and which have ended; how many that are."""
+        if not self._left:
+            return 0
+        over = self._over  # asked first: then no task begins after the listing
+        indices = [int(task.partition(".")[2]) for task in self._left]
+        named = f"{self._named.partition('.')[0]}.{min(indices)}-{max(indices)}"
+        request = client_pb2.ListJobsRequest(job_ids=[named], states=_BEGUN)
+        listing: Any = stub.ListJobs(request, timeout=REPLY_S)
+        found = {job.job_id: job for job in (await listing).jobs}
+        for task, log in list(self._left.items()):
+            job = found.get(task)
+            log.is_due = job is not None and job.HasField("start_time") and job.state != job_pb2.JOB_STATE_SUSPENDED
+            never = over if job is None else finished(job) and not job.HasField("start_time")
+            if never and task not in self._readers:  # it was removed, or cancelled before it began
+                del self._left[task]
+        return len(found)
+
+    def _choose(self, stub: Any) -> None:
+        """Read those that there is something of, in order, as far as there are places."""
+        waiting = [log for log in self._left.values() if log.is_due and log.task not in self._readers]
+        idle = [task for task in self._readers if not self._left[task].is_due]
+        for task in idle[: max(0, len(waiting) + len(self._readers) - MOST_FOLLOWED)]:
+            self._readers.pop(task).cancel()
+        for log in waiting[: MOST_FOLLOWED - len(self._readers)]:
+            self._readers[log.task] = self._begin(self._read(stub, log))
+        if not self._left and not self._end.done():
+            self._end.set_result(None)
+
+    async def _read(self, stub: Any, log: _Log) -> None:
+        """Print one log to its end."""
+        while not await self._read_once(stub, log):
+            await asyncio.sleep(RETRY_S)
+        await asyncio.shield(self._close(log))
+        del self._readers[log.task], self._left[log.task]
+        self._choose(stub)
+
+    async def _read_once(self, stub: Any, log: _Log) -> bool:
+        """Whether that was all of it, or all that can be had."""
+        log.outage.begin()
+        try:
+            async for chunk in stub.ReadLogs(log.place.resumed()):
+                log.outage.heard = True
+                if data := log.place.take(chunk):
+                    # What was taken is printed even if the stream is given up meanwhile: it does not come again.
+                    await asyncio.shield(self._print(log, chunk.attempt, data))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=REPLY_S)  # it may be the master
+                if not log.outage.lasts():
+                    return False
+            elif error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise
+            if not (self._of_attempt and error.code() is grpc.StatusCode.NOT_FOUND):  # most tasks have but one
+                complain(f"{log.task}: {error.details()}")
+                self.complete = False
+        return True
+
+    async def _print(self, log: _Log, attempt: int, data: bytes) -> None:
+        async with self._printing:
+            if log.lines.is_next(attempt):
+                await _write(log.lines.end())
+                print_attempt(attempt, log.lines.prefix)
+            await _write(log.lines.feed(data))
+
+    async def _close(self, log: _Log) -> None:
+        async with self._printing:
+            await _write(log.lines.close())
+
+
+async def _write(data: bytes) -> None:
+    if data:
+        await write_all(_STDOUT, data)
