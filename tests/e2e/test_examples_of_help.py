@@ -58,6 +58,8 @@ A_PAST_OF_WAITS = "ebb submit --array 0-9 --time 1h -- true && ebb submit --wait
 A_USER = Way(first="ebb user add anna || true")
 A_TOKEN = """$(ebb token create --json | grep -o '"id": "[0-9a-f]*"' | cut -d'"' -f4)"""
 
+AN_ARRAY = Way(first="ebb submit --cpu-only --array 0-9 -- echo up > array", names=(("17.0-9", "$(cat array).0-9"),))
+
 PROMPT = "$ " if os.getuid() else "# "
 WAYS: dict[str, Way] = {
     "top": until("GPU"),
@@ -71,9 +73,8 @@ WAYS: dict[str, Way] = {
     "story": with_jobs("twice"),
     "logs": with_jobs("twice"),
     "ebb logs -f @": Way(first="ebb submit --cpu-only -- python train.py", shows="loss", ends=signal.SIGINT, code=130),
-    "ebb logs --since 10m 17.0-9": Way(
-        first="ebb submit --cpu-only --array 0-9 -- echo up > array", names=(("17.0-9", "$(cat array).0-9"),)
-    ),
+    "ebb logs -f 17.0-9": AN_ARRAY,
+    "ebb logs --since 10m 17.0-9": AN_ARRAY,
     "ebb logs --node right 17": with_jobs("on two nodes"),
     "ebb logs --rank 1 17": with_jobs("on two nodes"),
     "wait": with_jobs("ending", "ending", "ending"),
