@@ -17,6 +17,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "notes").write_text("nothing that runs\n")
     (folder / "tool").write_text("#!/bin/sh\n")
     (folder / "tool").chmod(0o755)
+    (folder / "train.sh").write_text("python train.py\n")
     (folder / "data").mkdir()
     return folder
 
@@ -54,6 +55,10 @@ MISSING = {
     "-- ./tol": "./tol: there is no such file in {here}: did you mean './tool'?",
     "-- nosuchprogram": "nosuchprogram: there is no such program on PATH",
     "--workdir /nowhere/at/all -- true": "--workdir: there is no directory /nowhere/at/all",
+    "--venv /nowhere/at/all -- python train.py": "--venv: there is no directory /nowhere/at/all",
+    "--conda /nowhere/at/all -- python train.py": "--conda: there is no directory /nowhere/at/all",
+    "--venv data -- python train.py": "--venv: {here}/data has no bin/python, so it is no Python environment",
+    "--venv data train.sh": "--venv: {here}/data has no bin/python, so it is no Python environment",
 }
 
 
@@ -71,6 +76,8 @@ def test_what_is_missing_is_refused_if_every_node_is_this_machine(ebb, master, h
     local(master)
     result = ebb("submit", *line.split())
     assert (result.code, result.complaint) == (2, f"submit: {MISSING[line].format(here=here)}")
+    dry = ebb("submit", "--dry-run", *line.split())
+    assert (dry.code, dry.complaint) == (2, result.complaint)
     assert not master.sent("Submit")
     assert ebb("run", *line.split()).code == 2
 
@@ -79,6 +86,15 @@ def test_what_is_missing_may_be_made_by_what_comes_before(ebb, master):
     local(master)
     for option in ("--hold", "--begin=23:59", "--after=ok:12"):
         assert ebb("submit", option, "--", "python", "made_later.py").code == 0
+
+
+def test_an_environment_with_a_python_is_taken_and_so_is_one_that_may_be_made_before(ebb, master, here):
+    local(master)
+    (here / "env" / "bin").mkdir(parents=True)
+    (here / "env" / "bin" / "python").symlink_to("/bin/true")
+    result = ebb("submit", "--venv", "env", "--", "python", "train.py")
+    assert (result.code, result.err) == (0, "")
+    assert ebb("submit", "--hold", "--venv", "made_later", "--", "python", "train.py").code == 0
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,9 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     if not os.path.isdir(spec.workdir):
         yield f"--workdir: there is no directory {abbreviated(spec.workdir, 200)}"
         return
+    has_env = not (why := _no_environment(spec))
+    if why:
+        yield why
     if spec.script:
         return
     program = spec.command[0]
@@ -90,12 +93,25 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     if "/" in program:
         if not os.path.lexists(os.path.join(spec.workdir, program)):
             yield _no_file(program, spec.workdir)
-    elif not _found(spec, program) and (not spec.python_env or os.path.isdir(spec.python_env)):
+    elif has_env and not _found(spec, program):
         close = _RUN_BY.get(PurePath(program).suffix.lower())
         yield _no_file(program, spec.workdir) if close else f"{abbreviated(program)}: there is no such program on PATH"
     script = _script_of(spec.command)
     if script and not _is_open(script) and not os.path.lexists(os.path.join(spec.workdir, script)):
         yield _no_file(script, spec.workdir)
+
+
+def _no_environment(spec: JobSpec) -> str:
+    """Why the job's Python environment is none, as a node will see it; empty if it is one, or none was asked for."""
+    directory = spec.python_env
+    if not directory:
+        return ""
+    option = "--conda" if spec.env.get("CONDA_PREFIX") == directory else "--venv"
+    if not os.path.isdir(directory):
+        return f"{option}: there is no directory {abbreviated(directory, 200)}"
+    if not os.access(os.path.join(directory, "bin", "python"), os.X_OK):
+        return f"{option}: {abbreviated(directory, 200)} has no bin/python, so it is no Python environment"
+    return ""
 
 
 def _is_open(word: str) -> bool:
