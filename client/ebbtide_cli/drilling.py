@@ -11,6 +11,16 @@ from ebbtide_cli.jobs import finished
 
 NOTABLE_CPU_S: Final = 1.0
 """What a script may compute again without a word."""
+SAVED_UNSEEN: Final = "it saved, and it reports no steps that would tell where it went on: see its log"
+UNSEEN: Final = "nothing shows that it saved, and it reports no steps that would tell where it went on: see its log"
+ADVICE: Final = {
+    SAVED_UNSEEN: "Unknown is whether the script went on from what it saved, because it reports no steps. To have it "
+    "known, report them with ebbtide.job() (docs/job-contract.md#with-the-sdk), or compare the lines of its log.",
+    UNSEEN: "Unknown is whether the script saved by itself, because a file of its own is nothing that Ebbtide sees. To "
+    "have it known, save with ebbtide.job() (docs/job-contract.md#with-the-sdk), or in a handler that writes into "
+    "EBB_CHECKPOINT_DIR (docs/job-contract.md#without-the-sdk).",
+}
+"""What is unknown then, why, and what to do about that."""
 
 
 class Verdict(Enum):
@@ -34,12 +44,14 @@ class Steps:
 class Findings:
     """All that is known after a drill. ``parts_s`` are in seconds, without those that are not known.
 
+    ``advice`` says what is unknown, why, and what to do about that; empty if nothing of that kind is unknown.
     ``repeated_cpu_s`` is what the script's commands before its first step computed again, if that is about as long as
     it was before.
     """
 
     verdict: Verdict
     because: str
+    advice: str
     checkpointed: str
     why: str
     parts_s: dict[str, float]
@@ -54,6 +66,7 @@ class Findings:
             "state": state_of(job),
             "verdict": self.verdict.value,
             "because": self.because,
+            "advice": self.advice,
             "checkpointed": self.checkpointed,
             "why": self.why,
             "parts_s": self.parts_s,
@@ -94,7 +107,8 @@ def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> Fin
     checkpointed, why = _checkpointed(job, asked)
     verdict, because = _judge(job, asked, steps, checkpointed)
     parts_s, repeated_cpu_s = _parts(_drilled(job, asked)), _repeated_cpu_s(job, asked)
-    return Findings(verdict, because, checkpointed, why, parts_s, steps, repeated_cpu_s, log)
+    advice = ADVICE.get(because, "")
+    return Findings(verdict, because, advice, checkpointed, why, parts_s, steps, repeated_cpu_s, log)
 
 
 def _drilled(job: client_pb2.Job, asked: client_pb2.Job) -> client_pb2.Suspension:
@@ -168,8 +182,7 @@ def _judge(job: client_pb2.Job, asked: client_pb2.Job, steps: Steps, checkpointe
         return Verdict.NOT, "it saved nothing"
     if steps.before == 0:
         return Verdict.UNKNOWN, "it had done no step yet that could be lost: try again later"
-    saved = "it saved" if checkpointed == "yes" else "nothing shows that it saved"
-    return Verdict.UNKNOWN, f"{saved}, and it reports no steps that would tell where it went on: see its log"
+    return Verdict.UNKNOWN, SAVED_UNSEEN if checkpointed == "yes" else UNSEEN
 
 
 def _broken(job: client_pb2.Job, asked: client_pb2.Job) -> tuple[Verdict, str] | None:

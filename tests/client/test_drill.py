@@ -1,6 +1,8 @@
 """`ebb drill`, and what `ebb submit`, `show` and `ls` say of jobs that never went through one."""
 
+import re
 import signal
+from pathlib import Path
 
 import grpc
 import pytest
@@ -88,6 +90,31 @@ def test_of_a_job_without_steps_the_log_around_the_break_is_all_there_is(ebb, ma
     assert (result.code, result.json["verdict"]) == (1, "unknown")
     assert result.json["because"].startswith(word)
     assert result.json["log"] == {"before": "epoch 1\nepoch 2", "after": "hello\nepoch 1"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "unknown", "to_do"),
+    [
+        (job_pb2.CHECKPOINTED_YES, "whether the script went on from what it saved", ["ebbtide.job()", "its log"]),
+        (0, "whether the script saved by itself", ["ebbtide.job()", "a handler that writes into EBB_CHECKPOINT_DIR"]),
+    ],
+)
+def test_an_unknown_verdict_says_in_a_line_what_is_unknown_and_what_to_do(ebb, master, saved, unknown, to_do):
+    silent = {key: value for key, value in BACK.items() if key != "left_step"} | {"checkpointed": saved}
+    script(master, drilled(silent), step=None)
+    master.logs = [(1, b"epoch 1\n"), (2, b"hello\n")]
+    *_, verdict, advice = ebb("drill", "17").out.splitlines()
+    assert verdict.startswith("Job 17: unknown: ")
+    assert advice.startswith(f"Unknown is {unknown}, because ")
+    assert all(words in advice for words in to_do)
+    pages = Path(__file__).parents[2]
+    for page, section in re.findall(r"\((docs/\S+)#([\w-]+)\)", advice):
+        assert f"# {section.replace('-', ' ')}\n" in (pages / page).read_text().lower()
+
+
+def test_where_nothing_of_that_kind_is_unknown_no_advice_is_given(ebb, master):
+    script(master, drilled(WORKS))
+    assert ebb("drill", "--json", "17").json["advice"] == ""
 
 
 def test_a_swapped_job_that_came_back_as_the_same_processes_is_trusted(ebb, master):

@@ -137,3 +137,5 @@ def _print(job: client_pb2.Job, findings: Findings) -> None:
         rows += [(f"log {when}", printable(line)) for line in text.splitlines() or ["(nothing printed)"]]
     print_columns(rows)
     print(printable(f"Job {job.job_id}: {findings.verdict.value}: {findings.because}."))
+    if findings.advice:
+        print(findings.advice)
