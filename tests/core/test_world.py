@@ -100,9 +100,9 @@ class WatchedWorld(World):
                 self._tell_all(status)
             self.tell(e.SchedulingDue())
         for job in self.cluster.state.jobs.values():
-            is_done = job.state.finished or job.held_by is not None
             waits = job.state in (JobState.PENDING, JobState.SUSPENDED) and job.holding is None
-            assert is_done or (waits and self.has_no_room_for(job)), (job.id, job.state, job.reason)
+            may_wait = waits and (job.held_by is not None or self.has_no_room_for(job))
+            assert job.state.finished or may_wait, (job.id, job.state, job.reason)
 
     def has_no_room_for(self, job: Job) -> bool:
         """Whether it would wait for ever, for what its user wants is nowhere."""

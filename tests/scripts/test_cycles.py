@@ -18,6 +18,8 @@ from tests.scripts.cases import SCRIPTS
 
 AGENTS, CYCLES = 10, 20
 LOCKS = ("leader.lock", "child.lock")
+ASKED = "it was asked to stop before it could start: "
+DIED = "its supervisor died before it could start the attempt"
 
 
 @pytest.mark.slow
@@ -31,7 +33,7 @@ async def test_two_hundred_suspensions_and_kills_leave_no_survivor_and_make_no_s
             if number:  # what the agent before this one left running
                 if attempt not in [status.attempt for status in node.attempts.statuses()]:
                     await start(node, disk, attempt, wait=False)  # it was killed too early: the master says it again
-                await end(node, disk, attempt, chance)
+                await end(node, disk, attempt, chance, of_a_killed_agent=number % 2 == 1)
             for _ in range(CYCLES - 1):
                 attempt += 1
                 await start(node, disk, attempt, wait=chance.random() < 0.9)
@@ -64,8 +66,12 @@ async def start(node, disk, attempt, wait):
         await node.until(lambda: node.log(attempt=attempt) == "up\nup\n")
 
 
-async def end(node, disk, attempt, chance):
-    """End the attempt in one way or another, and look who is left."""
+async def end(node, disk, attempt, chance, of_a_killed_agent=False):
+    """End the attempt in one way or another, and look who is left.
+
+    What never ran may be refused, because it was asked to leave before, or because a killed agent had not started it.
+    """
+    ran = node.log(attempt=attempt) == "up\nup\n"
     match chance.choice(["suspend", "kill", "suspend and kill", "lose the supervisor", "start a second copy"]):
         case "suspend":
             await node.stop(attempt=attempt)
@@ -80,10 +86,13 @@ async def end(node, disk, attempt, chance):
             assert (await node.end(attempt=attempt)).lost
         case "start a second copy":
             await start(node, disk, attempt + 1000, wait=False)
-            assert (await node.end(attempt=attempt + 1000)).phase == REFUSED
+            second = await node.end(attempt=attempt + 1000)
+            assert (second.phase, second.refusal) == (REFUSED, f"node still runs attempt {attempt}")
             await node.stop(attempt=attempt)
     over = await node.end(attempt=attempt)
-    if over.phase == REFUSED:  # it was asked before it ran
+    if over.phase == REFUSED:
+        assert not ran
+        assert over.refusal.startswith(ASKED) or (of_a_killed_agent and over.refusal == DIED), over.refusal
         assert "up" not in node.log(attempt=attempt)
     else:
         assert over.phase == EXITED
