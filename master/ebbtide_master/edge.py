@@ -39,15 +39,30 @@ GRPC_LOG: Final = "grpc._cython.cygrpc"
 log = logging.getLogger(__name__)
 
 
+def has_left(error: BaseException | None) -> bool:
+    """Whether gRPC failed because the caller left: it took what was to be sent, and could not send it.
+
+    What it does not take at all was a mistake of ours.
+    """
+    return _is_of_a_batch(error) and str(error).startswith('Failed "execute_batch"')
+
+
+def _is_of_a_batch(error: BaseException | None) -> bool:
+    return type(error).__name__ == "ExecuteBatchError"  # gRPC publishes no name for it
+
+
 def is_worth_a_line(record: logging.LogRecord) -> bool:
     """A filter for gRPC's log: that a caller left just while its call was answered is nobody's mistake.
 
-    Of such a one our own log says a line where it says everything.
+    Of such a one our own log says a line where it says everything, and of any other failure of the kind always.
     """
     error = record.exc_info[1] if record.exc_info else None
-    if type(error).__name__ != "ExecuteBatchError":
+    if not _is_of_a_batch(error):
         return True
-    log.debug("a caller left just while it was answered: %s", error)
+    if has_left(error):
+        log.debug("a caller left just while it was answered: %s", error)
+    else:
+        log.warning("gRPC could not answer: %s: %s", record.getMessage(), error)
     return False
 
 
@@ -103,8 +118,6 @@ def _called(
                     return await _seen(await method(wanted, context), admitted.show)
         except grpc.aio.AbortError:
             raise
-        except grpc.aio.InternalError:  # the caller is gone: nobody has to be told
-            raise asyncio.CancelledError from None
         except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
             await _abort(name, context, error)
 
@@ -140,8 +153,6 @@ def _streamed(
                     await _abort(name, context, SlowReaderError())
         except grpc.aio.AbortError:
             raise
-        except grpc.aio.InternalError:  # the caller is gone: nobody has to be told
-            raise asyncio.CancelledError from None
         except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
             await _abort(name, context, error)
 
@@ -160,11 +171,15 @@ async def _send(standing: Standing, replies: AsyncIterator[Any], show: Callable[
 
 
 async def _abort(name: str, context: Any, error: Exception) -> None:
+    if has_left(error):  # nobody has to be told
+        raise asyncio.CancelledError from None
     code, words = _status(name, error)
     later = ((RETRY_KEY, f"{error.wait_s:.3f}"),) if isinstance(error, TooFastError) else ()
     try:
         await context.abort(code, words, later)
-    except grpc.aio.InternalError:  # the caller is gone
+    except grpc.aio.InternalError as failure:
+        if not has_left(failure):
+            log.warning("method=%s: the caller could not be told that it failed: %s", name, failure)
         raise asyncio.CancelledError from None
 
 
