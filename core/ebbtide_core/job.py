@@ -167,6 +167,7 @@ class Job:
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
     ``own_room`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While it waits
     for that, it holds up nobody: it is asked first as soon as it is free.
+    ``held_s`` is for how long its user held it while it did not run, up to ``held_since`` if that goes on.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.work`).
     ``priority``, ``weight`` and ``gpu_mem_bytes`` are those of now; its ``spec`` has those that it was submitted with.
     ``move_failure`` is why its checkpoint could not be copied to another node since it last ran, if it could not.
@@ -222,6 +223,8 @@ class Job:
     returns: bool = False
     not_before: float = 0.0
     ran_s: float = 0.0
+    held_s: float = 0.0
+    held_since: float | None = None
     work_s: float = 0.0
     restart_cost_s: float | None = None
     save_s: float | None = None
@@ -320,8 +323,19 @@ class Job:
         return self.ran_s + max(0.0, current)
 
     def waiting_s(self, now: float) -> float:
-        """Seconds since it was submitted in which it did not run."""
-        return max(0.0, (self.ended if self.ended is not None else now) - self.submitted - self.running_s(now))
+        """Seconds since it was submitted in which it did not run, though its user did not hold or suspend it."""
+        until = self.ended if self.ended is not None else now
+        held_s = self.held_s + (until - self.held_since if self.held_since is not None else 0.0)
+        return max(0.0, until - self.submitted - self.running_s(now) - held_s)
+
+    def note_held(self, now: float) -> None:
+        """Add up for how long its user held it while it did not run."""
+        live = self.live
+        rests = self.held_by is HeldBy.USER and (live is None or live.started is None)
+        if rests and self.held_since is None:
+            self.held_since = now
+        elif not rests and self.held_since is not None:
+            self.held_s, self.held_since = self.held_s + now - self.held_since, None
 
 
 _S = JobState

@@ -142,6 +142,8 @@ class ClusterState:
             self._change_state(job, new, now)
         if ticket is not None:
             self._pass_gates(ticket, now)
+        if job.held_by is not None or job.held_since is not None:
+            job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:

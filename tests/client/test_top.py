@@ -224,6 +224,11 @@ def test_times_go_on_between_two_words_of_a_job():
     assert "8s" in lines[-1].split()
 
 
+def test_the_time_that_its_user_holds_a_job_does_not_go_on_as_waiting():
+    shown = picture([], [make_job("18", waiting_s=5, held_by="user")], ages_s={"18": 30})
+    assert "5s" in drawn(shown)[-1].split()
+
+
 # --- the verb ---
 
 

@@ -3,7 +3,7 @@
 from ebbtide_core import events as e
 from ebbtide_core.arrays import Task
 from ebbtide_core.dependency import AfterKind, Dependency
-from ebbtide_core.model import ExitFacts, JobId
+from ebbtide_core.model import ExitFacts, HeldBy, JobId
 from ebbtide_core.narrate import narrate
 from ebbtide_core.spec import JobSpec
 
@@ -60,3 +60,54 @@ def test_how_an_attempt_ended_is_not_what_the_job_waited_for_afterwards():
 def test_who_is_held_while_they_wait_keeps_the_reason_in_the_story():
     assert narrate(e.HoldRequested(JobId("1"), "waiting for 1 GPU")) == "held by user (until then: waiting for 1 GPU)"
     assert narrate(e.SuspendRequested(JobId("1"), "waiting for 1 GPU")).endswith("(until then: waiting for 1 GPU)")
+
+
+def test_the_time_that_its_user_holds_a_job_is_no_waiting():
+    lab = Lab(gpus=1)
+    lab.running(1)
+    job = lab.submit(1)
+    lab.wait(9)
+    before = job.waiting_s(lab.now)
+    lab.tell(e.HoldRequested(job.id))
+    held_at = lab.now
+    lab.wait(600)
+    assert job.waiting_s(lab.now) == job.waiting_s(held_at) == before + 1
+    lab.tell(e.ReleaseRequested(job.id))
+    lab.wait(59)
+    assert job.waiting_s(lab.now) == before + 1 + 60
+
+
+def test_a_job_that_its_user_suspends_waits_only_before_it_ran_and_once_it_is_resumed():
+    lab = Lab(gpus=1)
+    job = lab.running(1)
+    before = job.waiting_s(lab.now)
+    lab.wait(100)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.wait(50)
+    lab.end(job)  # until then it ran
+    lab.wait(3600)
+    assert job.waiting_s(lab.now) == before
+    urgent = lab.running(1, te=True)
+    lab.tell(e.ResumeRequested(job.id))
+    lab.wait(19)
+    assert job.waiting_s(lab.now) == before + 20
+    lab.tell(e.HoldRequested(job.id))
+    lab.wait(100)
+    lab.tell(e.CancelRequested(job.id))
+    lab.wait(100)
+    assert (job.waiting_s(lab.now), urgent.waiting_s(lab.now)) == (before + 21, 1.0)
+
+
+def test_a_job_that_is_submitted_on_hold_has_not_waited_and_one_that_the_system_holds_does():
+    lab = Lab(gpus=1)
+    job = lab.submit(1, hold=True)
+    lab.wait(600)
+    assert job.waiting_s(lab.now) == 0
+    lab.tell(e.ReleaseRequested(job.id))
+    lab.start(job)
+    lab.tell(e.RequeueRequested(job.id))
+    lab.end(job)
+    lab.tell(e.JobHeld(job.id, HeldBy.SYSTEM, "for a reason"))
+    waited_s = job.waiting_s(lab.now)
+    lab.wait(600)
+    assert job.waiting_s(lab.now) == waited_s + 601

@@ -74,6 +74,7 @@ class WatchedWorld(World):
             if job.state is not JobState.UNREACHABLE:
                 assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
                 assert (twin.priority, twin.weight, twin.rates) == (job.priority, job.weight, job.rates)
+                assert twin.waiting_s(self.now) == job.waiting_s(self.now)
                 assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
                     job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
                 )  # fmt: skip

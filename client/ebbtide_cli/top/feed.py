@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import grpc
+from ebbtide_core.model import HeldBy
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -47,8 +48,9 @@ class Picture:
         return job.running_s + (0.0 if job.state in NOT_RUNNING else self.ages_s.get(job.job_id, 0.0))
 
     def waited_s(self, job: client_pb2.Job) -> float:
-        """How long it has not run by now, since it was submitted; seconds."""
-        return job.waiting_s + (self.ages_s.get(job.job_id, 0.0) if job.state in NOT_RUNNING else 0.0)
+        """How long it has not run by now, since it was submitted, though its user did not hold it; seconds."""
+        waits = job.state in NOT_RUNNING and job.held_by != HeldBy.USER.value
+        return job.waiting_s + (self.ages_s.get(job.job_id, 0.0) if waits else 0.0)
 
 
 class Jobs:
