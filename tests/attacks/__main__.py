@@ -11,6 +11,7 @@ import sys
 import time
 
 from tests.attacks.siege import BEYOND_S, a_siege
+from tests.conftest import NEEDS
 from tests.faults import figures
 from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
 
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=CASES)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     options = parser.parse_args()
+    if not NEEDS["root"]():
+        parser.error(f"needs root, and a Python that other accounts can run (theirs would be {sys.executable})")
     print(f"seed {options.seed}", flush=True)
     with until_interrupted():
         return _attack(options.cases, options.seed)
