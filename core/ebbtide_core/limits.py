@@ -16,6 +16,10 @@ MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
 """Of one argument or environment entry; Linux refuses to execute more."""
 MAX_COMMAND_BYTES: Final = 1 * MIB
 """Of all arguments together."""
+MAX_ARGUMENTS: Final = 65_536
+"""Of one command. Linux keeps a pointer for each, and executes none of many more; each costs the master time."""
+BYTES_PER_ARGUMENT: Final = 64
+"""Of memory that an argument takes beside its text."""
 MAX_ENV_BYTES: Final = 256 * KIB
 """Of a whole environment; with the command it stays far below the 2 MiB that Linux executes."""
 MAX_SCRIPTS: Final = 16
@@ -44,6 +48,8 @@ MAX_UNFINISHED_JOBS_PER_USER: Final = 100_000
 """Half of all, so that no one user keeps the others out."""
 MAX_ARRAY_TASKS: Final = 10_000
 """Of one array; they are accepted together, or not at all."""
+MAX_ARRAY_BYTES: Final = 128 * MIB
+"""Of the commands and scripts of all tasks of one array, with `BYTES_PER_ARGUMENT`: the journal has them for each."""
 MAX_ARRAY_INDEX: Final = 999_999
 """Six digits; the indices of an array need not be dense."""
 MAX_PARAMS: Final = 16
@@ -74,6 +80,9 @@ TOLD_AT_ONCE: Final = 1000.0
 """After a pause: every job that runs on a large cluster."""
 LISTED_COST: Final = 0.05
 """Of a job in a listing, in such changes: it travels with others."""
+
+LISTED_COMMAND_BYTES: Final = 1 * KIB
+"""Of a command in a listing, which may be of 100,000 jobs; who asks for one job is shown all of it."""
 
 MAX_BEGIN: Final = 1e11
 """Unix seconds; as good as never."""

@@ -249,6 +249,11 @@ def _check_failover(spec: JobSpec) -> None:
         raise SpecError("--failover-after", f"a {spec.kind.value} cannot go on elsewhere")
 
 
+def text_size(spec: JobSpec) -> int:
+    """The bytes of memory that the command and the script take, roughly: nearly all of a job that is large."""
+    return sum(map(len, spec.command)) + limits.BYTES_PER_ARGUMENT * len(spec.command) + len(spec.script)
+
+
 def check_standing(priority: int, weight: float) -> None:
     """Raise `SpecError` unless a job may have ``priority`` and ``weight``."""
     _check_number("--priority", priority, limits.MIN_PRIORITY, limits.MAX_PRIORITY)
@@ -287,6 +292,8 @@ def _check_share(share: int) -> None:
 def _check_command(command: tuple[str, ...]) -> None:
     if not command or not command[0]:
         raise SpecError("command", "is empty: write it after --")
+    if len(command) > limits.MAX_ARGUMENTS:
+        raise SpecError("command", f"{len(command)} arguments are over the limit of {limits.MAX_ARGUMENTS}")
     for index, argument in enumerate(command):
         size = _check_text(f"argument {index}", argument, None)
         if size > limits.MAX_ARGUMENT_BYTES:

@@ -14,12 +14,12 @@ from ebbtide_core.events import Event
 from ebbtide_core.forgetting import unknown_job
 from ebbtide_core.job import Job
 from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
-from ebbtide_core.spec import JobSpec, SpecError, validate
+from ebbtide_core.spec import JobSpec, SpecError, text_size, validate
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.loop import PAUSE, Parts, RefusedError
-from ebbtide_master.views import STATES, job_message
+from ebbtide_master.views import STATES, job_message, listed_command
 
 Member = tuple[JobSpec, Task | None]
 """A job to be submitted: its spec, and which task it is; the array in it is not known yet."""
@@ -100,11 +100,16 @@ def changed_among(cluster: Cluster, id: str, changed: set[JobId], arrays: set[st
 # --- how they are shown ---
 
 
-def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> Parts[client_pb2.Job]:
-    """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together."""
+def shown(
+    cluster: Cluster, id: str, now: float, *, briefly: bool = False, in_list: bool = False
+) -> Parts[client_pb2.Job]:
+    """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together.
+
+    ``in_list``, a long command is cut short.
+    """
     job = cluster.job(JobId(id))
     if job is not None:
-        return job_message(job, now)
+        return job_message(job, now, in_list=in_list)
     array = array_of(cluster, id)
     if array is None or not array.tasks:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
@@ -113,7 +118,7 @@ def shown(cluster: Cluster, id: str, now: float, *, briefly: bool = False) -> Pa
     states = array.states if whole else Counter(job.state for job in jobs)
     if not whole and not jobs:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))
-    message = _together(array, id, states, now)
+    message = _together(array, id, states, not in_list)
     if message.state in FINISHED_STATES or not briefly:
         yield from _add_up(message, jobs or named(cluster, id), now)
     return message
@@ -127,12 +132,13 @@ def is_over(cluster: Cluster, id: str) -> bool:
     return all(job.state.finished for job in named(cluster, id))
 
 
-def _together(array: Array, id: str, states: Counter[JobState], now: float) -> client_pb2.Job:
+def _together(array: Array, id: str, states: Counter[JobState], whole_command: bool) -> client_pb2.Job:
     """In which states tasks of ``array`` are."""
     state = next(state for state in MOST_LIVELY if states[state])
     first = next(iter(array.tasks.values()))
     counts = {one: states[one] for one in MOST_LIVELY if states[one]}
-    spec = spec_to_message(replace(first.spec, priority=first.priority, weight=first.weight, env={}))
+    own = replace(first.spec, priority=first.priority, weight=first.weight, env={})
+    spec = spec_to_message(own if whole_command else replace(own, command=listed_command(own.command)))
     message = client_pb2.Job(job_id=id, spec=spec, user=array.user, state=STATES[state])
     message.reason = ", ".join(f"{count} {one.value.lower()}" for one, count in counts.items())
     message.preemptible, message.submit_time = first.preemptible, first.submitted
@@ -179,13 +185,18 @@ def members(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[list[Memb
         raise SpecError("--array", f"{size} tasks are over the limit of {limits.MAX_ARRAY_TASKS}")
     if len({task.index for task in request.tasks}) < size:
         raise SpecError("--array", "an index stands there twice")
-    found = list[Member]()
+    found, total, of_bare = list[Member](), 0, text_size(spec)
     for wanted in request.tasks:
         yield
         params = dict(wanted.params)
         task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, request.max_slots * WHOLE)
         admission.check_task(task)
-        found.append((_with_params(spec, params) if params else bare, task))
+        own = _with_params(spec, params) if params else bare
+        total += text_size(own) if params else of_bare
+        if total > limits.MAX_ARRAY_BYTES:
+            what = f"the commands and scripts of {size} tasks come to more than"
+            raise SpecError("--array", f"{what} the limit of {limits.MAX_ARRAY_BYTES} bytes in all")
+        found.append((own, task))
     return found
 
 

@@ -1,10 +1,12 @@
 """Why a job waits, when it starts, what would follow if it were another; and everything that it went through."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from ebbtide_core import events as e
+from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.explain import Explanation, explain
@@ -18,12 +20,14 @@ from ebbtide_master.arrays import found
 from ebbtide_master.clock import Clock
 from ebbtide_master.copies import LONGEST_S, Copies
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
 from ebbtide_master.store.journal import Store, StoredEvent
 from ebbtide_master.views import event_message, reason_of
 
 TOLD_FROM_S: Final = 1.0
 """Waiting for a shorter time is not worth a word."""
+LINES_OF_A_PART: Final = 20
+"""Are put into words at a time, in about a millisecond."""
 Changes = Callable[[Cluster], list[Event]]
 """From a cluster to what is asked about, as wishes of a user."""
 
@@ -55,23 +59,41 @@ class Explaining:
     async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
         """Every event that one job went through."""
         await self._loop.ask(lambda cluster: found(cluster, request.job_id))
-        stored = await asyncio.to_thread(lambda: list(self._store.events(job=request.job_id)))
-        return client_pb2.StoryReply(events=_told(stored))
+        reply, story, last = client_pb2.StoryReply(), _Story(), 0
+        while lines := await asyncio.to_thread(_page_of_story, self._store, request.job_id, last):
+            await self._loop.ask_in_parts(partial(story.tell, lines, reply))
+            last = lines[-1].sequence
+        return reply
 
 
-def _told(lines: Iterable[StoredEvent]) -> Iterator[client_pb2.Event]:
-    """The events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
-    since = None
-    for line in lines:
+def _page_of_story(store: Store, job: str, after: int) -> list[StoredEvent]:
+    """Some lines about ``job``, from that behind ``after``. Blocks."""
+    return list(store.events(after, job, limits.EVENTS_AT_ONCE))
+
+
+class _Story:
+    """Tells events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # it waits, or waited when it was last placed
+
+    def tell(self, lines: Iterable[StoredEvent], reply: client_pb2.StoryReply, _: Cluster) -> Parts[None]:
+        """Add ``lines``, which follow those of before, to ``reply``."""
+        for number, line in enumerate(lines):
+            if not number % LINES_OF_A_PART:
+                yield
+            reply.events.append(self._told(line))
+
+    def _told(self, line: StoredEvent) -> client_pb2.Event:
         message = event_message(line)
         match line.event:
             case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
-                since = line.time
-            case e.AttemptPlaced(waited="") if since is not None and line.time - since >= TOLD_FROM_S:
+                self._since = line.time
+            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= TOLD_FROM_S:
                 message.text += f" (until then: {ITS_TURN})"
             case _:
                 pass
-        yield message
+        return message
 
 
 def _explained(

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
+from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
-from ebbtide_core.events import Event, NodeEvent, SchedulingDue
+from ebbtide_core.events import Event, JobSubmitted, NodeEvent, SchedulingDue
 from ebbtide_core.model import JobId
 from ebbtide_core.settings import Settings
+from ebbtide_core.spec import text_size
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
@@ -33,6 +35,8 @@ MAX_QUEUE: Final = 10_000
 """In one line of it."""
 BATCH_S: Final = 0.005
 """After so long a batch is committed, while more waits."""
+BATCH_BYTES: Final = 4 * limits.MIB
+"""Of commands and scripts, after which it is, too: all wait for what is written."""
 ANSWERS_S: Final = 0.005
 """For so long questions are answered, while more wait."""
 HOPS: Final = 8
@@ -94,6 +98,7 @@ class MasterLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
         self._stopped = False
+        self._bytes = 0  # of commands and scripts in the batch
         self.before: Callable[[], Awaitable[None]] = _nothing
         """Makes durable what the journal relies on; an error of it stops the master."""
         self.recorded: Callable[[float, list[Event]], None] = lambda time, events: None
@@ -188,12 +193,11 @@ class MasterLoop:
 
     async def _handle_some(self, batch: list[_Work]) -> None:
         """Handle wishes, for a short time, and commit what they came to. They are in ``batch`` if that fails."""
-        clock = asyncio.get_running_loop().time
-        now, ends = self._clock.now(), clock() + BATCH_S
+        now, ends, self._bytes = self._clock.now(), asyncio.get_running_loop().time() + BATCH_S, 0
         commands: list[Command] = []
         replies: list[Callable[[], None]] = []
         unfinished: list[_Work] = []
-        while self._wishes and len(batch) < MAX_BATCH and (not batch or clock() < ends):
+        while self._wishes and len(batch) < MAX_BATCH and (not batch or not self._is_full(ends)):
             batch.append(work := self._wishes.take())
             reply = self._take(work, now, commands, ends)
             if reply is None:
@@ -222,7 +226,6 @@ class MasterLoop:
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
         """Handle work, or some of it; returns what to do once it is durable, None if more of it follows."""
-        clock = asyncio.get_running_loop().time
         news = work.begun = work.begun or self._news(work)
         while True:
             try:
@@ -235,8 +238,13 @@ class MasterLoop:
             if fact is not PAUSE:
                 commands.extend(self._cluster.handle(fact, now))
                 self._changes.note(fact, self._on_node(fact))
-            elif clock() >= ends:
+                self._bytes += text_size(fact.spec) if isinstance(fact, JobSubmitted) else 0
+            elif self._is_full(ends):
                 return None
+
+    def _is_full(self, ends: float) -> bool:
+        """Whether the batch is to be committed as it is."""
+        return asyncio.get_running_loop().time() >= ends or self._bytes >= BATCH_BYTES
 
     def _news(self, work: _Work) -> Iterator[Event | None]:
         """Its facts, none of which is refused. Raises `RefusedError`, or whatever is wrong with them."""

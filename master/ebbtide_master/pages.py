@@ -71,7 +71,7 @@ def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list
     found = list[client_pb2.Job]()
     for name in names:
         if cluster.job(JobId(name)) is not None or array_of(cluster, name) is not None:
-            found.append((yield from shown(cluster, name, now)))
+            found.append((yield from shown(cluster, name, now, in_list=True)))
         yield
     return found
 
@@ -105,8 +105,8 @@ def watched(cluster: Cluster, names: Collection[str], by_name: bool, now: float)
     found = list[client_pb2.Job]()
     for name in names:
         if by_name:
-            found.append((yield from shown(cluster, name, now, briefly=True)))
+            found.append((yield from shown(cluster, name, now, briefly=True, in_list=True)))
         elif (job := cluster.state.jobs.get(JobId(name))) is not None:
-            found.append(job_message(job, now))
+            found.append(job_message(job, now, in_list=True))
         yield
     return found

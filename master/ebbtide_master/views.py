@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from ebbtide_core import limits
 from ebbtide_core.bookings import reserved_for
 from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
@@ -30,13 +31,21 @@ from ebbtide_master.store.journal import StoredEvent
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 
-def job_message(job: Job, now: float) -> client_pb2.Job:
-    """Everything on one job."""
+def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Job:
+    """Everything on one job; ``in_list``, a long command is cut short."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     notify = public(job.spec.notify) if job.spec.notify else ()
     asked = job.gpus_max if job.ticket is None else job.ticket.asked
-    spec = replace(job.spec, gpus_min=job.gpus_min, gpus_max=asked, priority=job.priority, weight=job.weight, script="")
+    spec = replace(
+        job.spec,
+        command=listed_command(job.spec.command) if in_list else job.spec.command,
+        gpus_min=job.gpus_min,
+        gpus_max=asked,
+        priority=job.priority,
+        weight=job.weight,
+        script="",
+    )
     spec = replace(spec, env={}) if spec.env else spec
     spec = spec if not notify else replace(spec, notify=notify)
     started = next((attempt.first_started for attempt in job.attempts if attempt.first_started is not None), None)
@@ -84,6 +93,16 @@ def job_message(job: Job, now: float) -> client_pb2.Job:
         again_of=job.again_of or "",
         again_as=job.again_as or "",
     )
+
+
+def listed_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """``command`` as lists show it: of one that is too long the beginning, and that there is more."""
+    room = limits.LISTED_COMMAND_BYTES
+    for number, argument in enumerate(command):
+        room -= len(argument.encode()) + 1
+        if room < 0:
+            return (*command[:number], "…")
+    return command
 
 
 def reason_of(job: Job) -> str:

@@ -5,26 +5,28 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Record, WakeAt
 from ebbtide_core.dependency import AfterKind, Dependency
 from ebbtide_core.forecast import fork
-from ebbtide_core.model import JobId
+from ebbtide_core.model import Checkpoint, JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.spec import JobSpec
 from ebbtide_master import clients, explaining
 from ebbtide_master import loop as loops
 from ebbtide_master.copies import Copies
 from ebbtide_master.pages import names_of
-from ebbtide_master.store.journal import StoreError
+from ebbtide_master.store.journal import StoredEvent, StoreError
 from ebbtide_master.turns import stand_in
+from ebbtide_master.views import event_message
 from ebbtide_protos.v1 import client_pb2
 
 from tests.master.world import Master, a_master, make_spec, refused
@@ -142,6 +144,81 @@ async def test_others_are_answered_while_a_long_list_is_put_together(tmp_path: P
         before, ids = rounds, [f"1.{index}" for index in range(60)]
         await meanwhile(master, master.service.loop.ask_in_parts(lambda c: names_of(c, listed(ids))), look)
         assert rounds - before > 30
+
+
+@pytest.mark.usefixtures("shortest_parts")
+async def test_others_are_answered_while_a_long_story_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVENTS_AT_ONCE", 300)
+    checkpoint = Checkpoint(path="/checkpoints/1", step=1, bytes=1, verified=True)
+    async with a_master(tmp_path) as master:
+        job = await master.submit(hold=True)
+        line = (master.store.last_time, e.CheckpointPublished(JobId(job), 1, checkpoint))
+        master.store.append([line] * 1000).result()
+        told, put_into_words, seen = list[client_pb2.Event](), 0, [0]
+
+        def counted(line: StoredEvent) -> client_pb2.Event:
+            nonlocal put_into_words
+            put_into_words += 1
+            return event_message(line)
+
+        monkeypatch.setattr(explaining, "event_message", counted)
+
+        def look(_: Cluster) -> int:
+            seen.append(put_into_words)
+            return put_into_words
+
+        async def story() -> None:
+            told.extend((await master.ask.ShowStory(client_pb2.JobRequest(job_id=job), timeout=WAIT_S)).events)
+
+        await meanwhile(master, story(), look)
+        assert [event.kind for event in told] == ["JobSubmitted", *["CheckpointPublished"] * 1000]
+        assert [event.sequence for event in told] == sorted({event.sequence for event in told})
+        assert max(later - before for before, later in pairwise([*seen, 1001])) <= 50  # else others wait too long
+
+
+def long_command(arguments: int, size: int, tasks: int, **fields: Any) -> client_pb2.SubmitRequest:
+    indices = [client_pb2.ArrayTask(index=index, **fields) for index in range(tasks)]
+    return client_pb2.SubmitRequest(spec=make_spec(command=["x" * size] * arguments), user="eve", tasks=indices)
+
+
+@pytest.mark.parametrize("params", [{}, {"p": "1"}])
+async def test_the_commands_of_an_array_are_bounded_all_in_all(tmp_path: Path, params: dict[str, str]) -> None:
+    why = "--array: the commands and scripts of 10000 tasks come to more than the limit of 134217728 bytes in all"
+    async with a_master(tmp_path) as master:
+        request = long_command(16, 60_000, limits.MAX_ARRAY_TASKS, params=params)
+        assert await refused(master.ask.Submit(request)) == (grpc.StatusCode.INVALID_ARGUMENT, why)
+        assert (await master.ask.Submit(long_command(16, 60_000, 5, params=params))).job_id == "1"
+
+
+async def test_a_command_of_more_arguments_than_linux_executes_is_refused(tmp_path: Path) -> None:
+    why = "command: 65537 arguments are over the limit of 65536"
+    async with a_master(tmp_path) as master:
+        request = client_pb2.SubmitRequest(spec=make_spec(command=["x"] * 65_537), user="eve")
+        assert await refused(master.ask.Submit(request)) == (grpc.StatusCode.INVALID_ARGUMENT, why)
+
+
+async def test_a_list_has_the_beginning_of_a_long_command_and_one_job_is_shown_with_all_of_it(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        await master.ask.Submit(long_command(16, 600, 2))
+        stream = master.ask.WatchJobs(client_pb2.WatchJobsRequest())
+        jobs = [*(await master.ask.ListJobs(named())).jobs, *(await master.ask.ListJobs(named(folded=True))).jobs]
+        assert [list(job.spec.command) for job in [*jobs, await stream.read()]] == [["x" * 600, "…"]] * 4
+        for id in ("1", "1.0"):
+            assert len((await master.ask.ShowJob(client_pb2.JobRequest(job_id=id))).spec.command) == 16
+
+
+async def test_so_much_text_is_written_at_a_time_that_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        append, batches = master.store.append, list[int]()
+
+        def counting(batch: list[Any]) -> Future[None]:
+            batches.append(len(batch))
+            return append(batch)
+
+        master.store.append = counting  # type: ignore[method-assign]
+        await master.ask.Submit(long_command(16, 60_000, 40))
+        assert max(batches) <= 5
+        assert sum(batches) == 40
 
 
 @pytest.mark.usefixtures("shortest_parts")
