@@ -24,7 +24,7 @@ from typing import Any, Final
 import grpc
 from ebbtide_protos.v1 import booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2, user_pb2
 from load import JOB, another_admin
-from masters import Master, Node, reach, until
+from masters import GPUS, Master, Node, reach, until
 
 MARK_MS: Final = 200
 NODE: Final = "n1"
@@ -50,9 +50,50 @@ def changed(**fields: Any) -> job_pb2.JobSpec:
     job = job_pb2.JobSpec(**fields)
     if "gpus_min" not in fields:
         job.gpus_min.CopyFrom(JOB.gpus_min)
-    job.command.extend(JOB.command)
+    if "command" not in fields:
+        job.command.extend(JOB.command)
     job.workdir = JOB.workdir
     return job
+
+
+async def reserve(stub: Any, count: int) -> None:
+    """Make so many reservations of all GPUs of the node, one after another, which keep out who may not be suspended."""
+    begin, length_s = time.time() + 3600.0, 120.0
+    for number in range(count):
+        start = begin + number * 2 * length_s
+        await stub.ReserveGpus(
+            booking_pb2.ReserveGpusRequest(
+                user=f"u{number % 50}", by="admin", gpus=GPUS, start=start, end=start + length_s
+            ),
+            **OPTIONS,
+        )
+
+
+async def cancel_reservations(stub: Any) -> None:
+    """Cancel all."""
+    reply = await stub.ListReservations(booking_pb2.ListReservationsRequest(), **OPTIONS)
+    for one in reply.reservations:
+        request = booking_pb2.CancelReservationRequest(reservation_id=one.reservation_id, by="admin")
+        await stub.CancelReservation(request, **OPTIONS)
+
+
+async def make_story(stub: Any, id: str, events: int) -> None:
+    """Hold and release that job until it has a story of so many events."""
+    for _ in range(events // 2):
+        await stub.Hold(client_pb2.JobRequest(job_id=id), **OPTIONS)
+        await stub.Release(client_pb2.JobRequest(job_id=id), **OPTIONS)
+
+
+def with_reservations(stub: Any, tasks: int, count: int) -> dict[str, Call]:
+    """What is done with so many reservations, and beside them."""
+    listing, kept_out = booking_pb2.ListReservationsRequest(), changed(suspend=job_pb2.SUSPEND_MODE_NONE)
+    return {
+        f"ReserveGpus, {count} times": lambda: reserve(stub, count),
+        "ListReservations, of all of these": lambda: stub.ListReservations(listing, **OPTIONS),
+        "Submit, an array that they keep out": lambda: stub.Submit(array(tasks, kept_out), **OPTIONS),
+        "nothing, beside them": lambda: asyncio.sleep(CONTROL_S),
+        "CancelReservation, all": lambda: cancel_reservations(stub),
+    }
 
 
 def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
@@ -63,6 +104,7 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
     ]
     waiting, dry = changed(after=after), array(tasks, params=16)
     dry.dry_run = True
+    long, longest = (changed(command=["x" * size] * 8) for size in (1_000, 120_000))
     ranges = [f"{id}.{low}-{low + 19}" for low in range(min(tasks, 9_900))]
 
     def watch(**fields: Any) -> Call:
@@ -95,6 +137,9 @@ def calls(stub: Any, id: str, tasks: int) -> dict[str, Call]:
         "Submit, with params": lambda: stub.Submit(array(tasks, params=16), **OPTIONS),
         "Submit, after 100 others": lambda: stub.Submit(array(tasks, waiting), **OPTIONS),
         "Submit, as a trial": lambda: stub.Submit(dry, **OPTIONS),
+        "Submit, of 8 KB each": lambda: stub.Submit(array(tasks, long), **OPTIONS),
+        "Submit, of 1 MB each": lambda: stub.Submit(array(tasks, longest), **OPTIONS),
+        "ListJobs, all of these": lambda: stub.ListJobs(client_pb2.ListJobsRequest(all=True), **OPTIONS),
         "Hold": lambda: stub.Hold(job, **OPTIONS),
         "Release": lambda: stub.Release(job, **OPTIONS),
         "Suspend": lambda: stub.Suspend(job, **OPTIONS),
@@ -180,9 +225,9 @@ async def _asked(stub: Any, id: str) -> float:
     return 1000 * (time.monotonic() - began)
 
 
-async def measure(master: Master, queued: int, tasks: int) -> bool:
+async def measure(master: Master, arguments: argparse.Namespace) -> bool:
     """All of it, printed; whether the mark is met by each."""
-    address = await master.address()
+    address, tasks = await master.address(), arguments.tasks
     async with reach(address, master.token) as channel:
         neighbour: Any = client_pb2_grpc.ClientServiceStub(channel)
         async with reach(address, await another_admin(neighbour)) as other:
@@ -198,9 +243,15 @@ async def measure(master: Master, queued: int, tasks: int) -> bool:
             asker = Neighbour(address, master.token, own)
             try:
                 worst = await beside(asker, "Submit, an array that starts", start)
-                for _ in range(max(1, queued // tasks)):
+                for _ in range(max(1, arguments.queued // tasks)):
                     id = (await stub.Submit(array(tasks), **OPTIONS)).job_id
                 await beside(asker, "nothing", lambda: asyncio.sleep(CONTROL_S))
+                told = (await stub.Submit(client_pb2.SubmitRequest(spec=JOB, hold=True))).job_id
+                await make_story(stub, told, arguments.events)
+                story: Call = lambda: stub.ShowStory(client_pb2.JobRequest(job_id=told), **OPTIONS)  # noqa: E731
+                worst = max(worst, await beside(asker, f"ShowStory, of {arguments.events} events", story))
+                for name, call in with_reservations(stub, tasks, arguments.reservations).items():
+                    worst = max(worst, await beside(asker, name, call))
                 for name, call in calls(stub, id, tasks).items():
                     worst = max(worst, await beside(asker, name, call))
                 await beside(asker, "nothing, once more", lambda: asyncio.sleep(CONTROL_S))
@@ -230,6 +281,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queued", type=int, default=90_000)
     parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--reservations", type=int, default=1000)
+    parser.add_argument("--events", type=int, default=50_000, help="of one job's story")
     parser.add_argument("--ask", nargs=2, metavar=("ADDRESS", "ID"), help="be the one who asks")
     arguments = parser.parse_args()
     if arguments.ask:
@@ -239,7 +292,7 @@ def main() -> int:
         (Path(home) / "ebbtide.toml").write_text("[limits]\njobs_per_s = 1000000\nqueued = 200000\n")
         master = Master(Path(home))
         try:
-            return 0 if asyncio.run(measure(master, arguments.queued, arguments.tasks)) else 1
+            return 0 if asyncio.run(measure(master, arguments)) else 1
         finally:
             master.kill()
 

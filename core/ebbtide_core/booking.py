@@ -1,10 +1,11 @@
 """Which GPUs a booking gets, and what follows from it: who has to leave, and what takes the place of a lost GPU."""
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
+from typing import Final
 
 from ebbtide_core.booking_events import BookedGpu, BookingCancelled, BookingMade, BookingMoved
-from ebbtide_core.bookings import FREEING_S, lead_s, reserved_for
+from ebbtide_core.bookings import FREEING_S, Bookings, lead_s, reserved_for
 from ebbtide_core.books import Node
 from ebbtide_core.event import Event
 from ebbtide_core.frozen import frozen
@@ -17,6 +18,11 @@ from ebbtide_core.pools import PoolState
 from ebbtide_core.queues import shape_of
 from ebbtide_core.reconcile import start, stop
 from ebbtide_core.state import ClusterState
+
+MOVED_AT_ONCE: Final = 5
+"""Bookings, for each of which all nodes are looked at."""
+LINED_UP_AT_ONCE: Final = 5000
+"""Jobs that are taken out of the line, or put back."""
 
 
 class ImpossibleError(Exception):
@@ -153,7 +159,8 @@ def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> Take
         and booking.since < wish.until + FREEING_S
         and wish.since < booking.until + FREEING_S
     ]
-    return {(booked.node, booked.gpu): reserved_for(booking) for booking in others for booked in booking.gpus}
+    texts = [(booking, reserved_for(booking)) for booking in others]
+    return {(booked.node, booked.gpu): text for booking, text in texts for booked in booking.gpus}
 
 
 def _too_few(wish: Wish, able: int, free: int, others: set[str]) -> ImpossibleError:
@@ -173,12 +180,10 @@ def review(state: ClusterState, now: float) -> Iterator[Event]:
     """Bookings are moved off GPUs that are lost; who has to leave is asked to, in time."""
     state.bookings.look(now)
     _keep_books(state)
-    for booking in list(state.bookings.by_id.values()):
-        yield from _moved(state, booking)
-    for booking in list(state.bookings.by_id.values()):
-        for job, leave_at in _in_the_way(state, booking):
-            if leave_at <= now and job.running and job.preemptible:
-                yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
+    yield from _move_some(state)
+    for job, booking in list(_in_the_way(state)):
+        if booking.since - lead_s(job) <= now and job.running and job.preemptible:
+            yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
 
 
 def shut_out(state: ClusterState, now: float) -> None:
@@ -190,65 +195,105 @@ def shut_out(state: ClusterState, now: float) -> None:
     before = [job for job in state.shut_out.values() if job.waiting and job.planned is None]
     for pool in state.pools.values():
         here = [job for job in before if job.pool == pool.name]
-        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min])
+        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min], state.bookings)
     _line_up(state, out, now)
 
 
-def _shut_out_in(pool: PoolState, jobs: list[Job]) -> dict[JobId, Job]:
-    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings."""
+def _shut_out_in(pool: PoolState, jobs: list[Job], bookings: Bookings) -> dict[JobId, Job]:
+    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings; they are told so."""
     empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
     for planned in [job.planned for job in pool.planned.values() if job.planned is not None] if jobs else ():
         empty.give(planned)
         unbooked.give(planned)
-    known: dict[Hashable, bool] = {}
+    reasons: dict[Hashable, str] = {}
     out: dict[JobId, Job] = {}
     for job in jobs:
-        like = shape_of(job), job.user, job.preemptible, job.spec.grace_s, job.spec.time_limit_s, job.ran_s
-        if like not in known:
-            known[like] = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
-        if known[like]:
-            out[job.id] = job
+        like = _alike_in_line(job, bookings)
+        if (reason := reasons.get(like)) is None:
+            is_out = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
+            text = f"waiting for {need_text(job, job.gpus_min)}: {bookings.obstacle(job)}"
+            reason = reasons[like] = text if is_out else ""
+        if reason:
+            out[job.id], job.reason = job, reason
     return out
+
+
+def _alike_in_line(job: Job, bookings: Bookings) -> Hashable:
+    """All that decides where ``job``, which waits, fits beside bookings."""
+    return shape_of(job), job.user, bookings.before(job)
 
 
 def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
     before, state.shut_out = state.shut_out, out
-    for job in [job for jobs in (before, out) for job in jobs.values()]:
-        if (job.id in before) != (job.id in out):
-            state.refresh(job, now)
-    for job in out.values():
-        job.reason = f"waiting for {need_text(job, job.gpus_min)}: {state.bookings.obstacle(job)}"
+    changed = [job for id, job in before.items() if id not in out]
+    changed += [job for id, job in out.items() if id not in before]
+    for job in changed[LINED_UP_AT_ONCE:]:  # they follow
+        if out.pop(job.id, None) is None:
+            out[job.id] = job
+    state.bookings.more_to_line_up = len(changed) > LINED_UP_AT_ONCE
+    for job in changed[:LINED_UP_AT_ONCE]:
+        state.refresh(job, now)
 
 
 def admit(pool: PoolState) -> Iterator[Event]:
     """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
     booked = pool.books.booked
-    owners = booked.owners() if booked is not None else frozenset()
+    if booked is None or not (owners := booked.owners()):
+        return
+    in_vain = set[Hashable]()  # what those need for whom there is no room: there is none for others who are alike
     for job in [job for job in pool.queue if job.user in owners and job.gpus_min and job.own_room is None]:
-        own = booked.own(job) if booked is not None else {}
+        if (like := _alike_in_line(job, booked)) in in_vain:
+            continue
+        own = booked.own(job)
         room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
         if room is not None and all(gpu.gpu in own.get(piece.node, ()) for piece in room for gpu in piece.gpus):
             yield start(pool, job, room)
+        else:
+            in_vain.add(like)
 
 
 def next_time(state: ClusterState, now: float) -> float | None:
     """When something is due next because of bookings, in Unix seconds; None: never."""
-    times: list[float] = []
-    for booking in state.bookings.by_id.values():
-        times += [booking.since, booking.until]
-        times += [leave_at for job, leave_at in _in_the_way(state, booking) if job.running and job.preemptible]
-    return min((time for time in times if time > now), default=None)
+    index = state.bookings.index
+    starts, ends = index.every.starts, index.ends
+    times = [row[at] for row in (starts, ends) if (at := bisect_right(row, now)) < len(row)]
+    leave = [booking.since - lead_s(job) for job, booking in _in_the_way(state) if job.running and job.preemptible]
+    return min((time for time in (*times, *leave) if time > now), default=None)
 
 
-def _in_the_way(state: ClusterState, booking: BookingMade) -> Iterator[tuple[Job, float]]:
-    """Others on GPUs of ``booking``, and when they have to be asked to leave."""
-    gpus = {booked.gpu for booked in booking.gpus}
-    for id in sorted({booked.node for booked in booking.gpus}):
+def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
+    """The jobs that have GPUs which others have booked, and which of these bookings begins first."""
+    for id in sorted(state.bookings.index.on_node):
         node = state.nodes.get(id)
         for job in state.jobs_on(node) if node is not None else ():
-            holding = job.holding
-            if holding is not None and job.user != booking.user and not gpus.isdisjoint(holding.allocation.gpu_ids):
-                yield job, booking.since - lead_s(job)
+            pieces = job.holding.allocation.nodes if job.holding is not None else ()
+            gpus = [slice.gpu for piece in pieces if piece.node == id for slice in piece.gpus]
+            found = [state.bookings.next_of_others(job.user, id, gpu) for gpu in gpus]
+            if first := min((one for one in found if one is not None), key=lambda one: one.since, default=None):
+                yield job, first
+
+
+def _move_some(state: ClusterState) -> Iterator[Event]:
+    """Move some of the bookings that have lost GPUs. The others follow; those that cannot be moved are tried again."""
+    bookings = state.bookings
+    lost = [booking for booking in _with_lost(state) if booking.booking not in bookings.tried]
+    if not lost:
+        bookings.tried.clear()
+        lost = _with_lost(state)
+    for booking in lost[:MOVED_AT_ONCE]:
+        bookings.tried.add(booking.booking)
+        yield from _moved(state, booking)
+    bookings.more_to_move = len(lost) > MOVED_AT_ONCE
+
+
+def _with_lost(state: ClusterState) -> list[BookingMade]:
+    """The bookings with GPUs that are lost or out of service, those that begin first before others."""
+    index = state.bookings.index
+    lost = {id: {gpu for gpu in gpus if not _is_there(state, BookedGpu(id, gpu))} for id, gpus in index.next.items()}
+    if not any(lost.values()):
+        return []
+    every = index.every.bookings
+    return [one for one in every if any(booked.gpu in lost[booked.node] for booked in one.gpus)]
 
 
 def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
@@ -295,12 +340,11 @@ def made(state: ClusterState, event: BookingMade, now: float) -> None:
 
 
 def moved(state: ClusterState, event: BookingMoved, now: float) -> None:
-    if (booking := state.bookings.by_id.get(event.booking)) is not None:
-        state.bookings.by_id[event.booking] = replace(booking, gpus=event.gpus)
+    state.bookings.move(event.booking, event.gpus)
 
 
 def cancelled(state: ClusterState, event: BookingCancelled, now: float) -> None:
-    state.bookings.by_id.pop(event.booking, None)
+    state.bookings.cancel(event.booking)
     _keep_books(state)
 
 

@@ -208,7 +208,9 @@ class ClusterState:
     @property
     def goes_on(self) -> bool:
         """Whether there is more to do of what followed from an event."""
-        return bool(self._later or self.leaving)
+        bookings = self.bookings
+        of_bookings = (bookings and bookings.more_to_move) or (self.shut_out and bookings.more_to_line_up)
+        return bool(self._later or self.leaving or of_bookings)
 
     def go_on(self, now: float) -> None:
         """Do some of what is left of what followed from events."""

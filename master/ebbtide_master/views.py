@@ -359,7 +359,7 @@ def _node_gpu(
         agent_pb2.GpuProcess(pid=found.pid, mem_bytes=found.mem_bytes, user=found.user, command=found.command)
         for found in on_gpu(node, gpu)
     ]
-    booking = cluster.state.bookings.next_on(gpu) if cluster.state.bookings else None
+    booking = cluster.state.bookings.next_on(node.id, gpu) if cluster.state.bookings else None
     reserved = reserved_for(booking) if booking is not None else ""
     return client_pb2.NodeGpu(
         info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others, reserved=reserved

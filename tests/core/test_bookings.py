@@ -1,14 +1,16 @@
 """GPUs that are booked for one user: who may have them until then, who leaves in time, and who gets them."""
 
 import dataclasses
+import sys
 
 import pytest
+from ebbtide_core import booking as rules
 from ebbtide_core import events as e
 from ebbtide_core.booking import ImpossibleError, Wish, choose
 from ebbtide_core.booking_events import BookedGpu
 from ebbtide_core.bookings import FREEING_S, lead_s
 from ebbtide_core.codec import decode_event, encode
-from ebbtide_core.commands import Record
+from ebbtide_core.commands import Record, WakeAt
 from ebbtide_core.explain import explain
 from ebbtide_core.job import Job
 from ebbtide_core.model import GpuId, JobState, NodeId, SuspendMode
@@ -319,3 +321,75 @@ SETTINGS = settings(
 )
 TestBookedWorld, TestBookedPools = BookedWorld.TestCase, BookedPools.TestCase
 TestBookedWorld.settings = TestBookedPools.settings = SETTINGS
+
+
+def many(lab: BookedLab, count: int) -> None:
+    """Bookings for several users, one after another, of all GPUs."""
+    for number in range(count):
+        lab.book(2, after=5000.0 + number * 2000.0, user=f"u{number % 7}")
+
+
+def test_what_an_event_costs_does_not_grow_with_every_booking_for_every_job(lab: BookedLab) -> None:
+    many(lab, 200)
+    jobs = [lab.submit(1, suspend=SuspendMode.NONE, time_limit_s=10_000.0 + number) for number in range(300)]
+    assert lab.cluster.state.shut_out.keys() == {job.id for job in jobs}
+    calls = 0
+
+    def count(frame: object, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        lab.wait(1)
+    finally:
+        sys.setprofile(None)
+    assert calls < 30_000  # 300 jobs times 200 bookings are 60,000
+
+
+def test_a_reason_names_the_first_bookings_and_how_many_more_there_are(lab: BookedLab) -> None:
+    many(lab, 10)
+    job = lab.submit(1, suspend=SuspendMode.NONE)
+    texts = [f"2 GPUs are reserved for u{number}, {WINDOW} (reservation {number + 1})" for number in range(3)]
+    assert job.reason == f"waiting for 1 GPU: {'; '.join(texts)}; 7 more reservations of others"
+
+
+def test_of_very_many_bookings_whose_gpus_are_lost_some_are_moved_at_a_time_and_the_others_follow() -> None:
+    lab = BookedLab(nodes="ab", gpus=2)
+    for number in range(30):
+        lab.book(2, after=5000.0 + number * 2000.0, user=f"u{number % 7}", on_node="")
+    node = lab.cluster.state.bookings.by_id["1"].gpus[0].node
+    out, parts = lab.cluster.handle(e.NodeLost(node, 60.0), lab.now), list[int]()
+    while any(isinstance(command, WakeAt) and command.time <= lab.now for command in out) or not parts:
+        out = lab.cluster.handle(e.SchedulingDue(), lab.now)
+        parts.append(sum(isinstance(command, Record) for command in out))
+    assert max(parts) <= 5
+    assert sum(parts) == 30
+    assert not any(gpu.node == node for one in lab.cluster.state.bookings.by_id.values() for gpu in one.gpus)
+
+
+def test_of_very_many_who_are_shut_out_some_leave_the_line_at_a_time_and_some_come_back(
+    lab: BookedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "LINED_UP_AT_ONCE", 10)
+    lab.running(2)
+    jobs = [lab.submit(1, suspend=SuspendMode.NONE) for _ in range(45)]
+
+    def out_of_line(event: e.Event) -> list[int]:
+        """How many were out of the line after each pass that followed from ``event``."""
+        commands, counts = lab.cluster.handle(event, lab.now), list[int]()
+        while not counts or any(isinstance(command, WakeAt) and command.time <= lab.now for command in commands):
+            commands = lab.cluster.handle(e.SchedulingDue(), lab.now)
+            counts.append(len(lab.cluster.state.shut_out))
+            assert sum(job.queued is None for job in jobs) == counts[-1]
+        return counts
+
+    made = e.BookingMade(
+        booking="1", user="bob", since=lab.now + 5000, until=lab.now + 6000, gpus=booked(2), window=WINDOW
+    )
+    assert out_of_line(made) == [10, 20, 30, 40, 45]
+    assert out_of_line(e.BookingCancelled("1", "bob")) == [35, 25, 15, 5, 0]
+
+
+def booked(count: int) -> tuple[BookedGpu, ...]:
+    return tuple(BookedGpu(NodeId("a"), GpuId(f"a{index}")) for index in range(count))
