@@ -265,7 +265,9 @@ def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
     """The jobs that have GPUs which others have booked, and which of these bookings begins first."""
     for id in sorted(state.bookings.index.on_node):
         node = state.nodes.get(id)
-        for job in state.jobs_on(node) if node is not None else ():
+        here = [state.jobs[one] for one in node.attempts] if node is not None else []
+        with_gpus = [job for job in here if job.holding is not None and job.holding.allocation.share]
+        for job in sorted(with_gpus, key=lambda job: job.id):  # a node has few of these, and perhaps very many others
             pieces = job.holding.allocation.nodes if job.holding is not None else ()
             gpus = [slice.gpu for piece in pieces if piece.node == id for slice in piece.gpus]
             found = [state.bookings.next_of_others(job.user, id, gpu) for gpu in gpus]
