@@ -5,9 +5,8 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core import limits
-from ebbtide_core.arrays import Task
 from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, gpus
+from ebbtide_core.model import WHOLE, Task, gpus
 from ebbtide_core.spec import JobSpec, SpecError
 from ebbtide_core.state import ClusterState
 

@@ -1,32 +1,15 @@
 """Arrays: many jobs of one command, submitted together, with ids such as ``17.3``."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ebbtide_core.frozen import frozen
 from ebbtide_core.model import FINISHED, JobId, JobState
 
 if TYPE_CHECKING:
     from ebbtide_core.job import Job
-
-
-@frozen
-class Task:
-    """Which task of which array a job is.
-
-    The array has ``size`` tasks. At most ``max_concurrent`` of them may be in the queue or have room at a time, and
-    have ``max_slots`` parts of GPUs together; 0 means no such limit. ``params`` are what the task stands for.
-    """
-
-    array: JobId
-    index: int
-    size: int
-    params: Mapping[str, str] = field(default_factory=dict)
-    max_concurrent: int = 0
-    max_slots: int = 0
 
 
 @dataclass(slots=True)

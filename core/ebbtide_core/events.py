@@ -14,7 +14,6 @@ from ebbtide_core.array_events import ArrayChanged as ArrayChanged
 from ebbtide_core.array_events import DependencyFailed as DependencyFailed
 from ebbtide_core.array_events import JobRequeued as JobRequeued
 from ebbtide_core.array_events import RequeueRequested as RequeueRequested
-from ebbtide_core.arrays import Task
 from ebbtide_core.booking_events import BookingCancelled as BookingCancelled
 from ebbtide_core.booking_events import BookingMade as BookingMade
 from ebbtide_core.booking_events import BookingMoved as BookingMoved
@@ -57,6 +56,7 @@ from ebbtide_core.model import (
     Sharing,
     StartFacts,
     StopCause,
+    Task,
 )
 from ebbtide_core.node_events import ForeignUseChanged as ForeignUseChanged
 from ebbtide_core.node_events import GpuHealthChanged as GpuHealthChanged

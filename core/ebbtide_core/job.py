@@ -1,11 +1,12 @@
-"""What the cluster knows of one job, and the states that follow from it."""
+"""What the cluster knows of one job, its ticket for the gates included, and the states that follow from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from heapq import heappop
+from typing import Any, Final
 
 from ebbtide_core import limits
-from ebbtide_core.arrays import Task
+from ebbtide_core.dependency import Dependency
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.meter import Meter, Rate, Setting
 from ebbtide_core.model import (
@@ -25,12 +26,10 @@ from ebbtide_core.model import (
     StartFacts,
     StopCause,
     SuspendMode,
+    Task,
 )
 from ebbtide_core.settings import DEFAULT_POOL
 from ebbtide_core.spec import JobSpec
-
-if TYPE_CHECKING:
-    from ebbtide_core.gates import Ticket
 
 ITS_TURN: Final = "waiting for its turn in the queue"
 """Why a job waits of which its policy had nothing to say yet."""
@@ -336,6 +335,121 @@ class Job:
             self.held_since = now
         elif not rests and self.held_since is not None:
             self.held_s, self.held_since = self.held_s + now - self.held_since, None
+
+
+@dataclass(slots=True, eq=False)
+class Cap:
+    """How many jobs, with how many parts of GPUs, may have a seat at a time; None is no limit. And how many have."""
+
+    max_jobs: int | None = None
+    max_parts: int | None = None
+    jobs: int = 0
+    parts: int = 0
+    elastic: "dict[int, Ticket]" = field(default_factory=dict)
+
+    def fits(self, cost: int) -> bool:
+        """Whether there is a seat for one more job, of ``cost`` parts."""
+        if self.max_jobs is not None and self.jobs >= self.max_jobs:
+            return False
+        return self.max_parts is None or self.parts + cost <= self.max_parts
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more have a seat than should: the limit was lowered since."""
+        if self.max_jobs is not None and self.jobs > self.max_jobs:
+            return True
+        return self.max_parts is not None and self.parts > self.max_parts
+
+    def take(self, ticket: "Ticket") -> None:
+        """Count it."""
+        self.jobs += 1
+        self.parts += ticket.cost
+        if ticket.asked > ticket.cost:
+            self.elastic[ticket.job.sequence] = ticket
+
+    def give_back(self, ticket: "Ticket") -> None:
+        """Count it no more."""
+        self.jobs -= 1
+        self.parts -= ticket.cost
+        self.elastic.pop(ticket.job.sequence, None)
+
+    def shared_out(self, wanted: "Callable[[Ticket], int]") -> "Iterator[tuple[Ticket, int]]":
+        """What each elastic job may have at most, in parts; those submitted first get what is left over."""
+        spare = None if self.max_parts is None else max(0, self.max_parts - self.parts)
+        for _, ticket in sorted(self.elastic.items()):
+            more = wanted(ticket) - ticket.cost
+            if spare is not None:
+                more = min(more, spare)
+                spare -= more
+            yield ticket, ticket.cost + more
+
+
+@dataclass(slots=True, eq=False)
+class Person:
+    """A user with a quota. ``heads`` are the first jobs of groups that would fit in those, by sequence: a heap."""
+
+    name: str
+    cap: Cap
+    unfinished: int = 0
+    heads: list[int] = field(default_factory=list)
+    groups: "dict[int, Group]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Jobs that wait for the same seats: an array's, or those of a user's jobs that are in none.
+
+    ``line`` is a heap of those without a seat; ``ready`` is the one of them that stands for it at its user's quota.
+    """
+
+    array: JobId
+    cap: Cap
+    person: Person | None
+    line: "list[tuple[int, Ticket]]" = field(default_factory=list)
+    ready: int | None = None
+
+    def head(self) -> "Ticket | None":
+        """The first that wants a seat."""
+        line = self.line
+        while line and not line[0][1].wants:
+            heappop(line)[1].lined = False
+        return line[0][1] if line else None
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """What the gates know of one job.
+
+    ``after`` is what it still waits for. With a seat it counts for ``cost`` parts of GPUs. It ``wants`` one if nothing
+    else holds it back. Its user asked for ``asked`` parts at most; ``bound`` is what it may have of that. ``why`` is
+    what held it back last, until it has room.
+    """
+
+    job: Job
+    group: Group
+    begin_at: float
+    asked: int
+    bound: int
+    in_array: int
+    cost: int
+    after: set[Dependency] = field(default_factory=set)
+    seated: bool = False
+    wants: bool = False
+    lined: bool = False
+    resized: bool = False
+    over: bool = False
+    why: str = ""
+
+    def ask(self, gpus_max: int) -> None:
+        """The job has another range of sizes now."""
+        self.asked = self.in_array = self.bound = gpus_max
+        self.resized = True
+
+    @property
+    def caps(self) -> tuple[Cap, ...]:
+        """Where it counts."""
+        group = self.group
+        return (group.cap,) if group.person is None else (group.cap, group.person.cap)
 
 
 _S = JobState

@@ -313,6 +313,22 @@ class AttemptRef:
 
 
 @frozen
+class Task:
+    """Which task of which array a job is.
+
+    The array has ``size`` tasks. At most ``max_concurrent`` of them may be in the queue or have room at a time, and
+    have ``max_slots`` parts of GPUs together; 0 means no such limit. ``params`` are what the task stands for.
+    """
+
+    array: JobId
+    index: int
+    size: int
+    params: Mapping[str, str] = field(default_factory=dict)
+    max_concurrent: int = 0
+    max_slots: int = 0
+
+
+@frozen
 class Progress:
     """How far a job has come, in its own steps.
 

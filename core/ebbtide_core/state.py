@@ -7,12 +7,11 @@ from itertools import islice
 from typing import Final
 
 from ebbtide_core import limits
-from ebbtide_core.arrays import Task
 from ebbtide_core.asha import Sweep
 from ebbtide_core.books import Node
-from ebbtide_core.gates import Gates, Ticket
-from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, derive_state
-from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId
+from ebbtide_core.gates import Gates
+from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, Ticket, derive_state
+from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.pools import Common, PoolState
 from ebbtide_core.queues import Queue, by_arrival
 from ebbtide_core.quotas import Quotas

@@ -8,12 +8,12 @@ from typing import Final
 
 from ebbtide_core import admission, limits, memory
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Array, Task, ranges, selected
+from ebbtide_core.arrays import Array, ranges, selected
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.forgetting import unknown_job
 from ebbtide_core.job import Job
-from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, gpus
+from ebbtide_core.model import FINISHED, WHOLE, JobId, JobState, Task, gpus
 from ebbtide_core.spec import JobSpec, SpecError, text_size, validate
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import client_pb2

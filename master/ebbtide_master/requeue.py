@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Task
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId, JobState
+from ebbtide_core.model import JobId, JobState, Task
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.arrays import Member, is_whole, named, shown, submitted, wishes

@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Task, ranges, selected
+from ebbtide_core.arrays import ranges, selected
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.dependency import AfterKind, Dependency
 from ebbtide_core.gates import held_back
-from ebbtide_core.model import WHOLE, ExitFacts, JobId, JobState, parts
+from ebbtide_core.model import WHOLE, ExitFacts, JobId, JobState, Task, parts
 from ebbtide_core.narrate import narrate
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.quotas import Quota, Quotas

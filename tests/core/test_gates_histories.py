@@ -1,10 +1,9 @@
 """Any history of submits, ends, holds, changed limits: who has a seat is what a naive model works out from scratch."""
 
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Task
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.dependency import AfterKind, Dependency, is_met, is_ok
-from ebbtide_core.model import WHOLE, ExitFacts, JobId
+from ebbtide_core.model import WHOLE, ExitFacts, JobId, Task
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.quotas import Quota, Quotas
 from ebbtide_core.settings import Settings

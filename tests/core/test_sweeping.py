@@ -2,11 +2,10 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Task
 from ebbtide_core.asha import Asha, Mode
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import decode_event, encode
-from ebbtide_core.model import ExitFacts, HeldBy, JobId, JobState, Progress, SuspendMode
+from ebbtide_core.model import ExitFacts, HeldBy, JobId, JobState, Progress, SuspendMode, Task
 from ebbtide_core.narrate import narrate
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.settings import PoolSettings, Settings

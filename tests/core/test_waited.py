@@ -1,9 +1,8 @@
 """For what a job waited is told at the end of each wait: its policy, a gate, or a delay after a failure."""
 
 from ebbtide_core import events as e
-from ebbtide_core.arrays import Task
 from ebbtide_core.dependency import AfterKind, Dependency
-from ebbtide_core.model import ExitFacts, HeldBy, JobId
+from ebbtide_core.model import ExitFacts, HeldBy, JobId, Task
 from ebbtide_core.narrate import narrate
 from ebbtide_core.spec import JobSpec
 
