@@ -10,10 +10,11 @@ from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.address import Address, find_master
+from ebbtide_cli.address import Address
 from ebbtide_cli.calls import cancellable, close
 from ebbtide_cli.credentials import channel_credentials, proven
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.trust import authority
 
 Request = TypeVar("Request")

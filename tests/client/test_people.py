@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from ebbtide_cli import credentials, logins
-from ebbtide_cli.address import Address, at_home, find_master
+from ebbtide_cli.address import Address, at_home
 from ebbtide_cli.errors import Failure, Unreachable
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.logins import Login
 from ebbtide_cli.submitting import snapshots
 from ebbtide_protos.invitation import Invitation, encode

@@ -6,9 +6,9 @@ from typing import Any, Final
 import click
 from ebbtide_core.snapshots import MAX_SNAPSHOT_BYTES
 
-from ebbtide_cli.address import find_master
 from ebbtide_cli.credentials import is_this_machine
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.submitting.checks import working_directory
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import format_size

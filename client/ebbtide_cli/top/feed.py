@@ -12,10 +12,11 @@ from ebbtide_core.model import HeldBy
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-from ebbtide_cli.address import Address, find_master
+from ebbtide_cli.address import Address
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.facts import FINISHED
+from ebbtide_cli.finding import find_master
 
 WAITING: Final = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED)
 NOT_RUNNING: Final = (*WAITING, job_pb2.JOB_STATE_STARTING)

@@ -9,10 +9,11 @@ import click
 from ebbtide_protos.invitation import PREFIX, Invitation, decode
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import find_master, parse_address
+from ebbtide_cli.address import parse_address
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.credentials import TOKEN_VARIABLE
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.identity import expiry_words, user_facts
 from ebbtide_cli.logins import Login, trying
 from ebbtide_cli.output import complain, print_json

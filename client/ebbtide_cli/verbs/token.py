@@ -6,8 +6,9 @@ import click
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import Address, find_master, parse_address
+from ebbtide_cli.address import Address, parse_address
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.home import Home, read_record
 from ebbtide_cli.identity import expiry_words, token_facts
 from ebbtide_cli.output import complain, print_json

@@ -3,8 +3,8 @@
 import click
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import find_master
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.finding import find_master
 from ebbtide_cli.identity import expiry_warning, expiry_words, token_facts, user_facts
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import printable

@@ -1,0 +1,47 @@
+"""Where the master is: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
+
+The last login does not count while ``EBB_HOME`` is set.
+
+The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``; ``unix:HOME`` is the
+socket of the master whose home that is.
+"""
+
+import os
+from dataclasses import replace
+
+from ebbtide_cli.address import Address, local_master, parse_address
+from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.home import Home
+from ebbtide_cli.logins import last_login
+
+
+def find_master(option: "str | Address | None") -> Address:
+    """Find the master's address; `Unreachable` if the local one does not run and there is no login.
+
+    Whoever sets ``EBB_HOME`` means the cluster there: while its master is away, no other one is asked in its place.
+    """
+    if isinstance(option, Address):
+        return option
+    if option is not None:
+        return _one_of(option, "--master")
+    if named := os.environ.get("EBB_MASTER"):
+        return _one_of(named, "EBB_MASTER")
+    try:
+        return local_master(Home.current())
+    except Unreachable as error:
+        if (last := last_login()) is None:
+            raise
+        if os.environ.get("EBB_HOME"):
+            raise Unreachable(f"{error.message}, or unset EBB_HOME for {last}, where you logged in last") from None
+    return _one_of(last, "the last login")
+
+
+def _one_of(text: str, source: str) -> Address:
+    """The address in ``text``; of several, between commas, the first where a master serves now."""
+    addresses = [parse_address(part.strip(), source) for part in text.split(",")]
+    if len(addresses) == 1:
+        return addresses[0]
+    from ebbtide_cli.choosing import first_that_serves  # here, for it imports gRPC
+
+    beside = tuple(map(str, addresses))
+    return first_that_serves([replace(address, beside=beside) for address in addresses])
