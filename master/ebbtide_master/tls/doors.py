@@ -7,8 +7,7 @@ from typing import Final
 
 from ebbtide_master.identity.enrolment import Enrolment
 from ebbtide_master.store.vault import Vault
-from ebbtide_master.tls.folder import LOCAL_HOSTS, TlsFolder, own_hosts
-from ebbtide_master.tls.upkeep import RENEWED_S
+from ebbtide_master.tls.folder import LOCAL_HOSTS, RENEWED_S, TlsFolder, own_hosts
 
 ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_master.tls.authority import Authority, Certificate, CertificateError, create, is_host_name, read
+from ebbtide_master.tls.authority import DAY_S, Authority, Certificate, CertificateError, create, is_host_name, read
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 DEFAULT_PORT: Final = 7077
+RENEWED_S: Final = 30 * DAY_S
+"""The master's certificate is replaced so long before it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from ebbtide_master.tls.authority import DAY_S, CertificateError
+from ebbtide_master.tls.doors import Doors
+from ebbtide_master.tls.folder import RENEWED_S
 
-if TYPE_CHECKING:
-    from ebbtide_master.tls.doors import Doors
-
-RENEWED_S: Final = 30 * DAY_S
-"""The master's certificate is replaced so long before it ends."""
 WARNED_S: Final = 14 * DAY_S
 """A node renews its own with a third of its life left: one that has so little has not been able to."""
 PAUSE_S: Final = 3600.0
@@ -21,7 +18,7 @@ WARNING_PAUSE_S: Final = DAY_S
 log = logging.getLogger(__name__)
 
 
-async def keep_up(doors: "Doors", now: Callable[[], float]) -> NoReturn:
+async def keep_up(doors: Doors, now: Callable[[], float]) -> NoReturn:
     """Look once an hour, and warn once a day, until cancelled."""
     warned = -WARNING_PAUSE_S
     while True:
@@ -33,7 +30,7 @@ async def keep_up(doors: "Doors", now: Callable[[], float]) -> NoReturn:
         await asyncio.sleep(PAUSE_S)
 
 
-def renew(doors: "Doors", now: float) -> None:
+def renew(doors: Doors, now: float) -> None:
     """Replace the master's certificate if it ends soon; connections that are open stay so."""
     try:
         if doors.folder.cover((), now, RENEWED_S):
@@ -42,7 +39,7 @@ def renew(doors: "Doors", now: float) -> None:
         log.error("certificate=not-renewed %s", error)
 
 
-def ending(doors: "Doors", now: float) -> Iterator[str]:
+def ending(doors: Doors, now: float) -> Iterator[str]:
     """Whose certificates end soon, in words, with what is to be done."""
     if doors.enrolment.authority.ends - now < WARNED_S:
         when = day(doors.enrolment.authority.ends)
