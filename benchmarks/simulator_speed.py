@@ -31,7 +31,8 @@ from ebbtide_sim.engine import Simulation
 from ebbtide_sim.experiments.fitgpp import FITGPP, MAIN, cluster, record
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.sources import Recorded
-from ebbtide_sim.workload import SimJob, Workload, load_workload
+from ebbtide_sim.workload import SimJob, Workload
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode
 
 NODES: Final = 120

@@ -13,8 +13,9 @@ from ebbtide_core.policies.registry import POLICIES, create_policy
 
 from ebbtide_sim.engine import World
 from ebbtide_sim.simulate import Scenario
-from ebbtide_sim.speedup import load_speedup
-from ebbtide_sim.workload import Workload, WorkloadError, elastic, load_workload, offline
+from ebbtide_sim.workload import Workload, WorkloadError, elastic, offline
+from ebbtide_sim.workloads.curve import load_speedup
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import MAX_NODES, SimNode, read_cluster
 
 GIB: Final = 2**30

@@ -1,17 +1,15 @@
-"""How much faster a job is on more GPUs, or slower on a share of one: the curves that there are, and those of files."""
+"""How much faster a job is on more GPUs, or slower on a share of one: the curves that there are."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from ebbtide_core.model import WHOLE, gpus
 from ebbtide_core.work import LINEAR, Speedup
 
-__all__ = ["CURVES", "DL_SUBLINEAR", "LINEAR", "POLLUX_BERT", "POLLUX_RESNET18", "Speedup", "curve", "load_speedup"]
+__all__ = ["CURVES", "DL_SUBLINEAR", "LINEAR", "POLLUX_BERT", "POLLUX_RESNET18", "Speedup", "curve"]
 
 
 def curve(points: Iterable[tuple[int, float]]) -> Speedup:
@@ -69,20 +67,3 @@ CURVES: Final[Mapping[str, Speedup]] = MappingProxyType(
         "pollux-bert": POLLUX_BERT,
     }
 )
-
-
-def load_speedup(name_or_path: str) -> Speedup:
-    """One of `CURVES` by name, or a curve from a CSV file with the columns ``gpus,speedup``.
-
-    GPU counts may be shares (``1/4``) and must increase; beyond the last one nothing is gained. `WorkloadError` for
-    what cannot be read or makes no curve.
-    """
-    from ebbtide_sim.workload import WorkloadError
-    from ebbtide_sim.workloads.curve import read_curve  # it imports this module
-
-    if name_or_path in CURVES:
-        return CURVES[name_or_path]
-    path = Path(name_or_path)
-    if not os.path.isfile(path):
-        raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(CURVES)}")
-    return read_curve(path)

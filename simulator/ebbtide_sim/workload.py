@@ -111,15 +111,3 @@ def _with_bounds(job: SimJob, low: int, high: int, speedup: Speedup, final: floa
 def offline(workload: Workload) -> Workload:
     """The same jobs in the same order, all submitted at 0."""
     return replace(workload, jobs=[replace(job, submit_s=0.0) for job in workload.jobs])
-
-
-def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, arrival: str = "submit") -> Workload:
-    """Make a workload by the name of its generator (``fitgpp``, ``hybrid``, ``bags``), or read it from a file.
-
-    Files are recognised by their name or header: SWF (``.swf``, ``.swf.gz``), our CSV, Philly, openb and Pollux CSV,
-    Google 2011 task events. ``jobs`` is how many to make, or how many of a file's first ones to keep. ``arrival``
-    (``submit`` or ``start``) is when a job of an SWF arrives. `WorkloadError` for what cannot be read.
-    """
-    from ebbtide_sim.workloads.loading import load  # it imports this module
-
-    return load(name_or_path, seed, jobs, arrival)

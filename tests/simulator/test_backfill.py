@@ -14,7 +14,8 @@ from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.sources import Recorded
-from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, load_workload
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode
 from ebbtide_sim.workloads.plain import write_csv
 from ebbtide_sim.workloads.swf import read_swf

@@ -1,9 +1,10 @@
-"""Speed-up curves from files."""
+"""Speed-up curves by their names, and from files."""
 
+import os
 from pathlib import Path
 from typing import Final
 
-from ebbtide_sim.speedup import Speedup, curve
+from ebbtide_sim.speedup import CURVES, Speedup, curve
 from ebbtide_sim.workload import WorkloadError
 from ebbtide_sim.workloads.table import read_rows
 
@@ -11,8 +12,22 @@ COLUMNS: Final = ("gpus", "speedup")
 MAX_SPEEDUP: Final = 1e6
 
 
-def read_curve(path: Path) -> Speedup:
-    """See `ebbtide_sim.speedup.load_speedup`."""
+def load_speedup(name_or_path: str) -> Speedup:
+    """One of `CURVES` by name, or a curve from a CSV file with the columns ``gpus,speedup``.
+
+    GPU counts may be shares (``1/4``) and must increase; beyond the last one nothing is gained. `WorkloadError` for
+    what cannot be read or makes no curve.
+    """
+    if name_or_path in CURVES:
+        return CURVES[name_or_path]
+    path = Path(name_or_path)
+    if not os.path.isfile(path):
+        raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(CURVES)}")
+    return _read_curve(path)
+
+
+def _read_curve(path: Path) -> Speedup:
+    """Read the columns ``gpus,speedup``."""
     points: list[tuple[int, float]] = []
     for row in read_rows(path, COLUMNS, ()):
         share, speed = row.gpus("gpus"), row.number("speedup", high=MAX_SPEEDUP)

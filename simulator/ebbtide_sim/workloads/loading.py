@@ -20,8 +20,13 @@ MAX_JOBS: Final = 2**22
 BEYOND: Final = "after the first {} jobs"
 
 
-def load(name_or_path: str, seed: int, jobs: int | None, arrival: str) -> Workload:
-    """See `ebbtide_sim.workload.load_workload`."""
+def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, arrival: str = "submit") -> Workload:
+    """Make a workload by the name of its generator (``fitgpp``, ``hybrid``, ``bags``), or read it from a file.
+
+    Files are recognised by their name or header: SWF (``.swf``, ``.swf.gz``), our CSV, Philly, openb and Pollux CSV,
+    Google 2011 task events. ``jobs`` is how many to make, or how many of a file's first ones to keep. ``arrival``
+    (``submit`` or ``start``) is when a job of an SWF arrives. `WorkloadError` for what cannot be read.
+    """
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise WorkloadError(f"--jobs: {jobs} is not between 1 and {MAX_JOBS}")
     with rarely_collected():

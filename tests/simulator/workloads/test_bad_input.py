@@ -4,9 +4,10 @@ import gzip
 
 import pytest
 from ebbtide_core.model import WHOLE
-from ebbtide_sim.speedup import load_speedup
-from ebbtide_sim.workload import SimJob, Workload, WorkloadError, load_workload
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads import openb
+from ebbtide_sim.workloads.curve import load_speedup
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import read_cluster
 from ebbtide_sim.workloads.plain import write_csv
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ebbtide_core.model import WHOLE, JobClass
-from ebbtide_sim.workload import WorkloadError, load_workload
+from ebbtide_sim.workload import WorkloadError
 from ebbtide_sim.workloads.bags import BagMix, bags
 from ebbtide_sim.workloads.draws import heavy_tailed, truncated_normal
 from ebbtide_sim.workloads.fitgpp import FitGppDemand, Normal, fitgpp_jobs
 from ebbtide_sim.workloads.hybrid import MIX, HybridMix, hybrid, hybrid_servers
+from ebbtide_sim.workloads.loading import load_workload
 
 from tests.late import scipy_stats as stats
 

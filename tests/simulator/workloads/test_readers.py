@@ -2,8 +2,9 @@
 
 import pytest
 from ebbtide_core.model import WHOLE, JobClass
-from ebbtide_sim.workload import SimJob, WorkloadError, load_workload
+from ebbtide_sim.workload import SimJob, WorkloadError
 from ebbtide_sim.workloads import google, openb, swf
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode, read_cluster
 
 GIB = 2**30

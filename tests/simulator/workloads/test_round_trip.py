@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide_core.model import WHOLE, JobClass
-from ebbtide_sim.workload import SimJob, Workload, load_workload
+from ebbtide_sim.workload import SimJob, Workload
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.plain import write_csv
 from hypothesis import given, settings
 from hypothesis import strategies as st

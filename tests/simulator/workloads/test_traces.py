@@ -5,8 +5,8 @@ from statistics import mean, median
 
 import pytest
 from ebbtide_core.model import WHOLE
-from ebbtide_sim.workload import load_workload
 from ebbtide_sim.workloads import swf
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import read_cluster
 
 pytestmark = pytest.mark.traces

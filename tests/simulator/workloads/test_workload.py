@@ -2,8 +2,9 @@
 
 import pytest
 from ebbtide_core.model import WHOLE
-from ebbtide_sim.speedup import CURVES, DL_SUBLINEAR, LINEAR, curve, load_speedup
+from ebbtide_sim.speedup import CURVES, DL_SUBLINEAR, LINEAR, curve
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, offline
+from ebbtide_sim.workloads.curve import load_speedup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

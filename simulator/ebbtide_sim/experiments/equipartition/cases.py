@@ -19,8 +19,9 @@ from ebbtide_sim.engine import World
 from ebbtide_sim.metrics import Report
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.speedup import DL_SUBLINEAR
-from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, load_workload, offline
+from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, offline
 from ebbtide_sim.workloads.bags import BagMix, bags
+from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode
 from ebbtide_sim.workloads.table import GIB
 
