@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from ebbtide_core.books import Books, Node
 from ebbtide_core.job import Job
-from ebbtide_core.model import JobId, NodeId
-from ebbtide_core.state import ClusterState
+from ebbtide_core.model import NodeId
 
 
 def moves(job: Job) -> bool:
@@ -41,12 +40,3 @@ def source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | Non
         return None
     found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.reachable)
     return found[0].id if found else None
-
-
-def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId) -> NodeId | None:
-    """From which node ``node`` has to get the checkpoint for an attempt that is to start there; None if for none."""
-    job = state.jobs.get(id)
-    live = job.live if job is not None else None
-    if job is None or live is None or live.number != attempt or live.started is not None:
-        return None
-    return source(job, node, state.nodes) if live.allocation.node_ids[0] == node else None

@@ -16,7 +16,6 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model import GpuId, JobId, NodeId
-from ebbtide_core.moving import source_of_launch
 from ebbtide_core.output_name import expand
 from ebbtide_core.spec import SpecError
 from ebbtide_protos import protocol
@@ -42,7 +41,7 @@ from ebbtide_master.idleness import Idleness
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.outbox import Outbox
 from ebbtide_master.quarantine import is_released
-from ebbtide_master.relay import Relay
+from ebbtide_master.relay import Relay, source_of_launch
 from ebbtide_master.renewing import Renewing
 from ebbtide_master.sharing_out import may_take
 from ebbtide_master.snapshot_windows import read_snapshot

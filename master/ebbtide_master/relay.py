@@ -7,6 +7,9 @@ import itertools
 from typing import Final, NamedTuple, Protocol
 
 from ebbtide_core import limits
+from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.moving import source
+from ebbtide_core.state import ClusterState
 from ebbtide_protos.v1 import agent_pb2
 
 MOST_OPEN: Final = limits.MAX_RELAYED
@@ -66,3 +69,12 @@ class Relay:
 def _refuse(asker: Stream, request_id: int, reason: str) -> None:
     answer = agent_pb2.CheckpointData(request_id=request_id, error=reason, away=True)
     asker.send(agent_pb2.MasterMessage(checkpoint_data=answer))
+
+
+def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId) -> NodeId | None:
+    """From which node ``node`` has to get the checkpoint for an attempt that is to start there; None if for none."""
+    job = state.jobs.get(id)
+    live = job.live if job is not None else None
+    if job is None or live is None or live.number != attempt or live.started is not None:
+        return None
+    return source(job, node, state.nodes) if live.allocation.node_ids[0] == node else None
