@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ebbtide_core import belonging, foreign, gang, idling, logged, removing, silence, strays, unused
+from ebbtide_core import belonging, foreign_use, gang, idling, logged, removing, silence, strays, unused
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job import Attempt
@@ -148,7 +148,7 @@ FENCES: Final[dict[type[Event], Callable[[ClusterState, Any], bool]]] = {
     e.NodeDrained: _node_is_known,
     e.NodeResumed: _is_drained,
     e.NodeExcluded: _may_be_excluded,
-    e.ForeignUseChanged: foreign.is_news,
+    e.ForeignUseChanged: foreign_use.is_news,
     e.NodeConfirmedDead: silence.is_news,
     e.NodeRemoved: removing.may_be_removed,
     e.StrayFound: strays.is_new,

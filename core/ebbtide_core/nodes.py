@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign, in_vain, silence
+from ebbtide_core import foreign_use, in_vain, silence
 from ebbtide_core.books import Node
 from ebbtide_core.job import Job
 from ebbtide_core.model import JobState, RefusalCause
@@ -13,7 +13,7 @@ from ebbtide_core.state import ClusterState
 
 def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
     if (known := state.nodes.get(event.node)) is not None:
-        foreign.count(state, known, now, goes_on=True)
+        foreign_use.count(state, known, now, goes_on=True)
         if known.facts.pool != event.pool:
             _part_with(state, known)
     pool = state.pool(event.pool)
@@ -51,7 +51,7 @@ def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> 
 
 def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
     node = state.nodes[event.node]
-    foreign.count(state, node, now, goes_on=False)
+    foreign_use.count(state, node, now, goes_on=False)
     node.connected, node.lost, node.lost_since = False, True, now
     state.refresh_node(node)
     state.unreachable.add(node.id)

@@ -12,7 +12,7 @@ of them are heard again, or somebody says otherwise, no lease counts as over, an
 from collections.abc import Iterator
 
 from ebbtide_core import events as e
-from ebbtide_core import foreign, gang, limits
+from ebbtide_core import foreign_use, gang, limits
 from ebbtide_core.books import Node
 from ebbtide_core.events import Event
 from ebbtide_core.job import Job
@@ -41,7 +41,7 @@ def is_news(state: ClusterState, event: e.NodeConfirmedDead) -> bool:
 def confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) -> None:
     node = state.nodes[event.node]
     if not node.lost:
-        foreign.count(state, node, now, goes_on=False)
+        foreign_use.count(state, node, now, goes_on=False)
         node.lost_since = now
     node.connected, node.lost = False, True
     node.dead = event.user or ("the fence hook" if event.by_hook else "somebody")

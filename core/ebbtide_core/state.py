@@ -66,7 +66,7 @@ class ClusterState:
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
-        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign`."""
+        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign_use`."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
         """Nodes that are silent; jobs for which one is left out (`ebbtide_core.in_vain`); who is refreshed later."""
         self.failing: dict[NodeId, dict[JobId, str]] = {}  # who failed there at once, in a row, and whose it is

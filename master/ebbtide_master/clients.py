@@ -12,7 +12,7 @@ from ebbtide_core.belonging import with_pool
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.effect import in_short, missing_effects
 from ebbtide_core.events import Event
-from ebbtide_core.foreign import gpu_seconds
+from ebbtide_core.foreign_use import gpu_seconds
 from ebbtide_core.gang import has_ended, has_started
 from ebbtide_core.job import ITS_TURN, Attempt, Job
 from ebbtide_core.model import JobId, JobState, NodeId

@@ -6,7 +6,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.codec import decode_event, encode
 from ebbtide_core.explain import explain
-from ebbtide_core.foreign import gpu_seconds
+from ebbtide_core.foreign_use import gpu_seconds
 from ebbtide_core.job import Job
 from ebbtide_core.model import ForeignProcess, GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.narrate import narrate
