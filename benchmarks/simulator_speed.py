@@ -24,9 +24,9 @@ from statistics import median
 from typing import Any, Final
 
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.digest import digest
 from ebbtide_core.events import Event
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.views.digest import digest
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.experiments.fitgpp import FITGPP, MAIN, cluster, record
 from ebbtide_sim.simulate import Scenario, simulate

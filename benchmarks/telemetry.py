@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import grpc
 import psutil
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 

@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from ebbtide_agent.identity import Identity
 from ebbtide_agent.jsonfile import write_json
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_cli.demo.svg import write_svg
 from ebbtide_cli.top.feed import Feed
 from ebbtide_cli.top.frame import frame

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from ebbtide_agent.joining import new_key
+from ebbtide_agent.link.joining import new_key
 from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_master.tls.authority import CERTIFICATE_S, DAY_S, Authority, create
 

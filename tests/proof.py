@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_protos import door
 

@@ -18,31 +18,33 @@ from typing import NoReturn
 from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent import gpu, joined, logs, membership, mps, standbys
-from ebbtide_agent.accounts import MIN_UID
-from ebbtide_agent.apart import apart
-from ebbtide_agent.attempts import Attempts
-from ebbtide_agent.attribution import Attribution
+from ebbtide_agent import agent_log, gpu, mps
+from ebbtide_agent.accounts.accounts import MIN_UID
+from ebbtide_agent.attempts import standbys
+from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.channels.table import Channels
-from ebbtide_agent.credentials import Credentials
-from ebbtide_agent.endpoint import Endpoint, local_master, parse_endpoint
-from ebbtide_agent.foreign import Notifier, parse_command
-from ebbtide_agent.freeing import Freeing
+from ebbtide_agent.files.tidying import Keep, Tidying
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.idle import Idle
+from ebbtide_agent.gpu_use.attribution import Attribution
+from ebbtide_agent.gpu_use.foreign_processes import Notifier, parse_command
+from ebbtide_agent.gpu_use.freeing import Freeing
+from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.telemetry import Telemetry
+from ebbtide_agent.gpu_use.unused_sessions import Unused
+from ebbtide_agent.gpu_use.watchdog import Watchdog
 from ebbtide_agent.jsonfile import write_json
-from ebbtide_agent.link import Link
+from ebbtide_agent.link import joined, membership
+from ebbtide_agent.link.credentials import Credentials
+from ebbtide_agent.link.endpoint import Endpoint, local_master, parse_endpoint
+from ebbtide_agent.link.link import Link
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import limits
-from ebbtide_agent.telemetry import Telemetry
-from ebbtide_agent.tidying import Keep, Tidying
-from ebbtide_agent.unused import Unused
-from ebbtide_agent.watchdog import Watchdog
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
 
@@ -85,7 +87,7 @@ def run(options: AgentOptions) -> int:
 
     Returns the exit status: 0 after a stop, 1 if the agent cannot run here, 2 for options that make no sense.
     """
-    logs.configure()
+    agent_log.configure()
     try:
         name = node_name(options.name)
         find_master = _master_finder(options, options.home / "nodes" / name)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ebbtide_agent import procfs
-from ebbtide_agent.supervisor import cgroup
+from ebbtide_agent.processes import cgroup, procfs
 
 ROOT_MARKER = ".ebbtide-root"
 _DISCARD_PORT = 9

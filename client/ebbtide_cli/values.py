@@ -15,7 +15,7 @@ MAX_SHARE_DENOMINATOR: Final = 16
 MAX_TASKS: Final = 10_000
 MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
-"""These are the same as `ebbtide_core.limits` has, which most verbs do without."""
+"""These are the same as `ebbtide_core.model.limits` has, which most verbs do without."""
 
 DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 SIZE_UNITS: Final = {

@@ -8,48 +8,38 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from ebbtide_core import (
-    admission,
-    belonging,
-    booking,
-    damage,
-    draining,
-    gang,
-    idling,
-    interference,
-    limits,
-    quiescing,
-    removing,
-    silence,
-    strays,
-)
 from ebbtide_core import events as e
-from ebbtide_core.books import Books
 from ebbtide_core.commands import Command, Forget, Record, WakeAt
+from ebbtide_core.estimates.work import LINEAR, Speedup
 from ebbtide_core.events import EVENT_TYPES, Event
-from ebbtide_core.fences import FENCES
-from ebbtide_core.fold import HANDLERS, apply
-from ebbtide_core.forgetting import unknown_job
-from ebbtide_core.job import Job
-from ebbtide_core.linking import together
-from ebbtide_core.model import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
-from ebbtide_core.needs import NO_NEEDS
+from ebbtide_core.job import gang
+from ebbtide_core.job.job import Job
+from ebbtide_core.lifecycle import idling, pool_membership, removing, submission_checks, unreadable_jobs
+from ebbtide_core.lifecycle.forgetting import unknown_job
+from ebbtide_core.lifecycle.requeuing import given_up
+from ebbtide_core.lifecycle.successive_halving import review
+from ebbtide_core.measuring import interference
+from ebbtide_core.model import limits
+from ebbtide_core.model.constraints import NO_NEEDS
+from ebbtide_core.model.refusals import Refusal as Refusal
+from ebbtide_core.model.refusals import RefusalKind as RefusalKind
+from ebbtide_core.model.settings import DEFAULT_POOL, Settings
+from ebbtide_core.model.sizes import compared, size_text
+from ebbtide_core.model.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
+from ebbtide_core.model.types import WHOLE, JobId, JobState, StopCause, SuspendMode, gpus
+from ebbtide_core.nodes import booking_placement, draining, quiescing, silence, strays
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.pools import PoolState
-from ebbtide_core.react import COMMANDS, DECISIONS
 from ebbtide_core.reconcile import reconcile, settle_claims, stop
-from ebbtide_core.refusals import Refusal as Refusal
-from ebbtide_core.refusals import RefusalKind as RefusalKind
-from ebbtide_core.requeuing import given_up
-from ebbtide_core.settings import DEFAULT_POOL, Settings
-from ebbtide_core.sizes import compared, size_text
+from ebbtide_core.resources.books import Books
+from ebbtide_core.resources.infeasible import unmet
+from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.resources.topology import together
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.spec import JobSpec, SpecError, check_gpu_range, check_standing, validate
 from ebbtide_core.state import ClusterState
-from ebbtide_core.sweeping import review
-from ebbtide_core.unmet import unmet
-from ebbtide_core.work import LINEAR, Speedup
+from ebbtide_core.transitions.fences import FENCES
+from ebbtide_core.transitions.fold import HANDLERS, apply
+from ebbtide_core.transitions.react import COMMANDS, DECISIONS
 
 RULES: Final = {
     kind: (FENCES.get(kind), HANDLERS.get(kind), COMMANDS.get(kind), DECISIONS.get(kind))
@@ -153,14 +143,14 @@ class Cluster:
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value} already")
         if job.state is JobState.STOPPING and not isinstance(event, e.CancelRequested):
             return Refusal(RefusalKind.CONFLICT, f"job {job.id} is being ended: {job.reason}")
-        if (refusal := damage.refusal(self.state, event) or _refuse_stop(job, event)) is not None:
+        if (refusal := unreadable_jobs.refusal(self.state, event) or _refuse_stop(job, event)) is not None:
             return refusal
         if isinstance(event, e.ResizeRequested):
             return self._refuse_resize(job, event)
         if isinstance(event, e.JobChanged):
             return _refuse_change(event)
         if isinstance(event, e.JobMoved):
-            return belonging.refuse_move(self.state, job, event.pool) or self._refuse_room(job, event.pool)
+            return pool_membership.refuse_move(self.state, job, event.pool) or self._refuse_room(job, event.pool)
         return strays.refuse_start(self.state, job, event)
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
@@ -238,10 +228,10 @@ class Cluster:
 
     def _review_bookings(self, now: float, out: list[Command]) -> None:
         """Have those leave who are in the way of bookings, and stand in line who is not kept out by them."""
-        self._decide(booking.review(self.state, now), now, out)
-        booking.shut_out(self.state, now)
+        self._decide(booking_placement.review(self.state, now), now, out)
+        booking_placement.shut_out(self.state, now)
         self.state.look_again()
-        if (time := booking.next_time(self.state, now)) is not None:
+        if (time := booking_placement.next_time(self.state, now)) is not None:
             self._wake_by(time, now, out)
 
     def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
@@ -252,14 +242,14 @@ class Cluster:
         """
         pool.recheck_at = None
         if pool.settings is None:
-            self._decide(belonging.stranded(pool), now, out)
+            self._decide(pool_membership.stranded(pool), now, out)
             return
         if pool.claims:
             self._decide(settle_claims(pool), now, out)
         else:
             pool.roomier.clear()
         if pool.books.booked is not None:
-            self._decide(booking.admit(pool), now, out)
+            self._decide(booking_placement.admit(pool), now, out)
         if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
             return
         plan = self.policies[pool.name].plan(Snapshot(pool, now))
@@ -306,22 +296,22 @@ class Cluster:
             if event.spec is not self._valid:
                 validate(event.spec)
                 self._valid = event.spec
-            admission.check_submit(self.state, event)
+            submission_checks.check_submit(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
-        except admission.FullError as error:
+        except submission_checks.FullError as error:
             return Refusal(RefusalKind.LIMIT, str(error))
         if event.task is not None and event.task.array in self.state.gates.arrays:
             return None  # with the first task, all were looked at: they are accepted together
         pool = event.spec.pool or DEFAULT_POOL
-        unknown = belonging.refuse_unknown(pool, self.state.settings.pools)
+        unknown = pool_membership.refuse_unknown(pool, self.state.settings.pools)
         return unknown or self.impossible(event.spec, pool=pool)
 
     def _refuse_limits(self, event: e.ArrayChanged) -> Refusal | None:
         if event.job not in self.state.gates.arrays:
             return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
         try:
-            admission.check_limits(self.state, event)
+            submission_checks.check_limits(self.state, event)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
         return None
@@ -329,10 +319,10 @@ class Cluster:
     def _refuse_resize(self, job: Job, event: e.ResizeRequested) -> Refusal | None:
         try:
             check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
-            admission.check_resize(job, event.gpus_min)
+            submission_checks.check_resize(job, event.gpus_min)
         except SpecError as error:
             return Refusal(RefusalKind.INVALID, str(error))
-        except admission.FullError as error:
+        except submission_checks.FullError as error:
             return Refusal(RefusalKind.LIMIT, str(error))
         if (event.gpus_min == 0) != (job.gpus_min == 0):
             return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")

@@ -1,9 +1,9 @@
 """Requests, in the imperative: all that the core asks of the world."""
 
 from ebbtide_core.events import Event
-from ebbtide_core.frozen import frozen
-from ebbtide_core.model import Allocation, JobId, NodeId
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Allocation, JobId, NodeId
 
 
 @frozen

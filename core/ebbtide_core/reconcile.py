@@ -6,8 +6,6 @@ on GPUs that are not free, no running attempt loses its GPUs without its grace p
 
 from collections.abc import Iterable, Iterator
 
-from ebbtide_core import moving
-from ebbtide_core.eligible import allows
 from ebbtide_core.events import (
     AttemptPlaced,
     ClaimDropped,
@@ -17,14 +15,16 @@ from ebbtide_core.events import (
     RoomClaimed,
     StopRequested,
 )
-from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, HeldBy, JobId, NodeId, StopCause
-from ebbtide_core.placing import Trial
+from ebbtide_core.job.job import Job
+from ebbtide_core.job.wait_reason import waited
+from ebbtide_core.model.types import Allocation, HeldBy, JobId, NodeId, StopCause
 from ebbtide_core.policies.draft import count_text, where
-from ebbtide_core.pools import PoolState
 from ebbtide_core.reserving.live import next_reservation
+from ebbtide_core.resources import checkpoint_location
+from ebbtide_core.resources.eligibility import allows
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Eviction, Placement, Plan
-from ebbtide_core.waited import waited
 
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
@@ -110,7 +110,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
         job.checkpoint_root_id
-        and (source := moving.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
+        and (source := checkpoint_location.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
     ):
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from ebbtide_core.books import Books, Node
-from ebbtide_core.curves import largest_of_use
-from ebbtide_core.frozen import frozen
-from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobId, NodeId
-from ebbtide_core.pools import PoolState
-from ebbtide_core.queues import Queue
+from ebbtide_core.admission.queues import Queue
+from ebbtide_core.estimates.curves import largest_of_use
+from ebbtide_core.estimates.work import Estimate, Speedup, remaining
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.reserving.live import next_reservation
-from ebbtide_core.work import Estimate, Speedup, remaining
+from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.pools import PoolState
 
 
 class Snapshot:

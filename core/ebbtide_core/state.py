@@ -6,31 +6,31 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.asha import Sweep
-from ebbtide_core.books import Node
-from ebbtide_core.gates import Gates
-from ebbtide_core.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, Ticket, derive_state
-from ebbtide_core.model import FINISHED, Allocation, JobId, JobState, NodeId, Task
-from ebbtide_core.pools import Common, PoolState
-from ebbtide_core.queues import Queue, by_arrival
-from ebbtide_core.quotas import Quotas
-from ebbtide_core.settings import Settings
-from ebbtide_core.work import Script, Speedup
+from ebbtide_core.admission.gates import Gates
+from ebbtide_core.admission.queues import Queue, by_arrival
+from ebbtide_core.estimates.work import Script, Speedup
+from ebbtide_core.job.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, Ticket, derive_state
+from ebbtide_core.model import limits
+from ebbtide_core.model.asha import Sweep
+from ebbtide_core.model.quotas import Quotas
+from ebbtide_core.model.settings import Settings
+from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.pools import Common, PoolState
 
 REFRESHED_AT_ONCE: Final = 100
 """Jobs that something follows for, of one event."""
 
 
 class ClusterState:
-    """Jobs, nodes and pools; changed only by `ebbtide_core.fold`.
+    """Jobs, nodes and pools; changed only by `ebbtide_core.transitions.fold`.
 
     With ``trusting``, every job counts as one that has proved that it can suspend. ``queues`` are those of the pools
     of ``settings``.
     """
 
     known_since = 0.0
-    """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.forgetting`)."""
+    """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
     overdue = False
     """Whether a time has come of which no pass knows yet: what is due with it is still to be done."""
 
@@ -57,7 +57,7 @@ class ClusterState:
         self.apart = common.apart
         self.curve = common.curve
         self.sweeps: dict[JobId, Sweep] = {}
-        """The arrays under successive halving that are not over (see `ebbtide_core.sweeping`)."""
+        """The arrays under successive halving that are not over (see `ebbtide_core.lifecycle.successive_halving`)."""
         self.sweeps_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.bookings = common.bookings
@@ -66,9 +66,9 @@ class ClusterState:
         self.aside: dict[JobId, bool] = {}
         """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
-        """What users have had of GPUs past the cluster, as far as it is counted; see `ebbtide_core.foreign_use`."""
+        """What users have had of GPUs past the cluster, as far as it is counted; see `nodes.foreign_use`."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
-        """Nodes that are silent; jobs for which one is left out (`ebbtide_core.in_vain`); who is refreshed later."""
+        """Nodes that are silent; jobs for which one is left out (`nodes.launch_backoff`); who is refreshed later."""
         self.failing: dict[NodeId, dict[JobId, str]] = {}  # who failed there at once, in a row, and whose it is
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
@@ -78,14 +78,14 @@ class ClusterState:
         self.leasing: set[NodeId] = set()
         """Lost nodes with attempts that end themselves."""
         self.doubted: frozenset[NodeId] = frozenset()
-        """Nodes whose silence may be the master's fault (see `ebbtide_core.silence`)."""
+        """Nodes whose silence may be the master's fault (see `ebbtide_core.nodes.silence`)."""
         self.recovery_ends = 0.0
         self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # who is to be asked to leave because of that
         self.set_aside, self.removed = dict[JobId, str](), set[JobId]()
-        """Those of which the journal is damaged, and how (`ebbtide_core.damage`); jobs and arrays that were removed."""
+        """Those of which the journal is damaged, and how (`unreadable_jobs`); jobs and arrays that were removed."""
         self.epoch = 0
         self.peaks: dict[Script, deque[int]] = {}
-        """Bytes that runs of a script used of a GPU of which they had no more than one (see `ebbtide_core.memory`)."""
+        """Bytes that runs of a script used of a GPU of which they had no more than one (see `measuring.gpu_memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 
@@ -219,11 +219,11 @@ class ClusterState:
                 self.refresh(job, now)
 
     def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
-        """Give the array of that id other limits (see `ebbtide_core.gates`)."""
+        """Give the array of that id other limits (see `ebbtide_core.admission.gates`)."""
         self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
 
     def change_quotas(self, quotas: Quotas, now: float) -> None:
-        """Have other quotas, also for jobs that are there already; who has room keeps it (see `ebbtide_core.gates`)."""
+        """Have other quotas, also for jobs that are there already; who has room keeps it (see `admission.gates`)."""
         before, gates = self.gates.quotas, self.gates
         if before == quotas:
             return

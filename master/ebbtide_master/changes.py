@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ebbtide_core.events import Event
-from ebbtide_core.model import JobId
+from ebbtide_core.model.types import JobId
 
 
 class Watcher:

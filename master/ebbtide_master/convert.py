@@ -8,11 +8,14 @@ from typing import Final
 
 from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.job import Job
-from ebbtide_core.model import (
+from ebbtide_core.job.job import Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.constraints import check_marks
+from ebbtide_core.model.settings import DEFAULT_POOL
+from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.types import (
     AttemptRef,
     Checkpoint,
     Checkpointed,
@@ -31,11 +34,8 @@ from ebbtide_core.model import (
     Sharing,
     StartFacts,
 )
-from ebbtide_core.needs import check_marks
-from ebbtide_core.settings import DEFAULT_POOL
-from ebbtide_core.spec import SpecError
-from ebbtide_core.strays import Heard
-from ebbtide_core.use import ForeignUse
+from ebbtide_core.nodes.strays import Heard
+from ebbtide_core.resources.node_usage import ForeignUse
 from ebbtide_protos.printed import match_from_message
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2

@@ -1,9 +1,9 @@
 """One queue, one consumer: the only place that touches the cluster.
 
 A batch of work is handled, what it recorded is committed in one transaction, and only then do commands and replies
-leave. If the journal fails, nothing has left and the master stops. Who brings it takes turns (`ebbtide_master.turns`),
-and a batch is short, so that nobody waits for long because somebody else has much to do. Questions are answered
-between batches, when everything is durable.
+leave. If the journal fails, nothing has left and the master stops. Who brings it takes turns
+(`ebbtide_master.throttle.fair_queue`), and a batch is short, so that nobody waits for long because somebody else has
+much to do. Questions are answered between batches, when everything is durable.
 
 What takes long is done in parts: facts of which some are `PAUSE`, and answers that are generators. A part of the facts
 is committed with its batch, and then it is others' turn before the next part.
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
-from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
 from ebbtide_core.events import Event, JobSubmitted, NodeEvent, SchedulingDue
-from ebbtide_core.model import JobId
-from ebbtide_core.settings import Settings
-from ebbtide_core.spec import text_size
+from ebbtide_core.model import limits
+from ebbtide_core.model.settings import Settings
+from ebbtide_core.model.spec import text_size
+from ebbtide_core.model.types import JobId
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.store.journal import Store
-from ebbtide_master.turns import OURS, Turns, own_line
+from ebbtide_master.throttle.fair_queue import OURS, Turns, own_line
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000

@@ -20,33 +20,33 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Otherwise it writes a line for every handshake that fails: whoever knocks could fill the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.events import Event
-from ebbtide_core.job import InvalidTransitionError
+from ebbtide_core.job.job import InvalidTransitionError
+from ebbtide_core.model import limits
+from ebbtide_core.model.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 
-from ebbtide_master.backing_up import backing_up
-from ebbtide_master.backups import advice
+from ebbtide_master.api.reloading import Reloading
+from ebbtide_master.backup.backing_up import backing_up
+from ebbtide_master.backup.backups import advice
+from ebbtide_master.calls.edge import GRPC_LOG, is_worth_a_line
+from ebbtide_master.calls.gate import Gate, TokenGate
 from ebbtide_master.config.database import UrlError, has_password
 from ebbtide_master.config.file import CONFIG_NAME, Config, read_config
 from ebbtide_master.config.table import ConfigError
-from ebbtide_master.edge import GRPC_LOG, is_worth_a_line
 from ebbtide_master.endpoint import published
-from ebbtide_master.identity.gate import Gate, TokenGate
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.identity.local import provide_token
 from ebbtide_master.identity.running_as import accounts_of
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.recovery import fold, recovered
-from ebbtide_master.reloading import Reloading
 from ebbtide_master.service import PortError, Service, serving
 from ebbtide_master.store.journal import Store, StoreError, StoreInUseError
 from ebbtide_master.store.opening import open_store
+from ebbtide_master.store.recovery import fold, recovered
 
 if TYPE_CHECKING:
-    from ebbtide_master.tls.doors import Doors
+    from ebbtide_master.tls.listeners import Doors
 
 LOOPBACK: Final = "127.0.0.1"
 COLLECTED: Final = (5_000, 10, 1_000)
@@ -258,7 +258,7 @@ async def _run_server(
     gate: Gate = TokenGate(identities, cluster, time.time)
     doors = _doors(options, store)
     if doors is not None:
-        from ebbtide_master.identity.certificates import CertificateGate
+        from ebbtide_master.calls.certificates import CertificateGate
 
         gate = CertificateGate(gate, doors.enrolment)
     policy = cluster.state.settings.pools[DEFAULT_POOL].policy
@@ -324,7 +324,7 @@ def _doors(options: MasterOptions, store: Store) -> "Doors | None":
     if not _speaks_tls(options):
         return None
     from ebbtide_master.tls.authority import CertificateError
-    from ebbtide_master.tls.doors import open_doors
+    from ebbtide_master.tls.listeners import open_doors
 
     try:
         host = LOOPBACK if options.host is None else options.host

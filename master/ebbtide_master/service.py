@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 from ebbtide_core import events as e
-from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.model import limits
 from ebbtide_protos import door
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 
-from ebbtide_master.agents import Agents
-from ebbtide_master.arrays import named
+from ebbtide_master.api.arrays import named
+from ebbtide_master.api.clients import Clients, about
+from ebbtide_master.api.joining import Front
+from ebbtide_master.api.reloading import Reloading
+from ebbtide_master.api.unfinished_jobs import Queued
+from ebbtide_master.calls.edge import Edge
+from ebbtide_master.calls.gate import Gate
+from ebbtide_master.calls.guard import Guard
 from ebbtide_master.changes import Changes
-from ebbtide_master.clients import Clients, about
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
-from ebbtide_master.edge import Edge
-from ebbtide_master.environments import Environments
-from ebbtide_master.fencing import Fencing
-from ebbtide_master.guard import Guard
-from ebbtide_master.identity.gate import Gate
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
-from ebbtide_master.joining import Front
 from ebbtide_master.loop import MasterLoop, StoppedError
+from ebbtide_master.nodes.agents import Agents
+from ebbtide_master.nodes.fencing import Fencing
+from ebbtide_master.nodes.snapshots import Snapshots
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.queued import Queued
-from ebbtide_master.rates import Meter
-from ebbtide_master.reloading import Reloading
-from ebbtide_master.snapshots import Snapshots
+from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
-from ebbtide_master.telling import Telling
+from ebbtide_master.throttle.rates import Meter
+from ebbtide_master.throttle.stream_turns import Telling
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
-    from ebbtide_master.tls.doors import Doors
+    from ebbtide_master.tls.listeners import Doors
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()

@@ -1,7 +1,7 @@
 """What a job asks of nodes and GPUs, between the wire and the core."""
 
-from ebbtide_core.model import NodeId
-from ebbtide_core.needs import Needs, Selector
+from ebbtide_core.model.constraints import Needs, Selector
+from ebbtide_core.model.types import NodeId
 
 from ebbtide_protos.v1 import job_pb2
 

@@ -1,7 +1,7 @@
 """Who wants to hear of what happens to a job, between the wire and the core."""
 
-from ebbtide_core.notice_rules import Moment, NoticeRule
-from ebbtide_core.spec import SpecError
+from ebbtide_core.model.notice_rules import Moment, NoticeRule
+from ebbtide_core.model.spec import SpecError
 
 from ebbtide_protos.v1 import job_pb2
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ebbtide_core.log_rules import MAX_LINE_LENGTH, MAX_PATTERN_LENGTH, LogAction, LogMatch, LogRule
-from ebbtide_core.spec import SpecError
+from ebbtide_core.model.log_rules import MAX_LINE_LENGTH, MAX_PATTERN_LENGTH, LogAction, LogMatch, LogRule
+from ebbtide_core.model.spec import SpecError
 
 from ebbtide_protos.v1 import job_pb2
 

@@ -1,6 +1,6 @@
 """Snapshots between the wire and the core."""
 
-from ebbtide_core.snapshots import SnapshotRef
+from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 from ebbtide_protos.v1 import job_pb2
 

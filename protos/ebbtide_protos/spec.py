@@ -4,12 +4,22 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ebbtide_core import limits
-from ebbtide_core.asha import Asha, Mode
-from ebbtide_core.dependency import AfterKind, Dependency
-from ebbtide_core.model import ExitZero, JobClass, JobId, JobKind, LaunchMode, SignalTarget, SuspendMode, gpus, parts
-from ebbtide_core.needs import NO_NEEDS
-from ebbtide_core.spec import JobSpec, SpecError
+from ebbtide_core.model import limits
+from ebbtide_core.model.asha import Asha, Mode
+from ebbtide_core.model.constraints import NO_NEEDS
+from ebbtide_core.model.dependency import AfterKind, Dependency
+from ebbtide_core.model.spec import JobSpec, SpecError
+from ebbtide_core.model.types import (
+    ExitZero,
+    JobClass,
+    JobId,
+    JobKind,
+    LaunchMode,
+    SignalTarget,
+    SuspendMode,
+    gpus,
+    parts,
+)
 
 from ebbtide_protos.needs import needs_from_message, needs_to_message
 from ebbtide_protos.notices import notice_rule_from_message, notice_rule_to_message

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ebbtide_core.model import JobClass
+from ebbtide_core.model.types import JobClass
 
 from ebbtide_sim.metrics import Report, Tally
 

@@ -13,8 +13,11 @@ from typing import Final, Protocol
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.commands import Launch, Record, Stop, WakeAt
+from ebbtide_core.estimates.work import LINEAR, Speedup
 from ebbtide_core.events import Event
-from ebbtide_core.model import (
+from ebbtide_core.model.settings import DEFAULT_POOL
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import (
     AttemptRef,
     Checkpointed,
     ExitFacts,
@@ -25,9 +28,6 @@ from ebbtide_core.model import (
     SuspendMode,
 )
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.settings import DEFAULT_POOL
-from ebbtide_core.spec import JobSpec
-from ebbtide_core.work import LINEAR, Speedup
 
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, Run

@@ -5,7 +5,7 @@ from typing import Any, Final, TextIO
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.model import WHOLE, Allocation, StopCause
+from ebbtide_core.model.types import WHOLE, Allocation, StopCause
 
 from ebbtide_sim.workload import SimJob
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.model import WHOLE, JobClass, StopCause
+from ebbtide_core.model.types import WHOLE, JobClass, StopCause
 
 from ebbtide_sim.workload import SimJob
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebbtide_core.model import Allocation, JobId, NodeId
+from ebbtide_core.model.types import Allocation, JobId, NodeId
 
 
 @dataclass(slots=True, eq=False)

@@ -12,10 +12,10 @@ from typing import Any, Final, TextIO
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.codec import UnknownEventError, decode_event
 from ebbtide_core.events import Event
-from ebbtide_core.job import Attempt, Job
-from ebbtide_core.model import WHOLE, StopCause
+from ebbtide_core.events.codec import UnknownEventError, decode_event
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model.types import WHOLE, StopCause
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.state import ClusterState
 

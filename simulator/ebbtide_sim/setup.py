@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.limits import MAX_GPUS_PER_NODE
-from ebbtide_core.model import parts
+from ebbtide_core.model.limits import MAX_GPUS_PER_NODE
+from ebbtide_core.model.types import parts
 from ebbtide_core.policies.registry import POLICIES, create_policy
 
 from ebbtide_sim.engine import World

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode

@@ -6,8 +6,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from ebbtide_core.model import WHOLE, gpus
-from ebbtide_core.work import LINEAR, Speedup
+from ebbtide_core.estimates.work import LINEAR, Speedup
+from ebbtide_core.model.types import WHOLE, gpus
 
 __all__ = ["CURVES", "DL_SUBLINEAR", "LINEAR", "POLLUX_BERT", "POLLUX_RESNET18", "Speedup", "curve"]
 

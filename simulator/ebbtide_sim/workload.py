@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from ebbtide_core import limits
-from ebbtide_core.frozen import frozen
-from ebbtide_core.model import WHOLE, JobClass
-from ebbtide_core.spec import SpecError, check_gpu_range
-from ebbtide_core.work import Speedup
+from ebbtide_core.estimates.work import Speedup
+from ebbtide_core.model import limits
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.spec import SpecError, check_gpu_range
+from ebbtide_core.model.types import WHOLE, JobClass
 
 
 class WorkloadError(ValueError):

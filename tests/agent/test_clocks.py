@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[2]
 TOLD = {
     # What is recorded or shown, and compared with nothing.
     "agent/ebbtide_agent/main.py": {"_announce"},
-    "agent/ebbtide_agent/recovery.py": {"record_loss"},
+    "agent/ebbtide_agent/attempts/recovery.py": {"record_loss"},
     "agent/ebbtide_agent/supervisor/conclusion.py": {"conclude"},
     "agent/ebbtide_agent/supervisor/supervise.py": {"_supervise"},
     "agent/ebbtide_agent/supervisor/watch.py": {"_request_stop", "note_killed_by_agent"},
-    "agent/ebbtide_agent/unused.py": {"_tell"},
+    "agent/ebbtide_agent/gpu_use/unused_sessions.py": {"_tell"},
     "agent/ebbtide_agent/gpu/faults.py": {"xid"},
     "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},
     # When a log was how long, which people ask for by their clocks.
@@ -19,9 +19,9 @@ TOLD = {
     # Whether it is right.
     "agent/ebbtide_agent/doctor/machine.py": {"clock"},
     # How long a certificate is valid, which is said in dates.
-    "agent/ebbtide_agent/credentials.py": {"_is_due", "_is_outdated"},
+    "agent/ebbtide_agent/link/credentials.py": {"_is_due", "_is_outdated"},
     # How old files of copies are that nobody uses.
-    "agent/ebbtide_agent/snapshots.py": {"collect"},
+    "agent/ebbtide_agent/files/snapshots.py": {"collect"},
     # Where the master's own clock begins, which from then on is monotonic, but that it goes back if it was ahead.
     "master/ebbtide_master/clock.py": {"__init__", "now"},
 }

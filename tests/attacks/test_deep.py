@@ -4,16 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import archive as archive_of_files
-from ebbtide_agent import clearing
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.channels import archive as archive_of_files
+from ebbtide_agent.contract.job_dir import give
+from ebbtide_agent.files import clearing
+from ebbtide_agent.files.snapshots import Snapshots
+from ebbtide_agent.files.tidying import Keep, Tidying
 from ebbtide_agent.helper.answer import Unknown
-from ebbtide_agent.job_dir import give
-from ebbtide_agent.snapshots import Snapshots
-from ebbtide_agent.tidying import Keep, Tidying
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.moving.test_snapshots import Master, archive, member
+from tests.agent.files.test_snapshots import Master, archive, member
 from tests.agent.supervision.conftest import MakeNode
 
 LEVELS = 1100

@@ -3,8 +3,8 @@
 import errno
 
 import pytest
-from ebbtide_agent import recovery
-from ebbtide_agent.snapshots import Snapshots
+from ebbtide_agent.attempts import recovery
+from ebbtide_agent.files.snapshots import Snapshots
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.conftest import MakeNode

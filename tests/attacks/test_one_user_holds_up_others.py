@@ -12,21 +12,21 @@ from typing import Any
 import grpc
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core import limits
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Record, WakeAt
-from ebbtide_core.dependency import AfterKind, Dependency
-from ebbtide_core.forecast import fork
-from ebbtide_core.model import Checkpoint, JobId
+from ebbtide_core.model import limits
+from ebbtide_core.model.dependency import AfterKind, Dependency
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Checkpoint, JobId
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.spec import JobSpec
-from ebbtide_master import clients, explaining
+from ebbtide_core.views.forecast import fork
 from ebbtide_master import loop as loops
-from ebbtide_master.copies import Copies
-from ebbtide_master.pages import names_of
+from ebbtide_master.api import clients, explaining
+from ebbtide_master.api.copies import Copies
+from ebbtide_master.api.pages import names_of
+from ebbtide_master.api.views import event_message
 from ebbtide_master.store.journal import StoredEvent, StoreError
-from ebbtide_master.turns import stand_in
-from ebbtide_master.views import event_message
+from ebbtide_master.throttle.fair_queue import stand_in
 from ebbtide_protos.v1 import client_pb2
 
 from tests.master.world import Master, a_master, make_spec, refused

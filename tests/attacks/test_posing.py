@@ -11,14 +11,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import looking, survivors
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.attempt_dir import AttemptDir, attempts_dir, doors_dir, lock_path
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.looking import look_into
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.attempts import survivors
+from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, doors_dir, lock_path
+from ebbtide_agent.processes import process_scan
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_core.events import StrayFound
-from ebbtide_core.model import AttemptRef, NodeId
-from ebbtide_core.strays import Heard, news
+from ebbtide_core.model.types import AttemptRef, NodeId
+from ebbtide_core.nodes.strays import Heard, news
 
 from tests.agent.supervision.conftest import MakeNode
 from tests.agent.supervision.node import RUNNING, order, python
@@ -152,7 +153,7 @@ async def test_an_accounts_job_is_found_again_when_the_nodes_directory_is_lost(
 def test_who_never_lets_go_of_who_looks_hides_nothing_of_others(
     somebody: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "LONGEST_S", 0.5)
+    monkeypatch.setattr(process_scan, "LONGEST_S", 0.5)
     never = threading.Event()
     with running(UP, somebody) as trap, running(UP, None) as other:
         processes = [process for pid in (trap, other) if (process := Identity.of(pid)) is not None]

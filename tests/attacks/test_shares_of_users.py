@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_master.config.file import Config
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.identity.caller import Caller, Role

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 import pytest
-from ebbtide_agent import joined
-from ebbtide_agent.endpoint import Endpoint, NoMaster, local_master
-from ebbtide_agent.joined import Joined
+from ebbtide_agent.link import joined
+from ebbtide_agent.link.endpoint import Endpoint, NoMaster, local_master
+from ebbtide_agent.link.joined import Joined
 from ebbtide_cli.home import Home
 from ebbtide_protos import door
 from ebbtide_protos.place import NotTrusted

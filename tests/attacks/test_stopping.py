@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ebbtide_agent import backstop, procfs
+from ebbtide_agent.attempts import backstop
+from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.helper.confining import HELPER
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervised import Supervised
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import settling
 from ebbtide_protos.v1 import job_pb2
 

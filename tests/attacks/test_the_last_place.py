@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ebbtide_core import limits
-from ebbtide_core.model import NodeId
-from ebbtide_master import agents
-from ebbtide_master.channels import Channel, Channels
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import NodeId
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.turns import stand_in
+from ebbtide_master.nodes import agents
+from ebbtide_master.nodes.channels import Channel, Channels
+from ebbtide_master.throttle.fair_queue import stand_in
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, client_pb2
 
 from tests.master.world import a_master

@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import attempts, copying, exchange, reading, required
-from ebbtide_agent.copying import Copy, NotCopied
-from ebbtide_agent.exchange import Exchange, read_as_owner
+from ebbtide_agent.attempts import attempts
+from ebbtide_agent.files import copying, exchange, reading, required
+from ebbtide_agent.files.copying import Copy, NotCopied
+from ebbtide_agent.files.exchange import Exchange, read_as_owner
 from ebbtide_agent.gpu.backend import Gpu, Settings
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.moving.test_snapshots import DIGEST, TREE, Master
+from tests.agent.files.test_snapshots import DIGEST, TREE, Master
 from tests.agent.supervision.conftest import MakeNode
 from tests.agent.supervision.node import EXITED, GIB, LAUNCHING, REFUSED, gpus, order, python
 from tests.attacks.hung import hung

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.channels import tree
 from ebbtide_protos.v1 import agent_pb2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ebbtide_core.spec import SpecError
+from ebbtide_core.model.spec import SpecError
 from ebbtide_master.config.file import Config
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.convert import is_host, registration_from_hello

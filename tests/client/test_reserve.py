@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.codec import encode
-from ebbtide_core.model import Allocation, JobId, NodeAllocation, NodeId
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.events.codec import encode
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Allocation, JobId, NodeAllocation, NodeId
 
 
 def test_json_has_the_sequence_and_what_it_costs(ebb):

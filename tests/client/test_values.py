@@ -15,7 +15,7 @@ from ebbtide_cli.values import (
     parse_setting,
     parse_size,
 )
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from hypothesis import given
 from hypothesis import strategies as st
 

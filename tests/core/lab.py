@@ -7,10 +7,10 @@ from typing import Any
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Launch, Record, Stop, WakeAt
-from ebbtide_core.job import Job
-from ebbtide_core.model import AttemptRef, ExitFacts, GpuFacts, GpuId, JobClass, JobId, NodeId, Progress, parts
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import AttemptRef, ExitFacts, GpuFacts, GpuId, JobClass, JobId, NodeId, Progress, parts
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.spec import JobSpec
 
 GIB = 2**30
 DONE = ExitFacts()

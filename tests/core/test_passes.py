@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model import JobId
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.reconcile import reconcile
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.spec import JobSpec
 
 from tests.core.lab import Lab, registration
 

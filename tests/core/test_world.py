@@ -2,8 +2,8 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, ExitFacts, JobState
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, ExitFacts, JobState
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 

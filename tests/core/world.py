@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ebbtide_core import events as e
-from ebbtide_core import memory
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
-from ebbtide_core.meter import TOGETHER, WINDOW_S
-from ebbtide_core.model import (
+from ebbtide_core.job.meter import TOGETHER, WINDOW_S
+from ebbtide_core.measuring import gpu_memory as memory
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import (
     WHOLE,
     Allocation,
     AttemptRef,
@@ -34,7 +35,6 @@ from ebbtide_core.model import (
     parts,
 )
 from ebbtide_core.policies.registry import POLICIES, create_policy
-from ebbtide_core.spec import JobSpec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from ebbtide_agent.supervisor.cgroup import JOBS_VARIABLE
+from ebbtide_agent.processes.cgroup import JOBS_VARIABLE
 from ebbtide_cli.verb import ebb
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"

@@ -10,16 +10,16 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.contract.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.contract.intent import Gpu, Intent, SignalTarget
 from ebbtide_agent.network import Network
-from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 from ebbtide_cli.verb import VERBS
-from ebbtide_core.job import TRANSITIONS
-from ebbtide_core.model import Checkpointed, ExitFacts, ExitZero, StopCause
-from ebbtide_core.outcome import Ending, read_exit
+from ebbtide_core.job.job import TRANSITIONS
+from ebbtide_core.job.outcome import Ending, read_exit
+from ebbtide_core.model.settings import DEFAULT_POLICY
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, StopCause
 from ebbtide_core.policies.registry import POLICIES
-from ebbtide_core.settings import DEFAULT_POLICY
-from ebbtide_core.spec import JobSpec
 
 from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table
 from tests.e2e.cluster import Cluster

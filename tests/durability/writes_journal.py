@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from ebbtide_core.events import CancelRequested
-from ebbtide_core.model import JobId
+from ebbtide_core.model.types import JobId
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.store.vault import Kind
 

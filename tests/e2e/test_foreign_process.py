@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 
 from tests.e2e.cluster import Cluster, wait_for
 

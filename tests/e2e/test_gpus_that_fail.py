@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 
 from tests.e2e.cluster import ANY_ACCOUNT, Cluster, alive, wait_for
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_protos.v1 import client_pb2
 
 from tests.e2e.cluster import ANY_ACCOUNT

@@ -11,10 +11,11 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import link
+from ebbtide_agent.link import link
 from ebbtide_core.events import NodeLost, NodeRegistered
-from ebbtide_core.model import JobId, NodeId
-from ebbtide_master import agents, service
+from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_master import service
+from ebbtide_master.nodes import agents
 from ebbtide_protos.v1 import client_pb2
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide import checkpoints
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake_state
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.faults import figures

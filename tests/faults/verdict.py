@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide import checkpoints
 from ebbtide_agent.gpu import fake_state
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.faults.people import People

@@ -10,7 +10,7 @@ import pytest
 from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import BINARY, Control
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.supervisor.cgroup import Group, own_group
+from ebbtide_agent.processes.cgroup import Group, own_group
 
 from tests.agent.gpu.cuda_process import OUT_OF_MEMORY, SUCCESS, CudaProcess
 from tests.hardware.results import record

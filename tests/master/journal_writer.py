@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ebbtide_core.events import CancelRequested
-from ebbtide_core.model import JobId
+from ebbtide_core.model.types import JobId
 from ebbtide_master.store.postgres import PostgresStore
 from ebbtide_master.store.sqlite import SqliteStore
 

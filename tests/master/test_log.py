@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
-from ebbtide_master.edge import GRPC_LOG, _abort, has_left, is_worth_a_line
+from ebbtide_master.calls.edge import GRPC_LOG, _abort, has_left, is_worth_a_line
 from grpc._cython import cygrpc
 
 METHOD = "/ebbtide.v1.Tested/Stream"
@@ -20,13 +20,13 @@ def told(caplog):
     assert cygrpc.__name__ == GRPC_LOG
     grpcs = logging.getLogger(GRPC_LOG)
     grpcs.addFilter(is_worth_a_line)
-    caplog.set_level(logging.DEBUG, "ebbtide_master.edge")
+    caplog.set_level(logging.DEBUG, "ebbtide_master.calls.edge")
     yield lambda: [(line.levelname, line.getMessage(), bool(line.exc_info)) for line in caplog.records if failed(line)]
     grpcs.removeFilter(is_worth_a_line)
 
 
 def failed(line):
-    return line.name == "ebbtide_master.edge" or (line.name == GRPC_LOG and line.levelno > logging.DEBUG)
+    return line.name == "ebbtide_master.calls.edge" or (line.name == GRPC_LOG and line.levelno > logging.DEBUG)
 
 
 @asynccontextmanager

@@ -12,18 +12,18 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Command, Launch, WakeAt
 from ebbtide_core.events import Event
-from ebbtide_core.model import JobId, NodeId
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.spec import JobSpec
 from ebbtide_master import loop as loops
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.turns import stand_in
+from ebbtide_master.throttle.fair_queue import stand_in
 
 from tests.core.lab import registration
 

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
-from ebbtide_master.tls.initialise import initialise
+from ebbtide_master.initialise import initialise
 from ebbtide_protos.handshake import speaks_tls
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import grpc
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.model.settings import Settings
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.settings import Settings
+from ebbtide_master.calls.gate import TokenGate
 from ebbtide_master.config.file import Config
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.identity.gate import TokenGate
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.main import _recover
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.recovery import recovered
 from ebbtide_master.service import Service, serving
+from ebbtide_master.store.recovery import recovered
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2

@@ -2,8 +2,8 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.codec import encode
-from ebbtide_core.job import Job
+from ebbtide_core.events.codec import encode
+from ebbtide_core.job.job import Job
 from ebbtide_sim.replay import Line
 from ebbtide_sim.reserving.waiting import MIN_STARTS, FitError, Start, fit_waiting, starts
 from ebbtide_sim.workload import WorkloadError

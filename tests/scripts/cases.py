@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide_core.model import Checkpointed, ExitZero, StopCause
-from ebbtide_core.outcome import Ending, Outcome, read_exit
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.job.outcome import Ending, Outcome, read_exit
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Checkpointed, ExitZero, StopCause
 from ebbtide_master.convert import exit_from_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.engine import DEFAULT_GPU_MEM
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId
-from ebbtide_core.placing import Trial
+from ebbtide_core.estimates.work import Speedup
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.sources import Recorded

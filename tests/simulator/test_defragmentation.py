@@ -1,7 +1,7 @@
 """Jobs are moved in the simulator as they are live: the same policy decides, and a move costs a restart."""
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.sources import Recorded

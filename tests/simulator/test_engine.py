@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from ebbtide_core.cluster import InvariantError
-from ebbtide_core.model import WHOLE, JobClass, NodeId
+from ebbtide_core.estimates.work import Speedup
+from ebbtide_core.model.types import WHOLE, JobClass, NodeId
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.policies.resizing import shrunk
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report

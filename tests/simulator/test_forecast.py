@@ -4,9 +4,9 @@ import random
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.forecast import forecast, fork
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_core.policies.registry import POLICIES, create_policy
+from ebbtide_core.views.forecast import forecast, fork
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob

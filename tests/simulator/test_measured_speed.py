@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 import pytest
-from ebbtide_core.meter import Rate, Setting
-from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.estimates.work import LINEAR, Speedup
+from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.work import LINEAR, Speedup
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.physics import Run

@@ -2,7 +2,7 @@
 
 import pytest
 from ebbtide_core.events import AttemptExited, Event
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.sources import Recorded

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.estimates.work import Speedup
+from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_core.policies.registry import POLICIES
-from ebbtide_core.work import Speedup
 from ebbtide_sim.engine import World
 from ebbtide_sim.setup import RIGID
 from ebbtide_sim.simulate import Scenario, simulate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.codec import encode
+from ebbtide_core.events.codec import encode
 from ebbtide_sim.replay import Line, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 

@@ -1,4 +1,4 @@
-"""The node's end of a channel to the session of a shell; see ebbtide_agent/session.py."""
+"""The node's end of a channel to the session of a shell; see ebbtide_agent/channels/shell.py."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.channels.inside import connect
 from ebbtide_agent.channels.line import ChannelError, Line
-from ebbtide_agent.session import PACKET_BYTES
+from ebbtide_agent.channels.shell import PACKET_BYTES
 
 _BEGIN_S = 5.0
 _PAUSE_S = 0.02

@@ -10,15 +10,15 @@ from typing import Protocol
 
 from ebbtide_protos.v1 import channel_pb2
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.apart import apart
-from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.attribution import AttemptKey
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.channels.inside import run_inside
 from ebbtide_agent.channels.line import ChannelError, Line, Put
 from ebbtide_agent.channels.port import forward
 from ebbtide_agent.channels.session import attach
 from ebbtide_agent.channels.tree import send
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.gpu_use.attribution import AttemptKey
 
 _ANSWER_S = 10.0
 """In which it has to be known whose the files are, and where."""

@@ -1,4 +1,4 @@
-"""The node's end of a channel to files of a job; see ebbtide_agent/archive.py, which reads them."""
+"""The node's end of a channel to files of a job; see ebbtide_agent/channels/archive.py, which reads them."""
 
 import asyncio
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 from ebbtide_protos.v1 import channel_pb2
 
 import ebbtide_agent
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.apart import apart
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.channels.flow import copy_out, readable
 from ebbtide_agent.channels.line import ChannelError, Line
 
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.archive import main; sys.exit(main())"
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.channels.archive import main; sys.exit(main())"
 _LARGEST_REQUEST = 60 * 1024  # a pipe takes so much at once
 _LONGEST_ANSWER = 64 * 1024
 

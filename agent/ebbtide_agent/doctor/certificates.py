@@ -6,8 +6,8 @@ from typing import Final
 
 from ebbtide_protos.handshake import day, own_trouble, validity
 
-from ebbtide_agent import joined
 from ebbtide_agent.doctor.finding import Finding, ok, problem, warning
+from ebbtide_agent.link import joined
 
 WARNED_S: Final = 14 * 86_400.0
 """An agent renews its certificate with a third of its life left, which is four months."""

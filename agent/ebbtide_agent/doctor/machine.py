@@ -11,7 +11,7 @@ from ebbtide_agent.doctor.finding import Finding, note, ok, problem, warning
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.jsonfile import read_json
 from ebbtide_agent.network import Network
-from ebbtide_agent.supervisor import cgroup
+from ebbtide_agent.processes import cgroup
 
 GIB = 2**30
 EARLIEST = 1_735_689_600.0  # the beginning of 2025: no clock of a machine that runs this is older

@@ -10,14 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from ebbtide_agent import gpu, people, procfs
+from ebbtide_agent import gpu
 from ebbtide_agent.doctor import hardware, machine, python, storage
 from ebbtide_agent.doctor.finding import Finding, ok
 from ebbtide_agent.doctor.hardware import Answer, Holder
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
-from ebbtide_agent.supervisor.processes import is_below
+from ebbtide_agent.processes import process_owner, procfs
+from ebbtide_agent.processes.process_tree import is_below
 
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
@@ -94,7 +95,7 @@ def holder(pid: int, supervisors: tuple[int, ...]) -> Holder:
     if stat is None:
         return Holder(alive=None)
     ours = any(pid == supervisor or is_below(pid, supervisor) for supervisor in supervisors)
-    return Holder(stat.alive, people.owner_name(pid), stat.command, ours, stat.parent)
+    return Holder(stat.alive, process_owner.owner_name(pid), stat.command, ours, stat.parent)
 
 
 def devices(bus: Path = Path("/sys/bus/pci/devices")) -> tuple[int, int]:

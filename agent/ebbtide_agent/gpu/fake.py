@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, lives, read_holders, read_node, set_up
 from ebbtide_agent.jsonfile import read_json
+from ebbtide_agent.processes import procfs
 
 __all__ = ["FakeNvml", "NVMLError", "set_up"]
 

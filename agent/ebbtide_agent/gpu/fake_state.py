@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu.profiles import MIB, FakeGpu, Profile
 from ebbtide_agent.jsonfile import read_json, write_json
+from ebbtide_agent.processes import procfs
 
 T = TypeVar("T")
 

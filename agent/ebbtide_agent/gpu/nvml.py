@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
+from ebbtide_agent.processes import procfs
 
 log = logging.getLogger(__name__)
 

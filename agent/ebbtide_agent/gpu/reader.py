@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from ebbtide_agent.apart import apart
+from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading, Settings
 from ebbtide_agent.gpu.xids import words
 

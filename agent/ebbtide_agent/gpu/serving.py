@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ebbtide_agent import logs
+from ebbtide_agent import agent_log
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import NvmlBackend, NvmlUnavailable, open_fake, open_nvml
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def main(descriptor: int) -> None:
     """Serve the socket until its other end is closed."""
-    logs.configure()
+    agent_log.configure()
     # The agent may be killed while one of the two speaks.
     with socket.socket(fileno=descriptor) as agent, agent.makefile("rb") as lines, suppress(ConnectionError):
         threading.Thread(target=_end_with, args=(agent,), daemon=True).start()

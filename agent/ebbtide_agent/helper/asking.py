@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import ebbtide
 
 import ebbtide_agent
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.apart import apart
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import Unknown
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.rights import become
-from ebbtide_agent.supervisor import linux
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.accounts.rights import become
+from ebbtide_agent.processes import linux
 
 _MEMORY_BYTES = 2 * 1024**3
 HELPER: Final = "ebb:helper"

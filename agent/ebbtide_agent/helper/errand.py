@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.confining import confine

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.confining import confine
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.confining import confine
 from ebbtide_agent.helper.forking import Forked

@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ebbtide_agent.contract.intent import Gpu, Intent
 from ebbtide_agent.mps.control import Control
-from ebbtide_agent.supervisor.intent import Gpu, Intent
 
 _MIB = 1024 * 1024
 # What the driver takes for a process beside its allocations; PyTorch's limit does not see it.

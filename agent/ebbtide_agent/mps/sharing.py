@@ -16,7 +16,9 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from ebbtide_agent.apart import apart
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.intent import Gpu as Part
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask
@@ -25,9 +27,7 @@ from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import FAULT, Daemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version, without_mps
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.supervisor.cgroup import Group, group_name, parent_of_attempts
-from ebbtide_agent.supervisor.intent import Gpu as Part
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.processes.cgroup import Group, group_name, parent_of_attempts
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent import people, procfs
 from ebbtide_agent.gpu.backend import GpuBackend, GpuProcess, Reading
+from ebbtide_agent.processes import process_owner, procfs
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FIRST_PID = 1  # everybody's ancestor, which says nothing of who belongs together
@@ -76,7 +76,7 @@ def _seen(pid: int, gpus: dict[str, int | None], whole_commands: bool) -> Seen:
     if stat is None:
         return Seen((pid, 0), gpus)
     command = (_command_line(pid) if whole_commands else "") or stat.command
-    return Seen((pid, stat.starttime), gpus, tuple(_ancestors(stat.parent)), people.owner_name(pid), command)
+    return Seen((pid, stat.starttime), gpus, tuple(_ancestors(stat.parent)), process_owner.owner_name(pid), command)
 
 
 def _ancestors(pid: int) -> Iterator[Key]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ebbtide_agent import slurm
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.contract.intent import Intent
 
 
 def slurm_environment(intent: Intent, user_env: Mapping[str, str], python: str) -> dict[str, str]:

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Final
 
-from ebbtide_agent.supervisor import processes
-from ebbtide_agent.supervisor.asking import Process, Reaction, Step, Tree
-from ebbtide_agent.supervisor.launchers import Kind
+from ebbtide_agent.processes import process_tree
+from ebbtide_agent.processes.asking import Process, Reaction, Step, Tree
+from ebbtide_agent.processes.launchers import Kind
 
 
 class Clue(StrEnum):
@@ -54,7 +54,7 @@ def _could_leave(process: Process) -> bool:
 
 def _is_caught(tree: Tree, signum: int) -> bool:
     ordinary = (pid for pid, process in tree.items() if process.kind is Kind.ORDINARY)
-    return any(processes.reaction(pid, signum) is Reaction.HANDLER for pid in ordinary)
+    return any(process_tree.reaction(pid, signum) is Reaction.HANDLER for pid in ordinary)
 
 
 def _is_below_launcher(tree: Tree, pid: int) -> bool:

@@ -5,12 +5,12 @@ import signal
 import time
 from contextlib import suppress
 
-from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.supervisor import gpu_memory, settling
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING
 from ebbtide_agent.supervisor.evidence import Conduct
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.settling import Remains, Settled
 from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Status

@@ -4,7 +4,7 @@ import os
 import zlib
 from pathlib import Path
 
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.contract.intent import Intent
 
 _LARGEST = 1 << 20
 

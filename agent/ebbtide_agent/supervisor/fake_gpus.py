@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ebbtide_agent.contract.intent import Gpu, Intent
 from ebbtide_agent.gpu import fake_state
 from ebbtide_agent.gpu.fake import FakeNvml
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import processes
-from ebbtide_agent.supervisor.intent import Gpu, Intent
+from ebbtide_agent.processes import process_tree
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.swap import fake
 
 # What a process shows as used that did not say how much it needs: about a CUDA context.
@@ -43,7 +43,7 @@ def allocate(intent: Intent, request: dict[str, Any]) -> dict[str, Any]:
     if place is not None and not 0 <= place < len(intent.gpus):
         return {"error": f"gpu must be 0 to {len(intent.gpus) - 1}, got {place}"}
     process = Identity.of(pid)
-    if process is None or not processes.is_below(pid, os.getpid()):
+    if process is None or not process_tree.is_below(pid, os.getpid()):
         return {"error": f"process {pid} is not of this job"}
     places = range(len(intent.gpus)) if place is None else [place]
     try:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.supervisor import processes
-from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.processes import process_tree
+from ebbtide_agent.processes.cgroup import Group
 from ebbtide_agent.supervisor.program import Entrance, Program
 
 HANGUP_S: Final = 5.0
@@ -172,7 +172,7 @@ def _arrive(group: Group | None, terminal: bool) -> None:
 
 
 def _signal_tree(pid: int, signum: int) -> None:
-    processes.signal_below(os.getpid(), [pid, *processes.descendants(pid)], signum)
+    process_tree.signal_below(os.getpid(), [pid, *process_tree.descendants(pid)], signum)
 
 
 def _answer(connection: socket.socket, content: dict[str, Any]) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ebbtide_agent import procfs
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.identity import Identity, boot_id
-from ebbtide_agent.supervisor.cgroup import Group
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.identity import Identity, boot_id
 from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ebbtide_agent import procfs
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
-from ebbtide_agent.supervisor import cgroup
-from ebbtide_agent.supervisor.cgroup import Group
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.processes import cgroup, procfs
+from ebbtide_agent.processes.cgroup import Group
 
 EVERY_S: Final = 1.0
 _SHARE_OF_TIME: Final = 0.02  # that looking may take

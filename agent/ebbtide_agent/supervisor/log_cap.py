@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.supervisor.linux import punch_hole
+from ebbtide_agent.processes.linux import punch_hole
 
 _BLOCK = 64 * 1024
 # However little room there is, so much of a log is kept.

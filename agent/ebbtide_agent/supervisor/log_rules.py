@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.supervisor.intent import LogRule
+from ebbtide_agent.contract.intent import LogRule
 from ebbtide_agent.supervisor.status import LogMatch
 
 LINE_BYTES = 4096

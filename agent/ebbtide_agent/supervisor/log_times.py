@@ -1,4 +1,4 @@
-"""Notes how long a log was when, so that what was printed since some time can be found (`ebbtide_agent.log_edges`)."""
+"""Notes how long a log was when, so that what was printed since some time can be found (`logs.log_edges`)."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ebbtide_agent.log_edges import times_path
+from ebbtide_agent.logs.log_edges import times_path
 
 APART_S: Final = 10.0
 """Between two notes about a log; a quiet one gets none, nor does one of an attempt that is over sooner."""

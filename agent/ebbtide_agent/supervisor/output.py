@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.supervisor.log_cap import LogCap
 from ebbtide_agent.supervisor.log_rules import LogRules
 from ebbtide_agent.supervisor.log_times import LogTimes

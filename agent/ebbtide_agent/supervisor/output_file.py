@@ -11,9 +11,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper.errand import Errand
-from ebbtide_agent.log_file import read_window
+from ebbtide_agent.logs.log_file import read_window
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 
 _WINDOW_BYTES = 1024 * 1024

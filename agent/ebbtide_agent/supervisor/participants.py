@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor.processes import is_below
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.process_tree import is_below
 
 MOST: Final = 1024
 _LARGEST_MESSAGE: Final = 4096

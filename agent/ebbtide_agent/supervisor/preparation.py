@@ -10,14 +10,14 @@ from typing import Any
 
 from ebbtide import checkpoints
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.attempt_dir import JOB_SOCKET, AttemptDir
-from ebbtide_agent.environment import gang_environment, job_environment, rank_environment
-from ebbtide_agent.job_dir import provide_job_dir
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.contract.attempt_dir import JOB_SOCKET, AttemptDir
+from ebbtide_agent.contract.environment import gang_environment, job_environment, rank_environment
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor import settling
 from ebbtide_agent.supervisor.edits import edited
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.output_file import try_to_open
 from ebbtide_agent.supervisor.script import command_of, has_python

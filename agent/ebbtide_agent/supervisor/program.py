@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.rights import become
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.accounts.rights import become
 from ebbtide_agent.supervisor.workdir import open_workdir
 
 _LARGEST_FAILURE: Final = 64 * 1024

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.log_file import Window, read_window
+from ebbtide_agent.logs.log_file import Window, read_window
 
 _WINDOW_BYTES = 256 * 1024
 # Without an end for so long it is no line.

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ebbtide_agent.environment import job_environment, rank_environment
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.contract.environment import job_environment, rank_environment
+from ebbtide_agent.contract.intent import Intent
 
 # All that differs between attempts; whatever else differs in its environment may change what an import does.
 PER_ATTEMPT = frozenset(

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from ebbtide_agent import slurm
-from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.supervisor.intent import Intent, SignalTarget
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent, SignalTarget
 
 # What a script without a first line that says so is run by, as under Slurm.
 _SHELL = ("/bin/bash",)

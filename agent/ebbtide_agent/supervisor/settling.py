@@ -14,11 +14,11 @@ from ebbtide import checkpoints
 from ebbtide.checkpoints import Checkpoint
 
 from ebbtide_agent import slurm
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence
 from ebbtide_agent.supervisor.evidence import Conduct, Contents
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
 
 

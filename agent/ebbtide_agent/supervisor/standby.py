@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide_agent import standby
-from ebbtide_agent.environment import SDK
-from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.contract.environment import SDK
+from ebbtide_agent.processes.cgroup import Group
 from ebbtide_agent.supervisor.recipe import Recipe
 
 ORDER = "stand by"

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide_agent import procfs
-from ebbtide_agent.attempt_dir import AttemptDir, lock_path
+from ebbtide_agent.contract.attempt_dir import AttemptDir, lock_path
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import cgroup, fake_gpus, lease, limits, linux, lock, processes, standby
-from ebbtide_agent.supervisor.cgroup import Group
+from ebbtide_agent.processes import cgroup, linux, process_tree, procfs
+from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.supervisor import fake_gpus, lease, limits, lock, standby
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.guests import Door
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
@@ -213,7 +213,7 @@ def _end_all(ranks: list[Rank]) -> None:
         rank.ended(-signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
-            processes.kill_below(os.getpid(), forking.on_their_way())
+            process_tree.kill_below(os.getpid(), forking.on_their_way())
             pid, _ = os.waitpid(-1, os.WNOHANG)
             forking.buried(pid)
             if not pid and not set(procfs.children(os.getpid())) - forking.on_their_way():

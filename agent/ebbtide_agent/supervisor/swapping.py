@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.supervisor.intent import Intent
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.swap.operation import Operation
 from ebbtide_agent.swap.sequence import Do, Ending, Order, Result, Swapped
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker

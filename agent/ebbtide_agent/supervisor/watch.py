@@ -12,26 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebbtide_agent import procfs
-from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent, SignalTarget
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import clues, evidence, fake_gpus, limits, processes
-from ebbtide_agent.supervisor.asking import Asking, Process, Step, Tree
+from ebbtide_agent.processes import process_tree, procfs
+from ebbtide_agent.processes.asking import Asking, Process, Step, Tree
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.process_tree import descendants
+from ebbtide_agent.supervisor import clues, evidence, fake_gpus, limits
 from ebbtide_agent.supervisor.control import Control
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING, Due, Ending
 from ebbtide_agent.supervisor.evidence import Contents
 from ebbtide_agent.supervisor.guests import Door, Guests
-from ebbtide_agent.supervisor.intent import Intent, SignalTarget
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_agent.supervisor.limits import MemoryWatch
 from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.participants import Participants
-from ebbtide_agent.supervisor.processes import descendants
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.sockets import Sockets
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
@@ -241,7 +241,7 @@ class Watch:
                 self._note_killing(handlers_live)
             if self._group is not None:
                 self._group.kill()
-            processes.kill_below(self._me, forking.on_their_way())
+            process_tree.kill_below(self._me, forking.on_their_way())
 
     def _end_with_lease(self) -> None:
         """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
@@ -290,7 +290,7 @@ class Watch:
             return
         if self._keeps:
             candidates = self._asking.may_be_drivers(self._tree())
-            self._drivers |= processes.keep_drivers(self._me, candidates, self.signum)
+            self._drivers |= process_tree.keep_drivers(self._me, candidates, self.signum)
         while time.monotonic() < self.ending.kill_at:  # a job may have as many new handlers as it likes
             tree = self._tree()
             if self._note_ended():
@@ -331,9 +331,9 @@ class Watch:
         dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
         self.cut_short |= self._being_written(dying, others_left)
         asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
-        asked += processes.signal_below(self._me, step.signal, self.signum)
-        processes.signal_below(self._me, step.kill, signal.SIGKILL)
-        processes.signal_below(self._me, step.release, signal.SIGCONT)
+        asked += process_tree.signal_below(self._me, step.signal, self.signum)
+        process_tree.signal_below(self._me, step.kill, signal.SIGKILL)
+        process_tree.signal_below(self._me, step.release, signal.SIGCONT)
         for process in asked:
             self._await(process)
         self._ended |= {*step.parents}
@@ -358,7 +358,7 @@ class Watch:
 
     def _tree(self) -> dict[int, Process]:
         answering = self._participants.answering()
-        return processes.tree(self._own(), self.signum, answering, self._arguments, self._drivers)
+        return process_tree.tree(self._own(), self.signum, answering, self._arguments, self._drivers)
 
     def _members(self) -> list[int]:
         """All processes of the attempt, guests too."""
@@ -449,7 +449,7 @@ class Watch:
         self._keep()
         within_s = min(_LOOK_S, grace_s / 2)
         with suppress(OSError):
-            asked = str(self._intent.checkpoint_dir), processes.interpreters(self._own())
+            asked = str(self._intent.checkpoint_dir), process_tree.interpreters(self._own())
             looking = Errand(
                 evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker
             )
@@ -459,7 +459,7 @@ class Watch:
     def _keep(self) -> None:
         """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
         if self._keeps:
-            self._drivers |= processes.keep(self._me, self._own, self.signum)
+            self._drivers |= process_tree.keep(self._me, self._own, self.signum)
 
     @property
     def _keeps(self) -> bool:
@@ -500,7 +500,7 @@ class Watch:
         """Measure what its shells have run before: whether a resume repeats that, shows when it is measured again."""
         start = self._reports.start
         if start is not None and start.stepped_at and self._earlier_cpu_s is None:
-            self._earlier_cpu_s = processes.earlier_cpu_s(self._own())
+            self._earlier_cpu_s = process_tree.earlier_cpu_s(self._own())
 
     def _note_port(self) -> None:
         """Keep the port that its server was told to listen on, for tunnels."""

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu.fake import FakeNvml, NVMLError
 from ebbtide_agent.gpu.handles import handle_of
 from ebbtide_agent.jsonfile import read_json
+from ebbtide_agent.processes import procfs
 from ebbtide_agent.swap.driver import (
     ILLEGAL_STATE,
     INVALID_VALUE,

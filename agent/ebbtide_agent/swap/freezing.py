@@ -4,8 +4,7 @@ import os
 import signal
 import time
 
-from ebbtide_agent import procfs
-from ebbtide_agent.supervisor import processes
+from ebbtide_agent.processes import process_tree, procfs
 
 _PAUSE_S = 0.002
 # A process deep in a driver or in the file system stops when it comes out of there, before it computes again.
@@ -16,17 +15,17 @@ def freeze(root: int) -> None:
     """Stop every process below `root` but this one, also those that were being forked meanwhile."""
     deadline = time.monotonic() + _PATIENCE_S
     while (moving := [pid for pid in _job(root) if _moves(pid)]) and time.monotonic() < deadline:
-        processes.signal_below(root, moving, signal.SIGSTOP)
+        process_tree.signal_below(root, moving, signal.SIGSTOP)
         time.sleep(_PAUSE_S)
 
 
 def thaw(root: int) -> None:
     """Let every process below `root` go on."""
-    processes.signal_below(root, _job(root), signal.SIGCONT)
+    process_tree.signal_below(root, _job(root), signal.SIGCONT)
 
 
 def _job(root: int) -> list[int]:
-    return [pid for pid in processes.descendants(root) if pid != os.getpid()]
+    return [pid for pid in process_tree.descendants(root) if pid != os.getpid()]
 
 
 def _moves(pid: int) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 import ebbtide
 
 import ebbtide_agent
-from ebbtide_agent.identity import Identity
-from ebbtide_agent.supervisor import linux
+from ebbtide_agent.processes import linux
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
 from ebbtide_agent.swap.driver import CheckpointDriver
 from ebbtide_agent.swap.fake import FakeDriver

@@ -1,6 +1,6 @@
 """A job that is a web server for whoever submits it, and the tunnel to it."""
 
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec
 
 from ebbtide_cli.channels import tunnel
 from ebbtide_cli.channels.waiting import cancel, wait_until_it_runs

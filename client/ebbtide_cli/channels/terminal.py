@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import grpc
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2, client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 

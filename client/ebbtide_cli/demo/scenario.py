@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_core.model import WHOLE, JobClass, LaunchMode
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import WHOLE, JobClass, LaunchMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 

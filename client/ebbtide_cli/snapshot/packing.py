@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.snapshots import SnapshotRef
+from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.snapshot.files import Entry

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.snapshots import SnapshotRef
+from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.snapshots import snapshot_to_message
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

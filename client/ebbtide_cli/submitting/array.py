@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure

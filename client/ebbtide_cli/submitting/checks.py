@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
 
-from ebbtide_core.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
-from ebbtide_core.spec import JobSpec, SpecError, validate
+from ebbtide_core.model.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.text import printable

@@ -3,7 +3,7 @@
 from functools import reduce
 from typing import Any, Final, TypeVar
 
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec
 
 from ebbtide_cli.submitting import (
     array,

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core.notice_rules import parse_rule
+from ebbtide_core.model.notice_rules import parse_rule
 
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.verb import argument_type

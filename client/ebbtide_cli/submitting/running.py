@@ -4,8 +4,8 @@ import os
 from typing import Any, Final
 
 import click
-from ebbtide_core import limits
-from ebbtide_core.model import LaunchMode
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import LaunchMode
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import default_name, digests, working_directory

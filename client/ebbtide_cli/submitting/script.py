@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
-from ebbtide_core.limits import MAX_SCRIPT_BYTES
+from ebbtide_core.model.limits import MAX_SCRIPT_BYTES
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.directives import marked

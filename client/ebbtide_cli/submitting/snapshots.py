@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from ebbtide_core.snapshots import MAX_SNAPSHOT_BYTES
+from ebbtide_core.model.workdir_snapshot import MAX_SNAPSHOT_BYTES
 
 from ebbtide_cli.credentials import is_this_machine
 from ebbtide_cli.errors import USAGE, Failure

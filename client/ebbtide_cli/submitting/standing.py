@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core import limits
-from ebbtide_core.model import JobClass
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import JobClass
 
 from ebbtide_cli.submitting.topic import Given, Option
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Final
 
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected

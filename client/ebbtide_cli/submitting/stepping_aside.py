@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core import limits
-from ebbtide_core.model import ExitZero, SignalTarget, SuspendMode
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import ExitZero, SignalTarget, SuspendMode
 
 from ebbtide_cli.submitting.checks import resume_arguments, stop_signal
 from ebbtide_cli.submitting.topic import Given, Option

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Final
 
 import click
-from ebbtide_core.limits import MAX_ARRAY_TASKS
+from ebbtide_core.model.limits import MAX_ARRAY_TASKS
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure

@@ -134,8 +134,8 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return OK
+    from ebbtide_agent.files.tidying import Keep
     from ebbtide_agent.main import AgentOptions, run
-    from ebbtide_agent.tidying import Keep
 
     _check_marks(labels, taints)
     with interrupts.unheard():
@@ -168,8 +168,8 @@ command.add_command(join)
 
 def _check_marks(labels: tuple[tuple[str, str], ...], taints: tuple[str, ...]) -> None:
     """Refuse what the master would refuse, again and again."""
-    from ebbtide_core.needs import check_marks
-    from ebbtide_core.spec_error import SpecError
+    from ebbtide_core.model.constraints import check_marks
+    from ebbtide_core.model.spec_error import SpecError
 
     try:
         check_marks(dict(labels), taints)

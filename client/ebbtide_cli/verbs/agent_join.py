@@ -23,8 +23,8 @@ def join(invitation: str | None, name: str, as_json: bool) -> None:
     The invitation is read from standard input unless it is given; what is given there other users of this machine may
     see. The node's key is made here and stays here, in EBB_HOME/nodes/NAME/tls.
     """
-    from ebbtide_agent.joining import JoinError
-    from ebbtide_agent.joining import join as join_cluster
+    from ebbtide_agent.link.joining import JoinError
+    from ebbtide_agent.link.joining import join as join_cluster
     from ebbtide_agent.node import node_name
     from ebbtide_protos.invitation import decode
 

@@ -148,7 +148,7 @@ def foreign(gpu: str, size: int, seconds: float | None, node: str) -> int:
     """Be a process that Ebbtide did not start, and hold memory on a GPU until Ctrl-C or the time."""
     from ebbtide_agent.gpu import fake_state
     from ebbtide_agent.gpu.fake import FakeNvml
-    from ebbtide_agent.procfs import read_stat
+    from ebbtide_agent.processes.procfs import read_stat
 
     state_dir = _state_dir(node)
     uuid = _uuid(_faults(node), gpu)

@@ -15,7 +15,7 @@ from ebbtide_cli.text import format_time, one_line
 from ebbtide_cli.verb import DURATION, examples, json_option
 
 if TYPE_CHECKING:
-    from ebbtide_master.backups import Findings
+    from ebbtide_master.backup.backups import Findings
 
 path_type = click.Path(path_type=Path)
 
@@ -27,8 +27,8 @@ def check(as_json: bool) -> int:
 
     Exit code 1 if it is not. Of a line that cannot be read, the next start of a master sets the job aside.
     """
-    from ebbtide_master.backups import backups, newest_verified
-    from ebbtide_master.backups import check as look
+    from ebbtide_master.backup.backups import backups, newest_verified
+    from ebbtide_master.backup.backups import check as look
 
     home = Home.current().root
     with _failing():
@@ -51,7 +51,7 @@ def check(as_json: bool) -> int:
 @json_option
 def backup(to: Path | None, keep: int | None, as_json: bool) -> None:
     """Copy the journal in EBB_HOME, and who may use it, and read the copy as a whole; a master may run meanwhile."""
-    from ebbtide_master.backups import take
+    from ebbtide_master.backup.backups import take
 
     with _failing():
         made, findings = take(_with_journal(Home.current().root), keep or 0, to.absolute() if to else None)
@@ -70,7 +70,7 @@ def restore(backup: Path, as_json: bool) -> None:
     What is there is kept beside it. Jobs submitted since the backup are not known any more: what runs of them is set
     aside, and their ids are not given out again.
     """
-    from ebbtide_master.restoring import restore as put_back
+    from ebbtide_master.backup.restoring import restore as put_back
 
     with _failing():
         done = put_back(Home.current().root, backup.absolute())
@@ -94,7 +94,7 @@ def compact(keep: float, as_json: bool) -> None:
     A backup is taken first. What is known of scripts stays. Tasks of arrays, and jobs of which others speak that are
     kept, are not forgotten.
     """
-    from ebbtide_master.compacting import compact as forget
+    from ebbtide_master.backup.compacting import compact as forget
 
     with _failing():
         done = forget(_with_journal(Home.current().root), keep)

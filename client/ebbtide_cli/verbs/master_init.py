@@ -24,9 +24,9 @@ def init(hosts: tuple[str, ...], port: int | None, store: str, as_json: bool) ->
     makes its reader an admin. All is in EBB_HOME/tls, readable by this account alone.
     """
     from ebbtide_master.config.table import ConfigError
+    from ebbtide_master.initialise import initialise
     from ebbtide_master.store.journal import StoreError, StoreInUseError
     from ebbtide_master.tls.authority import CertificateError
-    from ebbtide_master.tls.initialise import initialise
 
     home = Home.current()
     try:

@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 import click
-from ebbtide_core.model import JobKind
+from ebbtide_core.model.types import JobKind
 
 from ebbtide_cli.channels.serving import serve_and_reach
 from ebbtide_cli.submitting.command import SubmitCommand

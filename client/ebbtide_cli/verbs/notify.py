@@ -1,7 +1,7 @@
 """``ebb notify``: try where words about jobs go."""
 
 import click
-from ebbtide_core.notice_rules import shown
+from ebbtide_core.model.notice_rules import shown
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected

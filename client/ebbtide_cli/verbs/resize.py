@@ -1,7 +1,7 @@
 """``ebb resize``: give jobs another number of GPUs."""
 
 import click
-from ebbtide_core.model import parts
+from ebbtide_core.model.types import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

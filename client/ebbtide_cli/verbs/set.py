@@ -3,7 +3,7 @@
 from typing import Any
 
 import click
-from ebbtide_core.limits import MAX_ARRAY_TASKS, MAX_GPUS, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
+from ebbtide_core.model.limits import MAX_ARRAY_TASKS, MAX_GPUS, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 

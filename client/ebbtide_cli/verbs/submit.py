@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 import click
-from ebbtide_core.model import JobClass, SuspendMode
+from ebbtide_core.model.types import JobClass, SuspendMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 

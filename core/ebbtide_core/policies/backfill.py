@@ -14,20 +14,20 @@ from heapq import merge
 from itertools import chain
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.books import Node
-from ebbtide_core.eligible import holds_up
-from ebbtide_core.job import Job
-from ebbtide_core.leaving import Leave, Leaving, Told, first_room, held_s
-from ebbtide_core.model import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.picking import memory_of
-from ebbtide_core.placing import Trial
+from ebbtide_core.admission.queues import Queue, ShapedQueue, shape_of
+from ebbtide_core.job.job import Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
-from ebbtide_core.queues import Queue, ShapedQueue, shape_of
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.eligibility import holds_up
+from ebbtide_core.resources.expected_releases import Leave, Leaving, Told, first_room, held_s
+from ebbtide_core.resources.gpu_selection import memory_of
+from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.use import Use
 
 STEPS: Final = ((600.0, 10.0), (3600.0, 60.0), (86_400.0, 600.0))
 """Below which time (seconds) times that were asked for count as alike if they round up to the same multiple of what."""

@@ -9,15 +9,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from ebbtide_core.books import Books, Node
-from ebbtide_core.eligible import may_use
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.moving import sees_checkpoint
-from ebbtide_core.picking import memory_of
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
 from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
+from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.checkpoint_location import sees_checkpoint
+from ebbtide_core.resources.eligibility import may_use
+from ebbtide_core.resources.gpu_selection import memory_of
 
 Now = Mapping[JobId, Allocation]
 """What jobs have that may be changed."""

@@ -8,17 +8,17 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import JobId
+from ebbtide_core.admission.queues import Queue
+from ebbtide_core.estimates.work import expected_end
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.staying import Stay
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import Queue
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.work import expected_end
 
 
 @dataclass(frozen=True, slots=True)

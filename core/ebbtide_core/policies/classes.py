@@ -7,14 +7,14 @@ A policy of this family only says how to make room for a trial-and-error job at 
 from collections.abc import Callable
 from typing import Final
 
-from ebbtide_core.eligible import holds_up
-from ebbtide_core.job import Job
-from ebbtide_core.model import JobClass
+from ebbtide_core.admission.queues import QueueKey
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobClass
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.staying import Stay, stays_by_itself
-from ebbtide_core.queues import QueueKey
+from ebbtide_core.resources.eligibility import holds_up
 
 Preempt = Callable[[Draft, Job], bool]
 """Makes room for a job and places it there; False, with nothing changed, if that cannot be done."""

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
-from ebbtide_core.job import Job
-from ebbtide_core.leaving import Gone, Leave, first_room
-from ebbtide_core.model import WHOLE, Allocation, NodeId, SuspendMode
-from ebbtide_core.placing import Trial
+from ebbtide_core.estimates.work import Source
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, NodeId, SuspendMode
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import may_resize
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
-from ebbtide_core.work import Source
+from ebbtide_core.resources.expected_releases import Gone, Leave, first_room
+from ebbtide_core.resources.placing import Trial
 
 STAY_S: Final = 300.0
 """An attempt runs at least so long before it is moved."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from ebbtide_core.apart import kept_from
-from ebbtide_core.books import Books
-from ebbtide_core.eligible import could_combine, could_spread, obstacle
-from ebbtide_core.foreign import on_gpu, users_text
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.moving import keepers, reads_checkpoint
-from ebbtide_core.placing import Trial
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.policies.staying import spared_until
+from ebbtide_core.resources.anti_affinity import kept_from
+from ebbtide_core.resources.books import Books
+from ebbtide_core.resources.checkpoint_location import keepers, reads_checkpoint
+from ebbtide_core.resources.eligibility import could_combine, could_spread, obstacle
+from ebbtide_core.resources.foreign_processes import on_gpu, users_text
+from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4

@@ -10,11 +10,11 @@ it, by the speed that was measured of its script.
 from collections.abc import Collection
 from typing import Final
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobId, NodeId
+from ebbtide_core.estimates.work import Source
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.staying import RUNS_PER_RESTART
-from ebbtide_core.work import Source
 
 HORIZON_S: Final = 3600.0
 """How long a job of which nothing is known is taken to run on."""

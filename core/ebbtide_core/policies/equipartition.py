@@ -8,7 +8,8 @@ than its node has:
 3. There is a vacant GPU for each (or as many as it needs at least): one each, the others by D'Hondt with p_max votes.
 4. Else jobs share GPUs: each chooses the GPU with the fewest, and a GPU is divided equally among those that chose it.
 
-Of a script whose speed was measured at several sizes (see `ebbtide_core.curves`), p_max is the greatest one of use.
+Of a script whose speed was measured at several sizes (see `ebbtide_core.estimates.curves`), p_max is the greatest one
+of use.
 
 Where the paper is silent: of equal D'Hondt quotients, the job that came first wins. What an equal share means in case
 3 for a job that cannot have a whole GPU is p_max. In case 4 a GPU is passed over if somebody there would be left with
@@ -18,8 +19,8 @@ less than p_min. If the GPUs of a case cannot be had in one piece, a job gets th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.malleable import check_rules, plan_malleable
 from ebbtide_core.policies.moldable import plan_moldable
@@ -27,7 +28,7 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
 from ebbtide_core.policies.seats import dhondt
 from ebbtide_core.policies.staying import Stay, stays_by_itself
-from ebbtide_core.pools import PoolState, Ranking
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 

@@ -21,8 +21,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice, pairwise
 from typing import Any, ClassVar, Final, Literal
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.admission.queues import ShapedQueue, by_arrival, shape_of
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
@@ -30,8 +31,7 @@ from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import ShapedQueue, by_arrival, shape_of
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 SAME: Final = 9

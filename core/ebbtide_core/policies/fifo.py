@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ebbtide_core.eligible import holds_up
-from ebbtide_core.leaving import Leaving
+from ebbtide_core.admission.queues import Queue, ShapedQueue, by_arrival
 from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import Queue, ShapedQueue, by_arrival
+from ebbtide_core.resources.eligibility import holds_up
+from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ebbtide_core.books import Books
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, JobId, NodeId
+from ebbtide_core.admission.queues import Queue
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.staying import Stay
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import Queue
+from ebbtide_core.resources.books import Books
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 Choice = tuple[list[Job], list[NodeId] | None]

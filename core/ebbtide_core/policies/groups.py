@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId
 
 BOUND, RUNS, CLAIMS, WAITS = range(4)
 """Who cannot be preempted, who runs, who waits for room that is being freed for them, and who waits."""

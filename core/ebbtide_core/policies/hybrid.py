@@ -21,18 +21,18 @@ from functools import partial
 from itertools import islice
 from typing import ClassVar, Final
 
-from ebbtide_core.books import Node
-from ebbtide_core.eligible import holds_up
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, NodeId
+from ebbtide_core.admission.queues import Queue, QueueKey
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, NodeId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy, Standing
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.staying import Stay, stays_by_urgency
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import Queue, QueueKey
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.eligibility import holds_up
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 PRODUCTION: Final = 3

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import Allocation, JobId
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import Allocation, JobId
 from ebbtide_core.policies.balance import balanced
 from ebbtide_core.policies.draft import CROWDED_OUT, Draft
 from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus

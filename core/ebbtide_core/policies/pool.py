@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from ebbtide_core.books import Books
-from ebbtide_core.eligible import could_run, largest
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, GpuId, JobId
+from ebbtide_core.admission.queues import QueueKey, ShapedQueue
+from ebbtide_core.estimates.work import estimated_at, remaining
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId
 from ebbtide_core.policies.draft import Draft
-from ebbtide_core.pools import PoolState
-from ebbtide_core.queues import QueueKey, ShapedQueue
+from ebbtide_core.resources.books import Books
+from ebbtide_core.resources.eligibility import could_run, largest
+from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Snapshot
-from ebbtide_core.work import estimated_at, remaining
 
 Wanted = list[tuple[Job, int]]
 """Jobs and the parts of GPUs that each is to have, those first that choose their place first."""

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ebbtide_core.eligible import holds_up
-from ebbtide_core.job import Job
-from ebbtide_core.leaving import Leaving
+from ebbtide_core.admission.queues import QueueKey, ShapedQueue, shape_of
+from ebbtide_core.job.job import Job
 from ebbtide_core.policies.backfill import ALL, Backfill, shape_in_time, stands_behind
 from ebbtide_core.policies.classes import best_effort
 from ebbtide_core.policies.defragment import defragment
@@ -38,8 +37,9 @@ from ebbtide_core.policies.staying import (
     stays_by_urgency,
 )
 from ebbtide_core.policies.victims import may_be_preempted, preempt
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import QueueKey, ShapedQueue, shape_of
+from ebbtide_core.resources.eligibility import holds_up
+from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 

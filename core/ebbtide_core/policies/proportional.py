@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE
+from ebbtide_core.estimates.work import Speedup
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.malleable import check_rules, plan_malleable
 from ebbtide_core.policies.moldable import plan_moldable
@@ -27,9 +28,8 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach, typical
 from ebbtide_core.policies.seats import size_at_most, sizes
 from ebbtide_core.policies.staying import Stay, stays_by_itself
-from ebbtide_core.pools import PoolState, Ranking
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.work import Speedup
 
 DIGITS: Final = 3
 """What is left of equal jobs is equal only up to rounding errors: it is compared to the millisecond."""

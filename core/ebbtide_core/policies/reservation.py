@@ -13,15 +13,15 @@ and when it leaves is estimated, if at all.
 
 from dataclasses import dataclass
 
-from ebbtide_core.job import Job
-from ebbtide_core.leaving import Leaving
-from ebbtide_core.model import StopCause
+from ebbtide_core.admission.queues import QueueKey, ShapedQueue
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import StopCause
 from ebbtide_core.policies.backfill import admit_in_order, shape_in_time
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import QueueKey, ShapedQueue
+from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from ebbtide_core.job import Job
-from ebbtide_core.linking import best_of
-from ebbtide_core.model import WHOLE, Allocation, GpuSlice, NodeAllocation
-from ebbtide_core.picking import memory_of
-from ebbtide_core.placing import Trial
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, NodeAllocation
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.seats import size_at_most, sizes
+from ebbtide_core.resources.gpu_selection import memory_of
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.topology import best_of
 
 Why = Callable[[Job], str]
 """The reason for a job's size, in words."""

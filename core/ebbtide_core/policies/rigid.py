@@ -8,17 +8,17 @@ this open, but only so are its utilisations almost the same for all policies. St
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ebbtide_core.books import Books
-from ebbtide_core.eligible import Domain, open_to
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.admission.queues import QueueKey, ShapedQueue, by_arrival
+from ebbtide_core.estimates.work import remaining
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.pools import PoolState, Ranking
-from ebbtide_core.queues import QueueKey, ShapedQueue, by_arrival
+from ebbtide_core.resources.books import Books
+from ebbtide_core.resources.eligibility import Domain, open_to
+from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_core.work import remaining
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from functools import lru_cache
 from heapq import heapify, heapreplace
 from typing import Final
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE
 
 SIZES_REMEMBERED: Final = 1024
 MOST_SHARING: Final = 16

@@ -4,8 +4,8 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, JobId
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.snapshot import Snapshot
 
 

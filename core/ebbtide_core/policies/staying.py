@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_core.job import Job
+from ebbtide_core.job.job import Job
 
 RUNS_PER_RESTART: Final = 10
 """An attempt should run this many times longer than a restart costs."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from ebbtide_core.eligible import may_use
-from ebbtide_core.job import Job
-from ebbtide_core.model import WHOLE, Allocation, NodeId
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.resources.eligibility import may_use
 
 
 def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.log_rules import DEFAULT_RULES, LogRule
-from ebbtide_core.settings import DEFAULT_POOL, PoolSettings, Settings
+from ebbtide_core.model.log_rules import DEFAULT_RULES, LogRule
+from ebbtide_core.model.settings import DEFAULT_POOL, PoolSettings, Settings
 
 from ebbtide_master.config.database import check_kept_secret
 from ebbtide_master.config.fencing import FencingSettings, read_fencing

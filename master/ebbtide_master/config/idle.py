@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ebbtide_core.settings import IdleAction, IdleSettings
+from ebbtide_core.model.settings import IdleAction, IdleSettings
 
 from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table

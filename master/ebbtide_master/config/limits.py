@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 
 from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.size import take_size
 from ebbtide_master.config.table import Table
-from ebbtide_master.rates import Rate, Rates
+from ebbtide_master.throttle.rates import Rate, Rates
 
 BURST_S: Final = 5.0
 """A rate that is set allows for so many seconds of it at once."""

@@ -1,6 +1,6 @@
 """``[log_rules]``: what every job's output is looked through for, by what follows from it."""
 
-from ebbtide_core.log_rules import DEFAULT_RULES, MAX_RULES, LogAction, LogRule, checked
+from ebbtide_core.model.log_rules import DEFAULT_RULES, MAX_RULES, LogAction, LogRule, checked
 
 from ebbtide_master.config.table import Table
 

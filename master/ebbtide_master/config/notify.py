@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
-from ebbtide_core.notice_rules import Moment, NoticeRule, check_target, is_hook, is_mail
+from ebbtide_core.model.notice_rules import Moment, NoticeRule, check_target, is_hook, is_mail
 
 from ebbtide_master.config.table import Table
 

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
+from ebbtide_core.model.settings import DEFAULT_POLICY, Fitting, PoolSettings
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.settings import DEFAULT_POLICY, Fitting, PoolSettings
 
 from ebbtide_master.config.table import ConfigError, Table
 

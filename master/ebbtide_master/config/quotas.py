@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ebbtide_core.model import WHOLE
-from ebbtide_core.quotas import Quota, Quotas
+from ebbtide_core.model.quotas import Quota, Quotas
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_master.config.table import Table
 

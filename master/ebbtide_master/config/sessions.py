@@ -1,7 +1,7 @@
 """``[sessions]``: shells, notebooks and TensorBoards."""
 
-from ebbtide_core import limits
-from ebbtide_core.settings import DEFAULT_IDLE_S
+from ebbtide_core.model import limits
+from ebbtide_core.model.settings import DEFAULT_IDLE_S
 
 from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ebbtide_core.codec import decode_event
-from ebbtide_core.narrate import narrate
+from ebbtide_core.events.codec import decode_event
+from ebbtide_core.views.narrate import narrate
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 OwnerOf = Callable[[str], str | None]

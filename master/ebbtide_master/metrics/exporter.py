@@ -19,7 +19,7 @@ from ebbtide_master.metrics.states import Snapshot, families, look
 from ebbtide_master.store.journal import Store
 
 if TYPE_CHECKING:
-    from ebbtide_master.tls.doors import Doors
+    from ebbtide_master.tls.listeners import Doors
 
 HOST: Final = "127.0.0.1"
 ANSWER_S: Final = 10.0

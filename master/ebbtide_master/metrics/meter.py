@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.model import FINISHED, JobId, StopCause
+from ebbtide_core.model.types import FINISHED, JobId, StopCause
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 WAITS_S: Final = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_core.books import Node
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model import FINISHED, GpuId, JobState
+from ebbtide_core.model.types import FINISHED, GpuId, JobState
+from ebbtide_core.resources.books import Node
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 UNFINISHED = tuple(state for state in JobState if state not in FINISHED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from ebbtide_core.notice_rules import is_mail, shown
+from ebbtide_core.model.notice_rules import is_mail, shown
 
 from ebbtide_master.config.notify import Mail, NotifySettings, Tls
 from ebbtide_master.notify.notice import Notice

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ebbtide_core.job import Job
-from ebbtide_core.notice_rules import Moment
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.notice_rules import Moment
 
 VERSION: Final = 1
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.model import JobId
-from ebbtide_core.notice_rules import Moment, shown
-from ebbtide_core.notices import moment_of
+from ebbtide_core.model.notice_rules import Moment, shown
+from ebbtide_core.model.types import JobId
+from ebbtide_core.views.notices import moment_of
 
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.notify.delivery import UndeliveredError, deliver

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ebbtide_core.codec import UnknownEventError, decode_event, encode
 from ebbtide_core.events import Event
+from ebbtide_core.events.codec import UnknownEventError, decode_event, encode
 
 from ebbtide_master.store.vault import Vault
 

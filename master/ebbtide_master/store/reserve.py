@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.limits import MIB
+from ebbtide_core.model.limits import MIB
 
 RESERVE_BYTES: Final = 8 * MIB
 """Enough for a thousand commits."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_core.events import Event
-from ebbtide_core.limits import MIB
+from ebbtide_core.model.limits import MIB
 
 from ebbtide_master.store.fatal import fatal_errors
 from ebbtide_master.store.journal import DamagedLine, StoreError, StoreInUseError, columns

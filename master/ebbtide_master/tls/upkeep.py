@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 from ebbtide_master.tls.authority import DAY_S, CertificateError
-from ebbtide_master.tls.doors import Doors
 from ebbtide_master.tls.folder import RENEWED_S
+from ebbtide_master.tls.listeners import Doors
 
 WARNED_S: Final = 14 * DAY_S
 """A node renews its own with a third of its life left: one that has so little has not been able to."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
 
 from ebbtide_sim.engine import Simulation

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from ebbtide_core.model import NodeId
+from ebbtide_core.model.types import NodeId
 from ebbtide_core.policies.registry import create_policy
 
 from ebbtide_sim.engine import Simulation, World

@@ -6,14 +6,14 @@ from enum import Enum
 from typing import Final
 
 import numpy as np
+from ebbtide_core.estimates.work import RUNS_REMEMBERED
 from ebbtide_core.events import AttemptPlaced, Event
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.reserving.cost import CostModel
 from ebbtide_core.reserving.distribution import Distribution
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.reserving.sequences import STRATEGIES
-from ebbtide_core.work import RUNS_REMEMBERED
 
 from ebbtide_sim.engine import Simulation, World
 from ebbtide_sim.metrics import Metrics

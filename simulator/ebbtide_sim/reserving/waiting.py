@@ -11,8 +11,8 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
-from ebbtide_core.model import JobId, StopCause
-from ebbtide_core.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import JobId, StopCause
 
 from ebbtide_sim.replay import Line, read_event
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model.types import WHOLE, JobClass
 
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.draws import Floats, truncated_normal

@@ -8,7 +8,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.model import JobClass
+from ebbtide_core.model.types import JobClass
 
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.arranging import workload_of

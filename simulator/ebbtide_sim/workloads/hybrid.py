@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from ebbtide_core.model import JobClass
+from ebbtide_core.model.types import JobClass
 
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.draws import Floats, heavy_tailed

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 
 from ebbtide_sim.workload import WorkloadError
 from ebbtide_sim.workloads.openb import MIB

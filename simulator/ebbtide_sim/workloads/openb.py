@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE, JobClass
 
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.arranging import workload_of

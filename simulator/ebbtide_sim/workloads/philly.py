@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.arranging import workload_of

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.model import WHOLE, JobClass, gpus
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE, JobClass, gpus
 
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.table import GIB, Row, read_rows

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core import limits
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.arranging import workload_of

@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from ebbtide_core import limits
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.arranging import bags_of, workload_of

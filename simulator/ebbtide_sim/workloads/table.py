@@ -13,8 +13,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, TextIO
 
-from ebbtide_core import limits, model
-from ebbtide_core.spec import SpecError, check_gpu_range
+from ebbtide_core.model import limits, types
+from ebbtide_core.model.spec import SpecError, check_gpu_range
 
 from ebbtide_sim.workload import WorkloadError
 
@@ -92,7 +92,7 @@ class Row:
         if not _SHARE.fullmatch(cell):
             raise self.fault(field, f"{cell!r} is neither a number of GPUs nor a share like 1/4")
         try:
-            share = model.parts(Fraction(cell))
+            share = types.parts(Fraction(cell))
             check_gpu_range(share, share)
         except ZeroDivisionError:
             raise self.fault(field, f"{cell} divides by zero") from None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide import trees
-from ebbtide_agent.accounts import Account
-from ebbtide_agent.attempt_dir import doors_dir
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.contract.attempt_dir import doors_dir
 
 from tests.agent.supervision.conftest import agent
 from tests.agent.supervision.node import Node

@@ -6,11 +6,11 @@ import pwd
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import accounts
-from ebbtide_agent.accounts import Account, NoAccount
-from ebbtide_agent.exchange import read_as_owner
-from ebbtide_agent.rights import rights_of, with_rights
-from ebbtide_agent.snapshots import _copy_tree
+from ebbtide_agent.accounts import accounts
+from ebbtide_agent.accounts.accounts import Account, NoAccount
+from ebbtide_agent.accounts.rights import rights_of, with_rights
+from ebbtide_agent.files.exchange import read_as_owner
+from ebbtide_agent.files.snapshots import _copy_tree
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.agent.accounts.conftest import SECRET

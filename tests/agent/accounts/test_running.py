@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.accounts import MIN_UID, Account
-from ebbtide_agent.attempt_dir import doors_dir
+from ebbtide_agent.accounts.accounts import MIN_UID, Account
+from ebbtide_agent.contract.attempt_dir import doors_dir
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.conftest import MakeNode

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 
 from ebbtide_agent.channels.table import Channels
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.supervision.node import DEADLINE_S, Node

@@ -2,7 +2,7 @@
 
 import os
 
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2, job_pb2
 
 from tests.agent.channels.end import End

@@ -1,6 +1,6 @@
 """What waits to be sent to the master: a big copy delays nothing else."""
 
-from ebbtide_agent.outbox import Outbox
+from ebbtide_agent.link.outbox import Outbox
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
 

@@ -4,7 +4,7 @@ import io
 import os
 import tarfile
 
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
-from ebbtide_agent import procfs
-from ebbtide_core.model import HeldBy, JobState
+from ebbtide_agent.processes import procfs
+from ebbtide_core.model.types import HeldBy, JobState
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.master.world import Master, share

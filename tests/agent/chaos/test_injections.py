@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_master import agents
+from ebbtide_master.nodes import agents
 
 from tests.agent.chaos.chaos import NODE, PROFILE, Chaos
 from tests.e2e.cluster import ANY_ACCOUNT, processes_of

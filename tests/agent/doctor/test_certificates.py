@@ -3,7 +3,7 @@
 import time
 
 from ebbtide_agent.doctor import certificates
-from ebbtide_agent.joined import Joined, store
+from ebbtide_agent.link.joined import Joined, store
 from ebbtide_protos.handshake import validity
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.profiles import parse_profile
+from ebbtide_agent.processes import procfs
 
 
 class FakeNode:

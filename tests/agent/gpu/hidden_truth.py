@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
-from ebbtide_agent.idle import TOLERANCE_BYTES
-from ebbtide_agent.procfs import ProcessStat
+from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES
+from ebbtide_agent.processes.procfs import ProcessStat
 
 GIB = 1 << 30
 TOTAL = 24 * GIB
@@ -220,7 +220,7 @@ class Node:
 
 
 def instead_of_a_thread(node: Node, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> asyncio.Future:
-    """What `apart` does, on the fast clock: an answer at once, or late, or never."""
+    """What `blocking_calls` does, on the fast clock: an answer at once, or late, or never."""
     result = loop.create_future()
     answer = call()
     delay_s = NEVER if node.hanging else node.rng.choice((0.0, 0.0, 0.002, 0.2))

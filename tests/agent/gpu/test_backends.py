@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from ebbtide_agent import gpu, procfs
+from ebbtide_agent import gpu
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.backend import GpuProcess, NoGpus
 from ebbtide_agent.gpu.nvml import NvmlBackend, NvmlUnavailable, has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
+from ebbtide_agent.processes import procfs
 
 from tests.agent.gpu import hand_nvml
 from tests.agent.gpu.hand_nvml import HandNvml

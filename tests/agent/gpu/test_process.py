@@ -12,14 +12,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ebbtide_agent import gpu, logs
-from ebbtide_agent.attribution import Attribution
+from ebbtide_agent import agent_log, gpu
 from ebbtide_agent.gpu import process, serving
 from ebbtide_agent.gpu.backend import Driver, LinkKind, NoGpus, Settings
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
-from ebbtide_agent.procfs import children, read_stat
-from ebbtide_agent.telemetry import GpusChanged, Telemetry
+from ebbtide_agent.gpu_use.attribution import Attribution
+from ebbtide_agent.gpu_use.telemetry import GpusChanged, Telemetry
+from ebbtide_agent.processes.procfs import children, read_stat
 
 GIB = 1 << 30
 SILENT = "NVML does not answer; asked again"
@@ -253,7 +253,7 @@ def _wait_until(condition, timeout_s=10):
 
 def test_it_ends_without_a_word_if_the_agent_is_killed_before_it_has_heard_the_answer(fake_node, monkeypatch):
     monkeypatch.setattr(serving, "_end_with", lambda agent: None)  # which would mostly be faster
-    monkeypatch.setattr(logs, "configure", lambda: None)
+    monkeypatch.setattr(agent_log, "configure", lambda: None)
     ours, theirs = socket.socketpair()
     with ThreadPoolExecutor() as threads:
         ending = threads.submit(serving.main, theirs.detach())

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu.backend import Driver, LinkKind, Settings
 from ebbtide_agent.gpu.nvml import NvmlBackend, numa_node_of
+from ebbtide_agent.processes import procfs
 
 from tests.agent.gpu import hand_nvml
 from tests.agent.gpu.hand_nvml import HandNvml, NVMLError

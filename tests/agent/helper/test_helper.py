@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.accounts import Account
+from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import asking
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask, ask_and_wait
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import LARGEST, Worker
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.processes.identity import Identity
 
 LONG_S = 60.0
 

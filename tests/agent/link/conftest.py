@@ -6,13 +6,13 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from ebbtide_agent.attribution import Attribution
-from ebbtide_agent.endpoint import Endpoint
 from ebbtide_agent.gpu.backend import Gpu, NoGpus, Reading
 from ebbtide_agent.gpu.reader import GpuReader
-from ebbtide_agent.link import Link
+from ebbtide_agent.gpu_use.attribution import Attribution
+from ebbtide_agent.gpu_use.telemetry import Telemetry
+from ebbtide_agent.link.endpoint import Endpoint
+from ebbtide_agent.link.link import Link
 from ebbtide_agent.node import Node
-from ebbtide_agent.telemetry import Telemetry
 from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 

@@ -6,8 +6,8 @@ import time
 from contextlib import suppress
 
 import pytest
-from ebbtide_agent import stream
 from ebbtide_agent.gpu.backend import Gpu
+from ebbtide_agent.link import stream
 from ebbtide_protos.v1 import agent_pb2
 from grpc._cython import cygrpc
 
@@ -143,8 +143,8 @@ async def test_what_changed_while_the_master_was_away_is_in_the_next_hello(world
 
 async def test_a_restarted_master_on_this_machine_is_noticed_soon_however_long_it_was_away(world, monkeypatch):
     # As if the pauses had doubled for an hour, with nothing that ends that elsewhere.
-    monkeypatch.setattr("ebbtide_agent.link._FIRST_PAUSE_S", 3600.0)
-    monkeypatch.setattr("ebbtide_agent.link._LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr("ebbtide_agent.link.link._FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr("ebbtide_agent.link.link._LONGEST_PAUSE_S", 3600.0)
     async with world() as here:
         await (await here.master.attached()).welcome()
         await here.master.stop()
@@ -268,7 +268,7 @@ async def test_a_node_that_is_rejected_tries_again_but_slowly(world):
 
 async def test_a_master_that_hangs_up_before_its_welcome_is_tried_again_soon(world, monkeypatch):
     for pause in ("_LONGEST_PAUSE_S", "_FIRST_REFUSED_PAUSE_S", "_LONGEST_REFUSED_PAUSE_S"):
-        monkeypatch.setattr(f"ebbtide_agent.link.{pause}", 3600.0)
+        monkeypatch.setattr(f"ebbtide_agent.link.link.{pause}", 3600.0)
     async with world() as here:
         for _ in range(3):
             (await here.master.attached()).ended.set()
@@ -316,7 +316,7 @@ async def test_an_order_this_version_does_not_know_is_passed_over(world):
 
 
 async def test_a_peer_that_never_answers_hello_is_left_for_another_try(world, monkeypatch):
-    monkeypatch.setattr("ebbtide_agent.link.WELCOME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ebbtide_agent.link.link.WELCOME_TIMEOUT_S", 0.2)
     async with world() as here:
         await (await here.master.attached()).receive("hello")
         await (await here.master.attached()).welcome()

@@ -10,7 +10,7 @@ import time
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 

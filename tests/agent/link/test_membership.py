@@ -1,8 +1,8 @@
 """Which masters may give orders to a node."""
 
 import pytest
-from ebbtide_agent import membership
-from ebbtide_agent.membership import Membership, WelcomeRefused
+from ebbtide_agent.link import membership
+from ebbtide_agent.link.membership import Membership, WelcomeRefused
 from ebbtide_protos.v1.agent_pb2 import Welcome
 
 NEW = Membership()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_agent.endpoint import Endpoint, NoMaster, local_master, parse_endpoint
+from ebbtide_agent.link.endpoint import Endpoint, NoMaster, local_master, parse_endpoint
 from ebbtide_agent.node import ROOT_MARKER, address_towards, describe, node_name, root_id
 
 from tests.proof import publish

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from ebbtide_agent.outbox import Outbox
+from ebbtide_agent.link.outbox import Outbox
 from ebbtide_protos.v1 import agent_pb2
 
 

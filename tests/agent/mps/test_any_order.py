@@ -6,9 +6,9 @@ import signal
 from dataclasses import replace
 
 import pytest
+from ebbtide_agent.contract.intent import Gpu as Part
 from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
 from ebbtide_agent.mps.sharing import NotShared, Sharing
-from ebbtide_agent.supervisor.intent import Gpu as Part
 
 from tests.agent.mps.test_environment import intent
 

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.identity import Identity
 from ebbtide_agent.mps import daemon
 from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import Daemon
+from ebbtide_agent.processes.identity import Identity
 
 UUID = "GPU-8a4f"
 

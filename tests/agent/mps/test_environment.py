@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
+from ebbtide_agent.contract.intent import Gpu, Intent, SignalTarget
 from ebbtide_agent.mps.control import Control
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version
-from ebbtide_agent.supervisor.intent import Gpu, Intent, SignalTarget
 
 GIB = 1 << 30
 QUARTER = Gpu("GPU-1", 1, 4, 6 * GIB)

@@ -9,14 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from ebbtide_agent.contract.intent import Gpu
 from ebbtide_agent.gpu.nvml import open_nvml
 from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import BINARY, Control
 from ebbtide_agent.mps.daemon import FAULT
 from ebbtide_agent.mps.environment import mps_environment
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.supervisor.cgroup import Group, delegated
-from ebbtide_agent.supervisor.intent import Gpu
+from ebbtide_agent.processes.cgroup import Group, delegated
 
 pytestmark = pytest.mark.gpu
 

@@ -4,12 +4,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from ebbtide_agent.contract.intent import Gpu as Part
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading, Settings
 from ebbtide_agent.mps import find_binary, sharing
 from ebbtide_agent.mps.memory_limit import NotLimited
 from ebbtide_agent.mps.sharing import NotShared, Sharing, Way
-from ebbtide_agent.supervisor.cgroup import group_name
-from ebbtide_agent.supervisor.intent import Gpu as Part
+from ebbtide_agent.processes.cgroup import group_name
 
 from tests.agent.mps.test_environment import GIB, intent
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.gpu import open_backend
 from ebbtide_agent.gpu.backend import GpuBackend
-from ebbtide_agent.identity import Identity
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.observing import recording as recordings
 from ebbtide_agent.observing.observe import Plan, observe
 from ebbtide_agent.observing.recording import CannotRecord, Summary, opened, replay_command, state_path
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_cli.main import main
 
 GIB = 2**30

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from ebbtide_agent.attempts import Attempts
+from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import agent_pb2
 

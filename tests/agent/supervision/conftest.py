@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import trees
-from ebbtide_agent.supervisor.cgroup import CPU, MEMORY, SUPERVISORS, Group, delegated, own_group
+from ebbtide_agent.processes.cgroup import CPU, MEMORY, SUPERVISORS, Group, delegated, own_group
 
 from tests.agent.supervision.node import Node
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ebbtide_agent import procfs, recovery, survivors
-from ebbtide_agent.attempt_dir import AttemptDir
-from ebbtide_agent.attempts import Attempts
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.attempts import recovery, survivors
+from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 DEADLINE_S = 60.0

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from ebbtide_agent.supervisor.asking import Process, Reaction, Step
+from ebbtide_agent.processes.asking import Process, Reaction, Step
+from ebbtide_agent.processes.launchers import Kind
 from ebbtide_agent.supervisor.clues import Clue, of_killing, of_request
-from ebbtide_agent.supervisor.launchers import Kind
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 CATCHES = """

@@ -4,8 +4,8 @@ import os
 import signal
 
 import pytest
-from ebbtide_agent import procfs
-from ebbtide_agent.attribution import Attribution
+from ebbtide_agent.gpu_use.attribution import Attribution
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.node import EXITED, FREED, gpus, python

@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-from ebbtide_agent import backstop
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.attempts import backstop
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.lease import Lease, boottime
 

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import procfs
 from ebbtide_agent.helper.confining import HELPER
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, Node, order, python

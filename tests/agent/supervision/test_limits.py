@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.cgroup import SUPERVISORS, Group
 from ebbtide_agent.supervisor import limits
-from ebbtide_agent.supervisor.cgroup import SUPERVISORS, Group
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.limits import MemoryWatch
 
 from tests.agent.supervision.node import EXITED, order, python
@@ -183,7 +183,7 @@ def test_a_service_that_systemd_starts_in_the_group_itself_stays_there(delegatio
     service = delegation / "ebb.service"
     service.mkdir()
     code = "import os, sys\nsys.path += sys.argv[2:]\nopen(sys.argv[1], 'w').write('0')\n"
-    code += "from ebbtide_agent.supervisor.cgroup import divide\ndivide(os.getpid())\n"
+    code += "from ebbtide_agent.processes.cgroup import divide\ndivide(os.getpid())\n"
     code += "print(open('/proc/self/cgroup').read())\n"
     command = [sys.executable, "-S", "-c", code, str(service / "cgroup.procs"), *sys.path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -253,7 +253,7 @@ class TestEnforced:
             if child == 0:
                 (stranger / "cgroup.procs").write_text("0")
                 code = "import os, sys\nsys.path += sys.argv[1:]\n"
-                code += "from ebbtide_agent.supervisor.cgroup import divide, limited\ndivide(os.getpid())\n"
+                code += "from ebbtide_agent.processes.cgroup import divide, limited\ndivide(os.getpid())\n"
                 code += "sys.exit(1 if limited() else 0)\n"
                 Group(stranger).take(sleeper.pid)
                 os.execv(sys.executable, [sys.executable, "-S", "-c", code, *sys.path])

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 import pytest
-from ebbtide_agent.log_file import read_window
+from ebbtide_agent.logs.log_file import read_window
 from ebbtide_agent.supervisor.log_cap import LogCap
 from ebbtide_agent.supervisor.output_file import OutputFile
 from ebbtide_agent.supervisor.ranks_output import RanksOutput

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from ebbtide_agent.log_edges import BLOCK, Begin, Edge, edge_of, times_path
-from ebbtide_agent.supervisor.linux import punch_hole
+from ebbtide_agent.logs.log_edges import BLOCK, Begin, Edge, edge_of, times_path
+from ebbtide_agent.processes.linux import punch_hole
 from ebbtide_agent.supervisor.log_times import APART_S, LogTimes
 
 

@@ -1,8 +1,8 @@
 """What an attempt prints is looked through while it runs, and its job never waits for that."""
 
 import pytest
+from ebbtide_agent.contract.intent import LogRule
 from ebbtide_agent.supervisor import log_rules
-from ebbtide_agent.supervisor.intent import LogRule
 from ebbtide_agent.supervisor.log_rules import LogRules
 from ebbtide_protos.v1 import job_pb2
 

@@ -10,8 +10,8 @@ import pytest
 from ebbtide_agent import slurm
 from ebbtide_agent.slurm.variables import job_number, slurm_environment
 
+from tests.agent.contract.test_environment import PLAIN
 from tests.agent.supervision.node import EXITED
-from tests.agent.supervision.test_environment import PLAIN
 
 
 def script(*lines: str) -> str:

@@ -6,12 +6,12 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from ebbtide_agent.attempt_dir import AttemptDir
+from ebbtide_agent.attempts.standbys import Standbys
+from ebbtide_agent.attempts.translation import intent_of
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.network import ANY
-from ebbtide_agent.standbys import Standbys
-from ebbtide_agent.supervisor.intent import Intent
 from ebbtide_agent.supervisor.recipe import Recipe
-from ebbtide_agent.translation import intent_of
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import gpus, order

@@ -9,8 +9,8 @@ import time
 
 import pytest
 from ebbtide import checkpoints
-from ebbtide_agent import backstop
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.attempts import backstop
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import EXITED, python

@@ -4,9 +4,9 @@ import asyncio
 import json
 import signal
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.profiles import FakeGpu, Profile
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.node import EXITED, GIB, RUNNING, python

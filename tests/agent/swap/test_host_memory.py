@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from ebbtide_agent.identity import Identity
+from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.swap import host_memory
 from ebbtide_agent.swap.host_memory import SPARE_BYTES, NoHostMemory, reserved
 from ebbtide_agent.swap.sequence import Ending

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 from ebbtide_agent.swap.gpus import open_gpus
 from ebbtide_agent.swap.operation import carry_out
 from ebbtide_agent.swap.sequence import Do, Ending, Order, Result, Swapped

@@ -9,10 +9,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ebbtide_agent import procfs
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.profiles import MIB, FakeGpu, Profile
-from ebbtide_agent.supervisor.processes import descendants
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap.fake import FakeDriver
 from ebbtide_agent.swap.operation import carry_out
 from ebbtide_agent.swap.sequence import Do, Order, Result, Swapped

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ebbtide_core.codec import decode_event, encode
 from ebbtide_core.events import Event
+from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_master.store.journal import StoredEvent
 from ebbtide_master.store.vault import Kind
 

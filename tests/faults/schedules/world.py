@@ -12,27 +12,27 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-import ebbtide_agent.link
-import ebbtide_master.agents
+import ebbtide_agent.link.link
 import ebbtide_master.clock
-from ebbtide_agent.endpoint import Endpoint
-from ebbtide_agent.link import Link
+import ebbtide_master.nodes.agents
+from ebbtide_agent.link.endpoint import Endpoint
+from ebbtide_agent.link.link import Link
 from ebbtide_agent.node import Node
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.digest import digest
-from ebbtide_core.model import FINISHED, HeldBy, JobState
+from ebbtide_core.model.types import FINISHED, HeldBy, JobState
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_master.agents import Agents
+from ebbtide_core.views.digest import digest
+from ebbtide_master.api.clients import Clients
 from ebbtide_master.changes import Changes
-from ebbtide_master.clients import Clients
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
-from ebbtide_master.environments import Environments
 from ebbtide_master.identity.caller import Caller, Role, set_caller
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
+from ebbtide_master.nodes.agents import Agents
 from ebbtide_master.notify.notifier import Notifier
-from ebbtide_master.recovery import fold
 from ebbtide_master.service import _announce
+from ebbtide_master.store.environments import Environments
+from ebbtide_master.store.recovery import fold
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.faults.schedules.disk import Disk, SimulatedStore
@@ -370,13 +370,13 @@ def simulated(world: World) -> Iterator[Path]:
     """Time, chance and the network of the real parts are the world's; a folder for the agents' small files."""
     random.seed(world.rng.random())
     fake_aio = SimpleNamespace(secure_channel=lambda endpoint, *_, **__: world.network.open(endpoint.split(":")[0]))
-    real = ebbtide_agent.link.grpc
+    real = ebbtide_agent.link.link.grpc
     fake_grpc = SimpleNamespace(**(_shown(real) | {"aio": SimpleNamespace(**(_shown(real.aio) | vars(fake_aio)))}))
     folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     with (
         folder as path,
-        patch.object(ebbtide_agent.link, "grpc", fake_grpc),
+        patch.object(ebbtide_agent.link.link, "grpc", fake_grpc),
         patch.object(ebbtide_master.clock, "time", world.wall),
-        patch.object(ebbtide_master.agents, "HEARTBEAT_S", HEARTBEAT_S),
+        patch.object(ebbtide_master.nodes.agents, "HEARTBEAT_S", HEARTBEAT_S),
     ):
         yield Path(path)

@@ -1,7 +1,7 @@
 """``[idle]`` of the configuration file."""
 
 import pytest
-from ebbtide_core.settings import IdleAction, IdleSettings
+from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_master.config.table import ConfigError
 
 

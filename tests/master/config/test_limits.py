@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ebbtide_core import limits
+from ebbtide_core.model import limits
 from ebbtide_master.config.file import read_config
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.config.table import ConfigError
-from ebbtide_master.rates import Rate, Rates
+from ebbtide_master.throttle.rates import Rate, Rates
 
 
 @pytest.fixture

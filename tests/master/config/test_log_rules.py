@@ -1,7 +1,7 @@
 """The section `[log_rules]` of the configuration file."""
 
 import pytest
-from ebbtide_core.log_rules import DEFAULT_RULES, LogAction, LogRule
+from ebbtide_core.model.log_rules import DEFAULT_RULES, LogAction, LogRule
 from ebbtide_master.config.table import ConfigError
 
 

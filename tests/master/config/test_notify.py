@@ -1,7 +1,7 @@
 """The section `[notify]` of the configuration file."""
 
 import pytest
-from ebbtide_core.notice_rules import Moment, NoticeRule
+from ebbtide_core.model.notice_rules import Moment, NoticeRule
 from ebbtide_master.config.notify import Mail, NotifySettings, Tls
 from ebbtide_master.config.table import ConfigError
 

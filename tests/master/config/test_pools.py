@@ -1,7 +1,7 @@
 """The configuration file: what it means, and that each mistake is named."""
 
 import pytest
-from ebbtide_core.settings import Fitting, PoolSettings
+from ebbtide_core.model.settings import Fitting, PoolSettings
 from ebbtide_master.config.file import Config, read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.main import MasterOptions, StartError, _settings

@@ -1,8 +1,8 @@
 """Quotas in the configuration file."""
 
 import pytest
-from ebbtide_core.model import WHOLE
-from ebbtide_core.quotas import Quota
+from ebbtide_core.model.quotas import Quota
+from ebbtide_core.model.types import WHOLE
 from ebbtide_master.config.table import ConfigError
 
 

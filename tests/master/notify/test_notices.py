@@ -126,7 +126,7 @@ async def test_a_new_configuration_says_nothing_of_what_is_long_past(tmp_path, h
 
 
 def notifier_rule(target):
-    from ebbtide_core.notice_rules import parse_rule
+    from ebbtide_core.model.notice_rules import parse_rule
 
     return parse_rule(f"ended={target}")
 

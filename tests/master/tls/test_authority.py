@@ -5,7 +5,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from ebbtide_agent.joining import new_key
+from ebbtide_agent.link.joining import new_key
 from ebbtide_master.tls.authority import (
     BACKDATED_S,
     CERTIFICATE_S,

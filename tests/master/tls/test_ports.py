@@ -7,23 +7,23 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
-from ebbtide_agent.credentials import Credentials
-from ebbtide_agent.endpoint import Endpoint
-from ebbtide_agent.joined import Joined, load, store
-from ebbtide_agent.joining import new_key
+from ebbtide_agent.link.credentials import Credentials
+from ebbtide_agent.link.endpoint import Endpoint
+from ebbtide_agent.link.joined import Joined, load, store
+from ebbtide_agent.link.joining import new_key
 from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_master.calls.certificates import CertificateGate
+from ebbtide_master.calls.gate import TokenGate
 from ebbtide_master.identity.caller import Role
-from ebbtide_master.identity.certificates import CertificateGate
-from ebbtide_master.identity.enrolment import Enrolment
-from ebbtide_master.identity.gate import TokenGate
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.service import serving
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.tls.authority import DAY_S, Authority, read
-from ebbtide_master.tls.doors import Doors
+from ebbtide_master.tls.enrolment import Enrolment
 from ebbtide_master.tls.folder import TlsFolder
+from ebbtide_master.tls.listeners import Doors
 from ebbtide_master.tls.upkeep import ending, renew
 from ebbtide_protos import door
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.experiments import ExperimentReport, determined
 from ebbtide_sim.experiments.determined import SEVEN_STEPS, Scenario, Step, play
 from ebbtide_sim.workload import SimJob

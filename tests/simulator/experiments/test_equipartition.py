@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.experiments.equipartition import simulate_all, sizes_of
 from ebbtide_sim.experiments.equipartition.cases import (
     CPUS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ebbtide_core.model import JobClass
+from ebbtide_core.model.types import JobClass
 from ebbtide_sim.experiments import hybrid
 from ebbtide_sim.experiments.hybrid import Case, Result, cluster, measure, simulate_case
 from ebbtide_sim.metrics import Tally

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads import openb
 from ebbtide_sim.workloads.curve import load_speedup

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_sim.workload import WorkloadError
 from ebbtide_sim.workloads.bags import BagMix, bags
 from ebbtide_sim.workloads.draws import heavy_tailed, truncated_normal

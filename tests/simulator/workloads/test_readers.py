@@ -1,7 +1,7 @@
 """Well-formed files of every kind."""
 
 import pytest
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_sim.workload import SimJob, WorkloadError
 from ebbtide_sim.workloads import google, openb, swf
 from ebbtide_sim.workloads.loading import load_workload

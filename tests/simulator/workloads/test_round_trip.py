@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from ebbtide_core.model import WHOLE, JobClass
+from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.plain import write_csv

@@ -4,7 +4,7 @@ from collections import Counter
 from statistics import mean, median
 
 import pytest
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.workloads import swf
 from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import read_cluster

@@ -1,7 +1,7 @@
 """Changes that are made to whole workloads, and speed-up curves."""
 
 import pytest
-from ebbtide_core.model import WHOLE
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.speedup import CURVES, DL_SUBLINEAR, LINEAR, curve
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic, offline
 from ebbtide_sim.workloads.curve import load_speedup

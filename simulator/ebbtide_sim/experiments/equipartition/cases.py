@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from ebbtide_core.model import WHOLE
-from ebbtide_core.work import LINEAR
+from ebbtide_core.estimates.work import LINEAR
+from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.engine import World
 from ebbtide_sim.metrics import Report

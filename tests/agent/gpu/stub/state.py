@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 
 GIB = 1 << 30
 

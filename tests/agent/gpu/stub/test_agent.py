@@ -9,7 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 
 import pytest
-from ebbtide_agent import procfs
+from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 

@@ -1,0 +1,42 @@
+"""Looking up accounts for the agent: a directory service may take its time, or not answer at all."""
+
+import asyncio
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts import accounts
+from ebbtide_agent.accounts.accounts import Account, NoAccount
+from ebbtide_agent.blocking_calls import apart
+
+ANSWER_S: Final = 10.0
+"""Who is not found within it is nobody, for now."""
+
+
+async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
+    """As which account the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
+
+    Raises NoAccount.
+    """
+    if not order.account:
+        if os.geteuid() == 0 and min_uid > 0:
+            raise NoAccount("the job would run as root, as which none does here (ebb agent --min-uid 0)")
+        return None
+    uid = order.uid if order.HasField("uid") else None
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await apart(partial(accounts.find, order.account, uid, min_uid))
+    except TimeoutError:
+        raise NoAccount(f"account {order.account!r} cannot be looked up here: nothing answers") from None
+
+
+def owner_of(path: Path) -> Account | None:
+    """Whose the directory is, with whose rights its files may be shown to who asks for them; None: the agent's own.
+
+    Raises FileNotFoundError if there is none.
+    """
+    facts = path.lstat()
+    return accounts.owner(facts.st_uid, facts.st_gid)

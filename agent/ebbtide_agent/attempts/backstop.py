@@ -1,0 +1,141 @@
+"""Ends an attempt whose supervisor did not, some time after it should have: one that hangs frees no GPU.
+
+Each step comes later than a supervisor needs that only had to wait for its turn: first the attempt's processes are
+killed, so that the supervisor, if it can, says how it went; then it is killed itself.
+"""
+
+import asyncio
+import logging
+import math
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from ebbtide_agent.attempts import recovery
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.supervisor.lease import boottime
+
+log = logging.getLogger(__name__)
+
+KILL_S: Final = 1.5
+"""After the end of the grace period: the attempt's processes are killed."""
+END_S: Final = 4.0
+"""The supervisor is killed, too."""
+PATIENCE_S: Final = 0.3
+"""What is left by then is looked at and written down within this."""
+_AGAIN_S = 0.1
+# What waits for time to go by does not see that the machine slept.
+_LOOK_S = 1.0
+
+
+class Backstop:
+    """Watches over the end of one attempt, once it is known when that should be."""
+
+    def __init__(
+        self,
+        place: AttemptDir,
+        intent: Intent,
+        is_over: Callable[[], bool],
+        supervisor: Callable[[], Identity | None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """`supervisor` is the one last heard of; `give_up` is called when it was killed, or nobody knows who it is."""
+        self._place = place
+        self._intent = intent
+        self._is_over = is_over
+        self._supervisor = supervisor
+        self._give_up = give_up
+        self._end_by = math.inf  # the loop's time
+        self._renewed = intent.leased_at
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the attempt should have ended for so long that nothing is waited for any more."""
+        return self._late_s() >= KILL_S
+
+    def expect_end(self, by: float) -> None:
+        """It was asked to end by then, the loop's time."""
+        self._end_by = min(self._end_by, by)
+        self._watch()
+
+    def renew(self, at: float) -> None:
+        """Its lease, if it has one, begins anew at that time (CLOCK_BOOTTIME)."""
+        self._renewed = max(self._renewed, at)
+        if self._intent.failover_after_s is not None:
+            self._watch()
+
+    def said_its_end(self) -> None:
+        """The attempt is over, and its supervisor has nothing left to do but to end itself."""
+        self._watch()
+
+    async def close(self) -> None:
+        """Let go of it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _watch(self) -> None:
+        self._changed.set()
+        if self._task is None:
+            name = f"backstop of {self._intent.job_id}.{self._intent.attempt}"
+            self._task = asyncio.create_task(self._run(), name=name)
+
+    def _late_s(self) -> float:
+        """How long ago it should have ended; negative: it has so long to go."""
+        late_s = asyncio.get_running_loop().time() - self._end_by
+        if self._intent.failover_after_s is not None and self._renewed:
+            late_s = max(late_s, boottime() - self._renewed - self._intent.failover_after_s)
+        return late_s
+
+    async def _run(self) -> None:
+        told = False
+        while not self._is_over():
+            late_s = self._late_s()
+            if late_s < KILL_S:
+                await self._wait(min(KILL_S - late_s, _LOOK_S if self._intent.failover_after_s else math.inf))
+                continue
+            if not told:
+                told = True
+                log.error("event=end-overdue job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
+            await self._kill(late_s >= END_S)
+            await asyncio.sleep(_AGAIN_S)
+        await self._bury()
+
+    async def _bury(self) -> None:
+        """A supervisor that hangs after it has said the end keeps the lock of its job."""
+        now = asyncio.get_running_loop().time
+        supervisor, end_by = self._supervisor(), now() + END_S
+        await asyncio.sleep(_AGAIN_S)
+        while supervisor is not None and supervisor.is_alive():
+            if now() >= end_by:
+                log.error("event=supervisor-left job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
+                supervisor.signal(signal.SIGKILL)
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _wait(self, seconds: float) -> None:
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._changed.wait()
+
+    async def _kill(self, supervisor_too: bool) -> None:
+        supervisor = self._supervisor()
+        if supervisor is None:
+            with suppress(OSError, ValueError, LookupError):
+                supervisor = await apart(partial(recovery.recorded_supervisor, self._place))
+        if supervisor is not None and supervisor.is_alive():
+            with suppress(OSError):
+                what = self._place, self._intent, supervisor, self._end_by == math.inf
+                supervisor_too &= await apart(partial(recovery.kill_under, *what))
+            if supervisor_too:
+                supervisor.signal(signal.SIGKILL)
+        if supervisor_too:
+            self._give_up()

@@ -1,0 +1,147 @@
+"""Attempts that have processes here, and nothing else: what the agent knew of them was lost with its directory.
+
+They go on as they are, and hold their GPUs. How they end can be told by nobody: once no process is left, their exit is
+lost. They are known by what only this node's agents can have given to their processes.
+"""
+
+import asyncio
+import logging
+import math
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos.v1 import agent_pb2, job_pb2
+
+from ebbtide_agent.attempts import survivors
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
+from ebbtide_agent.processes.identity import Identity
+
+LOOK_S: Final = 0.5
+_ONE: Final = job_pb2.Share(numerator=1, denominator=1)
+_ALL_BYTES: Final = 1 << 53  # what is not known to be given to it is not known to be too much either
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Orphan:
+    processes: Sequence[Identity]
+    status: agent_pb2.AttemptStatus
+    kill_at: float = field(default=math.inf)  # the loop's time
+
+    @property
+    def is_over(self) -> bool:
+        return self.status.phase != agent_pb2.ATTEMPT_PHASE_RUNNING
+
+
+class Orphans:
+    """Watches them until they end; `on_change` hears of each change."""
+
+    def __init__(self, node_dir: Path, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+        self._node_dir = node_dir
+        self._on_change = on_change
+        self._orphans: dict[AttemptKey, _Orphan] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def take(self, found: Mapping[AttemptKey, Sequence[Identity]]) -> None:
+        """Take care of these, and tell of them."""
+        for key, processes in found.items():
+            if key in self._orphans:
+                continue
+            status = agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], orphan=True)
+            status.phase = agent_pb2.ATTEMPT_PHASE_RUNNING
+            place = AttemptDir.of(self._node_dir, *key)
+            status.gpus.extend(await apart(partial(survivors.gpus_of, place, processes)))
+            self._orphans[key] = _Orphan(processes, status)
+            log.error("event=orphan job=%s attempt=%d pids=%s", *key, [process.pid for process in processes])
+            self._on_change(status)
+        if self._orphans and self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="orphans")
+
+    async def close(self) -> None:
+        """Let go of them; they go on."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def status(self, key: AttemptKey) -> agent_pb2.AttemptStatus | None:
+        """How it is, if it is one of them."""
+        known = self._orphans.get(key)
+        return None if known is None else known.status
+
+    def statuses(self) -> list[agent_pb2.AttemptStatus]:
+        """Those of all that are not forgotten."""
+        return [orphan.status for orphan in self._orphans.values()]
+
+    def pids(self) -> dict[AttemptKey, tuple[int, ...]]:
+        """Their processes."""
+        running = ((key, orphan) for key, orphan in list(self._orphans.items()) if not orphan.is_over)
+        return {key: tuple(process.pid for process in orphan.processes) for key, orphan in running}
+
+    def allocation(self, key: AttemptKey) -> tuple[job_pb2.GpuAllocation, ...]:
+        """The GPUs that it sees: how much of them it was given is not known any more."""
+        known = self._orphans.get(key)
+        uuids = () if known is None else known.status.gpus
+        return tuple(job_pb2.GpuAllocation(uuid=uuid, share=_ONE, mem_bytes=_ALL_BYTES) for uuid in uuids)
+
+    def stop(self, key: AttemptKey, grace_s: float) -> bool:
+        """Ask it to end within the grace period; whether it is one of them."""
+        known = self._orphans.get(key)
+        if known is None:
+            return False
+        if not known.is_over:
+            if known.kill_at == math.inf:
+                for process in known.processes:
+                    process.signal(signal.SIGTERM)
+                    process.signal(signal.SIGCONT)
+            known.kill_at = min(known.kill_at, asyncio.get_running_loop().time() + grace_s)
+        return True
+
+    def mark_freed(self, key: AttemptKey, dirty: Mapping[str, str]) -> None:
+        """Note that its GPUs are free, but for the dirty ones and why."""
+        known = self._orphans.get(key)
+        if known is not None and known.is_over:
+            status = agent_pb2.AttemptStatus()
+            status.CopyFrom(known.status)
+            status.phase = agent_pb2.ATTEMPT_PHASE_FREED
+            status.dirty_gpus[:], status.dirty_reasons[:] = list(dirty), list(dirty.values())
+            self._change(known, status)
+
+    def forget(self, key: AttemptKey) -> None:
+        """Drop what is known of one that is over."""
+        known = self._orphans.get(key)
+        if known is not None and known.is_over:
+            del self._orphans[key]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = asyncio.get_running_loop().time()
+            for key, orphan in list(self._orphans.items()):
+                if not orphan.is_over:
+                    await self._look_at(key, orphan, now)
+
+    async def _look_at(self, key: AttemptKey, orphan: _Orphan, now: float) -> None:
+        """Kill it if it is due, and see whether anything is left of it."""
+        ends = now >= orphan.kill_at
+        if not ends and any(process.is_alive() for process in orphan.processes):
+            return
+        # Some may have been started meanwhile.
+        found = await apart(partial(survivors.by_any_sign, self._node_dir))
+        orphan.processes = found.get(key, [])
+        for process in orphan.processes if ends else ():
+            process.signal(signal.SIGKILL)
+        if not orphan.processes:
+            status = agent_pb2.AttemptStatus()
+            status.CopyFrom(orphan.status)
+            status.phase, status.lost = agent_pb2.ATTEMPT_PHASE_EXITED, True
+            self._change(orphan, status)
+
+    def _change(self, orphan: _Orphan, status: agent_pb2.AttemptStatus) -> None:
+        orphan.status = status
+        self._on_change(status)

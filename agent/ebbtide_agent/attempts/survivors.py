@@ -1,0 +1,81 @@
+"""Finds a job's processes that nobody supervises any more, by what only they can have (see `attempt_ownership`).
+
+Identities are taken before what proves them, so a pid that changes hands in between is signalled by nobody.
+"""
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from ebbtide_agent.attempts.attempt_ownership import Belonging, variable
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.process_scan import look_into
+from ebbtide_agent.processes.process_tree import descendants, is_below
+
+_GPUS = b"CUDA_VISIBLE_DEVICES="
+
+
+def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
+    """Processes that were launched for this attempt, or below it, or that inherited its job's lock. Blocks.
+
+    Only for an attempt whose supervisor is dead, and while no other attempt of the job can be starting.
+    """
+    known, candidates = Belonging(node_dir), _own_processes()
+    # Of those that sleep deep in the kernel, too: what they hold is told by itself, unlike their environment.
+    holders = look_into(candidates, partial(_holds, known, key[0]), asleep_too=True)
+    rest = [process for process in candidates if process not in holders]
+    found = [*holders, *look_into(rest, partial(_is_of, known, key))]
+    return [*found, *(child for process in found for child in _descendants(process) if child not in found)]
+
+
+def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
+    """All processes that agents of this node launched on this machine, supervisors among them. Blocks."""
+    attempts: dict[AttemptKey, list[Identity]] = {}
+    for process, key in look_into(_own_processes(), Belonging(node_dir).by_any_sign).items():
+        attempts.setdefault(key, []).append(process)
+    return attempts
+
+
+def attempts_of(node_dir: Path, pids: frozenset[int]) -> dict[int, AttemptKey]:
+    """The attempts of those of these processes that agents of this node launched. May block."""
+    processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
+    return {process.pid: key for process, key in look_into(processes, Belonging(node_dir).by_socket).items()}
+
+
+def gpus_of(place: AttemptDir, processes: Iterable[Identity]) -> list[str]:
+    """UUIDs of the GPUs that processes of the attempt were given, as far as that can be known. Blocks.
+
+    Their own environment is believed of the agent's own account only: others' could name GPUs that they do not have.
+    """
+    given = place.given_gpus()
+    if given is not None:
+        return sorted(given)
+    own = [process for process in processes if procfs.real_uid(process.pid) == os.geteuid()]
+    values = look_into(own, lambda pid: variable(pid, _GPUS) or None).values()
+    return sorted({uuid for value in values for uuid in value.decode(errors="replace").split(",") if uuid})
+
+
+def _holds(known: Belonging, job_id: str, pid: int) -> Literal[True] | None:
+    return True if known.holds(pid, job_id) else None
+
+
+def _is_of(known: Belonging, key: AttemptKey, pid: int) -> Literal[True] | None:
+    return True if known.by_socket(pid) == key else None
+
+
+def _descendants(ancestor: Identity) -> list[Identity]:
+    """Whatever they may have got rid of, they have their ancestor."""
+    below = [process for pid in descendants(ancestor.pid) if (process := Identity.of(pid)) is not None]
+    return [process for process in below if is_below(process.pid, ancestor.pid)]
+
+
+def _own_processes() -> list[Identity]:
+    """Those that can be the agent's: all if it is root, else those of its account."""
+    uid = os.geteuid()
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    mine = [pid for pid in pids if uid in (0, procfs.owner_uid(pid))]
+    return [process for pid in mine if (process := Identity.of(pid)) is not None]

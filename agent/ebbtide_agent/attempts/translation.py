@@ -1,0 +1,156 @@
+"""Between the wire's messages and what supervisors read and write."""
+
+import re
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ebbtide_protos.v1 import agent_pb2, job_pb2
+from google.protobuf import json_format
+
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.contract.attempt_dir import is_job_id
+from ebbtide_agent.contract.intent import Gpu, Intent, LogRule, SignalTarget
+from ebbtide_agent.network import Network
+
+# Isolated from whatever the job's environment holds for its own Python.
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.{} import main; sys.exit(main(sys.argv[2:]))"
+_OUTPUT = re.compile(r"\{output:([0-9]{1,18}(?:\.[0-9]{1,18})?)\}")
+_PACKAGES = str(Path(__file__).parents[2])
+
+_SIGNAL_TARGETS = {
+    job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
+    job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
+}
+
+
+def intent_of(
+    order: agent_pb2.Launch,
+    *,
+    node_dir: Path,
+    checkpoint_root: Path,
+    cluster_id: str,
+    fake_gpu_dir: Path | None,
+    network: Network,
+    account: Account | None = None,
+) -> Intent:
+    """What a supervisor is to run for this order. Raises ValueError for a job id that is none."""
+    if not is_job_id(order.job_id):
+        raise ValueError(f"{order.job_id!r} is not a job id")
+    spec = order.spec
+    return Intent(
+        job_id=order.job_id,
+        attempt=order.attempt,
+        cluster_id=cluster_id,
+        command=_command(spec, checkpoint_root / cluster_id),
+        workdir=spec.workdir,
+        env=dict(spec.env),
+        gpus=tuple(_gpu(gpu) for gpu in order.gpus),
+        gpu_mem_bytes=spec.gpu_mem_bytes,
+        cpus=spec.cpus,
+        mem_bytes=spec.mem_bytes,
+        grace_s=spec.grace_s,
+        signal=spec.signal,
+        signal_target=_SIGNAL_TARGETS.get(spec.signal_target, SignalTarget.AUTO),
+        ddp=spec.launch == job_pb2.LAUNCH_MODE_DDP,
+        needs_checkpoint=order.needs_checkpoint,
+        node_rank=order.node_rank,
+        num_nodes=max(1, order.num_nodes),
+        world_size=order.world_size,
+        ranks_before=order.first_rank,
+        meets=order.num_nodes > 1 or spec.max_nodes > 1,
+        master_addr=order.master_addr,
+        master_port=order.master_port,
+        network=network,
+        resume_args=tuple(spec.resume_args),
+        warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
+        swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
+        idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
+        failover_after_s=spec.failover_after_s if spec.HasField("failover_after_s") else None,
+        node_dir=str(node_dir),
+        job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
+        script=spec.script,
+        python_env=spec.python_env,
+        slurm=spec.slurm,
+        scripts=dict(spec.scripts),
+        node_names=tuple(order.node_names),
+        fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
+        log_rules=_log_rules([*spec.log_rules, *order.log_rules]),
+        output=str(Path(spec.workdir, spec.output)) if spec.output else "",
+        prefix_ranks=spec.prefix_ranks,
+        log_bytes=order.log_bytes,
+        sdk=not spec.no_sdk,
+        account=account,
+        session=spec.kind == job_pb2.JOB_KIND_SHELL,
+    )
+
+
+def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path, *, has_own: bool) -> Intent:
+    """The same attempt in this directory; its output goes to where it was submitted, if this node has that, too."""
+    output = spec.output and (intent.output if has_own else str(workdir / spec.output))
+    return replace(intent, workdir=str(workdir), output=output)
+
+
+def _command(spec: job_pb2.JobSpec, jobs: Path) -> tuple[str, ...]:
+    """What is launched. A shell on its terminal is somebody's child, who stays when its user leaves; a server is told
+    its port. In a server's command `{output:17}` stands for what job 17 has as its EBB_OUTPUT_DIR."""
+    match spec.kind:
+        case job_pb2.JOB_KIND_SHELL:
+            return (*_python("channels.shell"), *spec.command)
+        case job_pb2.JOB_KIND_NOTEBOOK | job_pb2.JOB_KIND_TENSORBOARD:
+            found = [_OUTPUT.sub(lambda job: str(jobs / job[1] / "output"), argument) for argument in spec.command]
+            return (*_python("channels.server"), *found)
+    return tuple(spec.command)
+
+
+def _python(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", _BOOT.format(module), _PACKAGES)
+
+
+def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
+    """The GPUs that the attempt holds on this node."""
+    return tuple(
+        job_pb2.GpuAllocation(
+            uuid=gpu.uuid,
+            share=job_pb2.Share(numerator=gpu.numerator, denominator=gpu.denominator),
+            mem_bytes=gpu.mem_bytes,
+        )
+        for gpu in intent.gpus
+    )
+
+
+def refusal(
+    order: agent_pb2.Launch, reason: str, cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+) -> agent_pb2.AttemptStatus:
+    """The status of an attempt that is not started on this node."""
+    return agent_pb2.AttemptStatus(
+        job_id=order.job_id,
+        attempt=order.attempt,
+        phase=agent_pb2.ATTEMPT_PHASE_REFUSED,
+        refusal=reason,
+        refusal_cause=cause,
+    )
+
+
+def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
+    """A supervisor's status as the wire's. Raises ValueError if it is none."""
+    try:
+        return json_format.ParseDict(content, agent_pb2.AttemptStatus(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise ValueError(f"not a status: {error}") from None
+
+
+def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogRule, ...]:
+    """The rules, each pattern once: the job's own come first, and so win over the administrator's."""
+    actions: dict[str, job_pb2.LogAction.ValueType] = {}
+    for rule in rules:
+        actions.setdefault(rule.pattern, rule.action)
+    known = job_pb2.LogAction.values()
+    return tuple(LogRule(what, job_pb2.LogAction.Name(action)) for what, action in actions.items() if action in known)
+
+
+def _gpu(gpu: job_pb2.GpuAllocation) -> Gpu:
+    share = Fraction(gpu.share.numerator, gpu.share.denominator or 1)
+    return Gpu(gpu.uuid, share.numerator, share.denominator, gpu.mem_bytes)

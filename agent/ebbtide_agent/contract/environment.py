@@ -1,0 +1,83 @@
+"""The environment of a job's processes: the user's, and what the job contract adds to it. Pure."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from ebbtide import checkpoints
+
+from ebbtide_agent.contract.intent import Intent
+
+# torchrun needs this long between giving up on its workers and its own end.
+_TORCHRUN_MARGIN_S = 5.0
+SDK: Final = str(Path(checkpoints.__file__).with_name("offered"))
+"""Where `import ebbtide` finds the agent's, unless one is installed."""
+
+
+def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, socket: str) -> dict[str, str]:
+    """The whole environment of every process of the attempt; ours wins over the user's, but for W&B's."""
+    return {
+        "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # job numbers alone come again in another cluster
+        "WANDB_RESUME": "allow",
+        **intent.env,
+        **({} if intent.account is None else intent.account.environment),
+        **intent.sharing_env,
+        **(_with_sdk(intent.env) if intent.sdk else {}),
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in intent.gpus),
+        "EBB_JOB_ID": intent.job_id,
+        "EBB_ATTEMPT": str(intent.attempt),
+        "EBB_ARRAY_INDEX": intent.job_id.partition(".")[2],
+        "EBB_CHECKPOINT_DIR": checkpoint_dir,
+        "EBB_RESUME_DIR": resume_dir,
+        "EBB_OUTPUT_DIR": str(intent.output_dir),
+        "EBB_SOCKET": socket,
+        "EBB_GRACE_S": f"{intent.grace_s:.15g}",
+        "EBB_STOP_SIGNAL": intent.signal or "SIGTERM",
+        "EBB_GPU_COUNT": str(len(intent.gpus)),
+        "EBB_GPU_SHARE": str(min((Fraction(gpu.numerator, gpu.denominator) for gpu in intent.gpus), default=0)),
+        "EBB_GPU_MEM_BYTES": str(min((gpu.mem_bytes for gpu in intent.gpus), default=0)),
+        "EBB_NODE_RANK": str(intent.node_rank),
+        "EBB_NUM_NODES": str(intent.num_nodes),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(shutdown_timeout_s(intent.grace_s)),
+    }
+
+
+def _with_sdk(env: Mapping[str, str]) -> dict[str, str]:
+    """The way to the SDK, behind all that the user has put before what is installed."""
+    own = env.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{own}:{SDK}" if own else SDK}
+
+
+def gang_environment(intent: Intent, port: int) -> dict[str, str]:
+    """What every process of a job that may be on several nodes has: where the first is, and the way there."""
+    interface = intent.network.interface
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
+    return {
+        **{name: intent.env.get(name, interface) for name in names},
+        "MASTER_ADDR": intent.master_addr or "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, str]:
+    """What one process of a `ddp` job has besides: torch.distributed's rendezvous."""
+    per_process = max(1, int(intent.cpus) // intent.processes)
+    node = str(intent.node_rank)
+    return {
+        **({"GROUP_RANK": node, "NODE_RANK": node} if intent.num_nodes > 1 else {}),
+        "OMP_NUM_THREADS": intent.env.get("OMP_NUM_THREADS", str(per_process)),
+        "MASTER_ADDR": intent.master_addr or "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(intent.first_rank + local_rank),
+        "WORLD_SIZE": str(intent.world_size or intent.processes),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(intent.processes),
+    }
+
+
+def shutdown_timeout_s(grace_s: float) -> int:
+    """How long torchrun may wait for its workers: a little under the grace, in whole seconds as torch wants it."""
+    return max(1, int(grace_s - min(_TORCHRUN_MARGIN_S, grace_s / 4)))

@@ -1,0 +1,209 @@
+"""Brings the newest checkpoint of a job from the node that has it, before an attempt starts here.
+
+File by file into a draft beside the place where it is to be. What is whole there already, because this agent or its
+node broke down half-way, is kept. Nothing takes the draft for a checkpoint before every digest of its manifest matched.
+"""
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import stat
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+from ebbtide import checkpoints, trees
+from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.accounts.rights import with_rights
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.job_dir import provide_job_dir
+from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
+from ebbtide_agent.files.reading import WINDOW_BYTES, checkpoint_below
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""For how long nobody may answer."""
+_PAUSE_S = 0.25
+TOUCHED_S = 60.0
+"""What a file system may take for one window, or one name; else the copy is given up, and makes room for others'."""
+READ_S = 1800.0
+"""What it may take for all of a checkpoint."""
+_WINDOWS = 4
+"""Asked for ahead: this bounds the memory of everybody on the way."""
+_TRIES = 3
+"""Of a file whose digest is not the one in the manifest."""
+_MANIFEST_BYTES = 64 * 1024 * 1024
+
+
+class NotCopied(Exception):
+    """The checkpoint is not here; the message says why."""
+
+
+class Copy:
+    """The copy of one job's newest checkpoint, for one attempt."""
+
+    def __init__(
+        self, exchange: Exchange, job_dir: Path, job_id: str, attempt: int, account: Account | None = None
+    ) -> None:
+        """It is written with the rights of the account; None: with the agent's own."""
+        self._account = account
+        self._exchange = exchange
+        self._job_dir = job_dir
+        self._job_id = job_id
+        self._attempt = attempt
+
+    async def bring(self) -> str:
+        """Copy it, verify it, publish it; its name, empty if the job has none. Raises NotCopied."""
+        try:
+            name = (await self._ask("", "", 0, 0)).checkpoint
+            if name:
+                if self._account is not None:
+                    await apart(partial(provide_job_dir, self._job_dir, self._account))
+                await self._bring(name, checkpoint_below(self._job_dir, name))
+        except (Away, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
+            raise NotCopied(str(error)) from error
+        return name
+
+    async def _bring(self, name: str, path: Path) -> None:
+        if await self._do(partial(_is_valid, path), READ_S):
+            return
+        draft = checkpoints.copy_of(path)
+        await self._do(partial(draft.mkdir, mode=0o700, parents=True, exist_ok=True))
+        await self._bring_manifest(name, draft)
+        files = await self._do(partial(checkpoints.listed, draft))
+        await self._do(partial(_remove_others, draft, files))
+        for file in files:
+            await self._bring_file(name, draft, file)
+        await self._do(partial(checkpoints.publish_copy, path), READ_S)
+        size = sum(file.bytes for file in files)
+        log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self._job_id, self._attempt
+
+    async def _do(self, call: Callable[[], T], within_s: float = TOUCHED_S) -> T:
+        """Touch files, whose directories are the account's, with its rights. Raises NotCopied if they do not answer."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await apart(partial(with_rights, self._account, call))
+        except TimeoutError:
+            raise NotCopied(f"{self._job_dir} does not answer") from None
+
+    async def _bring_manifest(self, name: str, draft: Path) -> None:
+        """Always anew: it says what of the draft is right."""
+        content = bytearray()
+        while True:
+            window = await self._ask(name, MANIFEST, len(content), WINDOW_BYTES)
+            content += window.data
+            if len(content) > _MANIFEST_BYTES:
+                raise InvalidCheckpoint(f"{name}/{MANIFEST}: more than {_MANIFEST_BYTES} bytes")
+            if window.end:
+                break
+        await self._do(partial((draft / MANIFEST).write_bytes, content))
+
+    async def _bring_file(self, name: str, draft: Path, file: File) -> None:
+        path = draft / file.path
+        await self._do(partial(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True))
+        for _ in range(_TRIES):
+            await self._bring_windows(name, file, path)
+            if await self._do(partial(_digest, path), READ_S) == file.sha256:
+                return
+            log.warning("event=copy-damaged job=%s attempt=%d file=%s", *self._key, file.path)
+            await self._do(path.unlink)
+        raise InvalidCheckpoint(f"{name}/{file.path}: what arrives has not the digest of its manifest")
+
+    async def _bring_windows(self, name: str, file: File, path: Path) -> None:
+        """Append what is missing. A few windows are asked for at a time, and written in order."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        out = os.fdopen(await self._do(partial(os.open, path, flags, 0o600)), "ab", buffering=0)
+        try:
+            asked = await self._do(partial(_begun, out.fileno(), file.bytes))
+            windows: deque[asyncio.Task[agent_pb2.CheckpointData]] = deque()
+            try:
+                while windows or asked < file.bytes:
+                    while asked < file.bytes and len(windows) < _WINDOWS:
+                        size = min(WINDOW_BYTES, file.bytes - asked)
+                        windows.append(asyncio.create_task(self._whole(name, file.path, asked, size)))
+                        asked += size
+                    await self._do(partial(_append, out, (await windows.popleft()).data))
+            finally:
+                for window in windows:
+                    window.cancel()
+                await asyncio.gather(*windows, return_exceptions=True)
+        finally:
+            await apart(out.close)
+
+    async def _whole(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
+        window = await self._ask(name, file, offset, size)
+        if len(window.data) != size:
+            raise InvalidCheckpoint(f"{name}/{file}: is shorter than its manifest says")
+        return window
+
+    async def _ask(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
+        """Ask until somebody answers. Raises Away after `PATIENCE_S` in which nobody did, or Unreadable."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + PATIENCE_S
+        while True:
+            request = agent_pb2.ReadCheckpoint(
+                job_id=self._job_id, attempt=self._attempt, checkpoint=name, file=file, offset=offset, max_bytes=size
+            )
+            try:
+                return await self._exchange.ask(request)
+            except Away:
+                if loop.time() > give_up:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        checkpoints.verify(path)
+    except InvalidCheckpoint:
+        return False
+    return True
+
+
+def _begun(out: int, most: int) -> int:
+    """How much of the file is there, if that can be the beginning of it. Raises OSError."""
+    facts = os.fstat(out)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "what has the name of a checkpoint's file is none")
+    if facts.st_size > most:
+        os.truncate(out, 0)
+        return 0
+    return facts.st_size
+
+
+def _append(out: FileIO, data: bytes) -> None:
+    """Raises OSError; ValueError once the file was closed, by whoever did not want to wait any longer."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) or 0 :]
+
+
+def _digest(path: Path) -> str:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _remove_others(draft: Path, files: tuple[File, ...]) -> None:
+    """Remove what another checkpoint of the same name left in the draft."""
+    wanted = {MANIFEST, *(file.path for file in files)}
+    for folder in trees.walk(draft):
+        for name in folder.files:  # links are among them
+            if folder.below(name) not in wanted:
+                os.unlink(name, dir_fd=folder.descriptor)

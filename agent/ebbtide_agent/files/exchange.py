@@ -1,0 +1,111 @@
+"""Questions to other nodes about checkpoints, by way of the master, and answers to theirs.
+
+About snapshots, the master itself is asked.
+"""
+
+import asyncio
+import base64
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts.accounts import owner
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.files.reading import owner_of, read
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
+
+_ANSWER_S = 60.0
+_VERIFIED_S = 1800.0
+_OWNER_S = 20.0
+
+
+class Away(Exception):
+    """Nobody could be asked; the message says why. It may be otherwise in a moment."""
+
+
+class Unreadable(Exception):
+    """The node that has the checkpoint cannot read it; the message says why."""
+
+
+class Exchange:
+    """The questions that this node has asked over its stream to the master."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._send: Callable[[agent_pb2.ReadCheckpoint], None] | None = None
+        self._asked: dict[int, asyncio.Future[agent_pb2.CheckpointData]] = {}
+        self.jobs_removed = asyncio.Event()
+        """Set when the master has said that users removed jobs; whoever removes what the node has of them clears it."""
+
+    def attach(self, send: Callable[[agent_pb2.ReadCheckpoint], None]) -> None:
+        """Ask over this stream from now on."""
+        self._send = send
+
+    def detach(self) -> None:
+        """The stream has ended; what was asked over it is not answered any more."""
+        self._send = None
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(Away("the master is away"))
+
+    def answer(self, data: agent_pb2.CheckpointData) -> None:
+        """Take in an answer."""
+        future = self._asked.get(data.request_id)
+        if future is not None and not future.done():
+            future.set_result(data)
+
+    async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+        """The answer to a request. Raises Away, Unreadable."""
+        if self._send is None:
+            raise Away("the master is away")
+        request.request_id = next(self._ids)
+        future: asyncio.Future[agent_pb2.CheckpointData] = asyncio.get_running_loop().create_future()
+        self._asked[request.request_id] = future
+        self._send(request)
+        try:
+            async with asyncio.timeout(
+                _ANSWER_S if request.checkpoint or request.snapshot or request.ended_of else _VERIFIED_S
+            ):
+                data = await future
+        except TimeoutError:
+            raise Away("no answer came") from None
+        finally:
+            del self._asked[request.request_id]
+        if data.error:
+            raise (Away if data.away else Unreadable)(data.error)
+        return data
+
+
+async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
+    """The answer to a question about the checkpoints of a job. It is found by a process of whoever owns the directory.
+
+    To answer the first question of all a whole checkpoint is read. Raises OSError.
+    """
+    account = None
+    if os.geteuid() == 0:
+        ids = await ask(owner_of, str(job_dir), account=None, within_s=_OWNER_S)
+        if isinstance(ids, Unknown):
+            return agent_pb2.CheckpointData(error=f"whose {job_dir} is does not get known: {ids.reason}")
+        account = None if ids is None else await apart(partial(owner, *ids))
+    within_s = _ANSWER_S if request.checkpoint else _VERIFIED_S
+    answer = await ask(read, *arguments_of(job_dir, request), account=account, within_s=within_s)
+    if isinstance(answer, Unknown):
+        return agent_pb2.CheckpointData(error=f"{job_dir} cannot be read: {answer.reason}")
+    return answer_of(answer)
+
+
+def arguments_of(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> tuple[str, int, str, str, int, int]:
+    """What `reading.read` wants to know."""
+    place = str(job_dir), request.attempt, request.checkpoint, request.file
+    return *place, request.offset, request.max_bytes
+
+
+def answer_of(content: Mapping[str, Any]) -> agent_pb2.CheckpointData:
+    """What it says, as a message."""
+    return agent_pb2.CheckpointData(**{**content, "data": base64.b64decode(content.get("data", ""))})

@@ -1,0 +1,276 @@
+"""The working directories that jobs were submitted with, on this node.
+
+    snapshots/<digest>.part       what has come of the archive so far; a later try goes on with it
+    snapshots/<digest>/           unpacked, once it is whole and verified; nothing is ever changed there
+    workdirs/<job>/               the job's own copy: its working directory at every attempt on this node
+
+A job of another account than the agent's has its copy below the checkpoint root, where that account can enter.
+
+Each appears at once or not at all, whoever is killed when.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import tarfile
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ebbtide import trees
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.job_dir import give, provide_private
+from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside
+from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
+from ebbtide_agent.files.reading import WINDOW_BYTES
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.asking import ask
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 30.0
+"""For how long nobody may answer."""
+CACHED_S: Final = 24 * 3600.0
+"""For how long an unpacked one is kept that no job has begun with."""
+WORKDIR_S: Final = 30 * CACHED_S
+"""For how long a job's working directory is kept after its last attempt began: what it wrote there may be wanted."""
+_PAUSE_S: Final = 0.25
+_GZIP: Final = 31
+_FICLONE: Final = 0x40049409  # linux/fs.h: share a file's blocks until somebody changes them
+
+
+class NotPlaced(Exception):
+    """The working directory is not here; the message says why, and `gone` whether it never will be."""
+
+    def __init__(self, reason: str, *, gone: bool = False) -> None:
+        super().__init__(reason)
+        self.gone = gone
+
+
+class Damaged(ValueError):
+    """What came is not what was asked for."""
+
+
+class Snapshots:
+    """Fetches them from the master, each once, and gives each job its own copy."""
+
+    def __init__(self, node_dir: Path, exchange: Exchange) -> None:
+        self._cache = node_dir / "snapshots"
+        self._workdirs = node_dir / "workdirs"
+        self._exchange = exchange
+        self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._setting_aside = asyncio.Lock()  # or finding out that somebody needs it
+
+    def workdir(self, job_id: str) -> Path:
+        """Where the job's own copy is, or will be, if it is the agent's account's."""
+        return self._workdirs / job_id
+
+    async def place(
+        self, job_id: str, attempt: int, digest: str, account: Account | None = None, folder: Path | None = None
+    ) -> Path:
+        """The working directory of the job, which is there when this returns; of an account's, in `folder`.
+
+        Raises NotPlaced.
+        """
+        place = self.workdir(job_id) if folder is None or account is None else folder / job_id
+        # Of many jobs that begin with the same, one fetches it.
+        async with self._locks[digest]:
+            try:
+                if not await self._is_there(place):
+                    await self._fetch(job_id, attempt, digest)
+                    await apart(partial(_copy_tree, self._cache / digest, place, account))
+            except (Away, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
+                raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
+        return place
+
+    async def collect(self, in_use: Callable[[], Collection[str]], folder: Path) -> None:
+        """Remove what nobody has begun with for long, but for the directories of the jobs that are `in_use`.
+
+        What cannot be removed stays, whatever it is.
+        """
+        for place, kept_s in ((self._cache, CACHED_S), (folder, WORKDIR_S), (self._workdirs, WORKDIR_S)):
+            before = time.time() - kept_s
+            for name in await _asked(old_in, place, before) or ():
+                async with self._setting_aside:
+                    wanted = place != self._cache and name in in_use()
+                    gone = None if wanted else await _asked(set_aside, place, name, before)
+                if gone:
+                    await clear(Path(gone))
+
+    async def _is_there(self, path: Path) -> bool:
+        """Whether it is there; if so, it is used from now on."""
+        async with self._setting_aside:
+            return await apart(partial(_touch, path))
+
+    async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
+        tree, part = self._cache / digest, self._cache / f"{digest}.part"
+        self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if await self._is_there(tree):
+            return
+        started = time.monotonic()
+        await self._fetch_windows(job_id, attempt, digest, part)
+        try:
+            await apart(partial(_unpack, part, digest, tree))
+        finally:
+            part.unlink(missing_ok=True)  # if it was damaged, all of it comes again
+        log.info("event=snapshot-unpacked job=%s digest=%s s=%.3f", job_id, digest[:12], time.monotonic() - started)
+
+    async def _fetch_windows(self, job_id: str, attempt: int, digest: str, part: Path) -> None:
+        """Append what is missing."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(part, flags, 0o600), "ab") as out:
+            offset, end = os.fstat(out.fileno()).st_size, False
+            while not end:
+                window = await self._ask(job_id, attempt, digest, offset)
+                out.write(window.data)
+                offset, end = offset + len(window.data), window.end or not window.data
+
+    async def _ask(self, job_id: str, attempt: int, digest: str, offset: int) -> agent_pb2.CheckpointData:
+        """Ask until somebody answers. Raises Away after `PATIENCE_S` in which nobody did, or Unreadable."""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            request = agent_pb2.ReadCheckpoint(
+                job_id=job_id, attempt=attempt, snapshot=digest, offset=offset, max_bytes=WINDOW_BYTES
+            )
+            try:
+                return await self._exchange.ask(request)
+            except Away:
+                if time.monotonic() > give_up:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -> T | None:
+    """What the task says of the directory; None if nobody knows, which is logged."""
+    try:
+        answer = await ask(task, str(place), *arguments, account=None, within_s=ANSWER_S)
+    except OSError as error:
+        answer = Unknown(str(error))
+    if isinstance(answer, Unknown):
+        log.warning("event=not-tidied path=%r reason=%r", str(place), answer.reason)
+        return None
+    return answer
+
+
+def _touch(path: Path) -> bool:
+    """Whether it is there; if so, it was used just now."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _unpack(part: Path, digest: str, tree: Path) -> None:
+    """Publish the archive's contents if they are what the digest says. Raises Damaged, OSError, TarError."""
+    archive, draft = part.with_suffix(".tar"), tree.with_name(f".{tree.name}.new")
+    remove(str(draft))
+    try:
+        _decompress(part, archive, digest)
+        _extract(archive, draft)
+        draft.rename(tree)
+    finally:
+        archive.unlink(missing_ok=True)
+        remove(str(draft))
+
+
+def _decompress(part: Path, archive: Path, digest: str) -> None:
+    """Its size was bounded when the master took it in."""
+    seen, unpack = hashlib.sha256(), zlib.decompressobj(_GZIP)
+    with part.open("rb") as source, archive.open("wb") as out:
+        while data := source.read(WINDOW_BYTES):
+            while data:
+                block = unpack.decompress(data, WINDOW_BYTES)
+                seen.update(block)
+                out.write(block)
+                data = unpack.unconsumed_tail
+    if not unpack.eof or seen.hexdigest() != digest:
+        raise Damaged(f"what came of snapshot {digest[:12]} is damaged")
+
+
+def _extract(archive: Path, draft: Path) -> None:
+    """Files first, then links: nothing is written through one."""
+    draft.mkdir(mode=0o700)
+    links: list[tuple[Path, str]] = []
+    with tarfile.open(archive, "r:") as content:
+        for member in content:
+            path = draft / _inside(member.name)
+            _make_folders(draft, path.parent)
+            if member.issym():
+                links.append((path, member.linkname))
+            elif (source := content.extractfile(member)) is not None and member.isreg():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+                with open(os.open(path, flags, 0o755 if member.mode & 0o100 else 0o644), "wb") as out:
+                    shutil.copyfileobj(source, out, WINDOW_BYTES)
+            else:
+                raise Damaged(f"{member.name[:200]!r} is neither a file nor a link")
+    for path, target in links:
+        path.symlink_to(target)
+
+
+def _make_folders(draft: Path, folder: Path) -> None:
+    missing = []
+    while folder != draft and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(mode=0o755)
+
+
+def _inside(name: str) -> str:
+    """The name, if it stays below the directory. Raises Damaged."""
+    if name.startswith("/") or not name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise Damaged(f"{name[:200]!r} is not a path below the directory")
+    return name
+
+
+def _copy_tree(tree: Path, place: Path, account: Account | None) -> None:
+    """Give the job a copy that is its own."""
+    if account is None:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    else:
+        provide_private(place.parent)
+    draft = place.with_name(f".{place.name}.new")
+    remove(str(draft))
+    try:
+        for folder in trees.walk(tree):
+            _copy_folder(folder, draft / folder.path)
+        os.utime(draft)
+        if account is not None:
+            give(draft, account)
+        draft.rename(place)
+    finally:
+        remove(str(draft))
+
+
+def _copy_folder(folder: trees.Folder, target: Path) -> None:
+    target.mkdir()
+    target.chmod(os.fstat(folder.descriptor).st_mode & 0o777)
+    for name in folder.files:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode):
+            os.symlink(os.readlink(name, dir_fd=folder.descriptor), target / name)
+        else:
+            _clone(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor), target / name)
+
+
+def _clone(source: int, target: Path) -> None:
+    """Share the blocks where the file system can, else copy them."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(source, "rb") as old, open(os.open(target, flags, os.fstat(old.fileno()).st_mode & 0o777), "wb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new, WINDOW_BYTES)

@@ -1,0 +1,171 @@
+"""Which attempt a process on a GPU belongs to.
+
+By its control group first, which it cannot leave whatever it forks; then by descent; then by the job's socket in its
+environment, which a process inherits that has left its tree where there are no control groups.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.cgroup import own_group
+from ebbtide_agent.processes.identity import Identity, boot_id
+from ebbtide_agent.processes.procfs import ProcessStat
+
+AttemptKey = tuple[str, int]  # job id, attempt
+Environments = Callable[[frozenset[int]], Mapping[int, AttemptKey]]
+
+# To look into a process whose driver hangs may take for ever; the others' owners are told after so long.
+_ENVIRONMENT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    starttime: int
+    owner: AttemptKey
+
+
+def _no_groups() -> Mapping[Path, AttemptKey]:
+    return {}
+
+
+def _group(pid: int) -> Path | None:
+    return own_group(Path(f"/proc/{pid}"))
+
+
+class Attribution:
+    """Finds the attempt that a process belongs to, and remembers it.
+
+    Memory is needed at both ends of a process's life: one whose parent ended hangs below somebody else, and one that
+    ended is still listed by the driver for a moment. `pids` are the processes and `groups` the control groups of the
+    attempts; `environments` tells the attempts of processes that are in neither, and may block.
+    """
+
+    def __init__(
+        self,
+        pids: Callable[[], Mapping[AttemptKey, tuple[int, ...]]],
+        read_stat: Callable[[int], ProcessStat | None] = procfs.read_stat,
+        groups: Callable[[], Mapping[Path, AttemptKey]] = _no_groups,
+        environments: Environments | None = None,
+        group_of: Callable[[int], Path | None] = _group,
+    ) -> None:
+        self._pids = pids
+        self._read_stat = read_stat
+        self._groups = groups
+        self._group_of = group_of
+        self._environments = environments
+        self._known: dict[int, _Known] = {}
+        self._foreign: dict[int, tuple[int, str]] = {}  # start time and program of whom the environment did not name
+        self._turn = asyncio.Lock()
+        self._looking: asyncio.Future[Mapping[int, AttemptKey]] | None = None
+
+    async def owners(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
+        """The attempts of those of these pids that belong to one; the others are foreign, as far as one can tell."""
+        owners, strangers = self._at_hand(pids)
+        if not strangers or self._environments is None:
+            return owners
+        async with self._turn:  # who comes second finds what the first one learned
+            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_told(pid, stat)}
+            if wanted:
+                await self._look_into(wanted)
+        known = {pid: known for pid in strangers if (known := self._known.get(pid)) is not None}
+        return owners | {pid: k.owner for pid, k in known.items() if k.starttime == strangers[pid].starttime}
+
+    def is_foreign(self, pid: int) -> bool:
+        """Whether the process, which lives, is nobody's here for certain; there may have been no way to tell yet."""
+        stat, known = self._read_stat(pid), self._known.get(pid)
+        if stat is None or not stat.alive or (known is not None and known.starttime == stat.starttime):
+            return False
+        return self._environments is None or self._foreign.get(pid) == _look_of(stat)
+
+    def living(self, key: AttemptKey, pids: frozenset[int]) -> list[Identity]:
+        """Those of these pids whose processes are known to be the attempt's and live."""
+        mine = [(pid, known) for pid, known in self._known.items() if pid in pids and known.owner == key]
+        processes = [Identity(boot_id(), pid, known.starttime) for pid, known in mine]
+        return [process for process in processes if process.is_alive()]
+
+    def keep_only(self, pids: frozenset[int]) -> None:
+        """Forget every process but these; they are all that the GPUs list."""
+        self._known = {pid: known for pid, known in self._known.items() if pid in pids}
+        self._foreign = {pid: look for pid, look in self._foreign.items() if pid in pids}
+
+    def _at_hand(self, pids: frozenset[int]) -> tuple[dict[int, AttemptKey], dict[int, ProcessStat]]:
+        """The owners that can be told without looking into a process, and the processes of the others that live."""
+        owners = dict[int, AttemptKey]()
+        unknown = dict[int, ProcessStat]()
+        gone = set[int]()
+        for pid in pids:
+            stat, known = self._read_stat(pid), self._known.get(pid)
+            alive = stat is not None and stat.alive
+            if known is not None and (not alive or (stat is not None and stat.starttime == known.starttime)):
+                owners[pid] = known.owner
+            elif stat is not None and alive:
+                unknown[pid] = stat
+            else:
+                gone.add(pid)
+        if unknown or gone:
+            found = self._by_group_or_descent(unknown, gone)
+            owners |= found
+            unknown = {pid: stat for pid, stat in unknown.items() if pid not in found}
+        return owners, unknown
+
+    def _by_group_or_descent(self, unknown: Mapping[int, ProcessStat], gone: set[int]) -> dict[int, AttemptKey]:
+        groups = self._groups()
+        roots = {pid: attempt for attempt, group in self._pids().items() for pid in group}
+        found = {pid: roots[pid] for pid in gone & roots.keys()}
+        for pid, stat in unknown.items():
+            owner = self._by_group(pid, groups) or self._by_descent(stat, roots)
+            if owner is not None:
+                self._known[pid] = _Known(stat.starttime, owner)
+                found[pid] = owner
+        return found
+
+    def _by_group(self, pid: int, groups: Mapping[Path, AttemptKey]) -> AttemptKey | None:
+        group = self._group_of(pid) if groups else None
+        if group is None:
+            return None
+        return next((groups[path] for path in (group, *group.parents) if path in groups), None)
+
+    def _by_descent(self, stat: ProcessStat, roots: Mapping[int, AttemptKey]) -> AttemptKey | None:
+        seen = set[int]()
+        while stat.pid not in seen:
+            if stat.pid in roots:
+                return roots[stat.pid]
+            seen.add(stat.pid)
+            parent = self._read_stat(stat.parent)
+            if parent is None:
+                return None
+            stat = parent
+        return None
+
+    def _is_told(self, pid: int, stat: ProcessStat) -> bool:
+        known = self._known.get(pid)
+        return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
+
+    async def _look_into(self, wanted: Mapping[int, ProcessStat]) -> None:
+        """Learn what the environments of these name, as far as that can be had in time; never while a look is stuck."""
+        assert self._environments is not None
+        if self._looking is not None and not self._looking.done():
+            return
+        look = self._looking = apart(partial(self._environments, frozenset(wanted)))
+        done, _ = await asyncio.wait({look}, timeout=_ENVIRONMENT_S)
+        found = look.result() if done else {}
+        for pid, stat in wanted.items() if done else ():
+            now = self._read_stat(pid)
+            if now is None or now.starttime != stat.starttime:
+                continue  # another process than the one that was there before
+            if pid in found:
+                self._known[pid] = _Known(stat.starttime, found[pid])
+            elif not (stat.in_kernel or now.in_kernel) or procfs.owner_uid(pid) not in (None, os.geteuid()):
+                # One of ours that sleeps there was not looked into.
+                self._foreign[pid] = _look_of(stat)
+
+
+def _look_of(stat: ProcessStat) -> tuple[int, str]:
+    """What changes when a process becomes another program's, which may have another environment."""
+    return stat.starttime, stat.command

@@ -1,0 +1,144 @@
+"""Proof that the GPUs of an attempt that ended are free again.
+
+The driver gives memory back some time after the last process ended, and now and then not at all. Until it has, the
+GPUs belong to the attempt. Processes of the attempt that are still on them are killed. After ten seconds the GPUs are
+reported dirty, with the reason, so that nobody is started on them; one that is lost for certain is so at once.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from typing import Protocol
+
+from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1.job_pb2 import GpuAllocation
+
+from ebbtide_agent.gpu.backend import GpuProcess, Reading
+from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
+from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
+from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.25
+_MARK_AGAIN_S = 1.0
+_PIDS_NAMED = 5
+_GIB = 1024**3
+
+
+class Ended(Protocol):
+    """What is needed of the attempts."""
+
+    def allocation(self, job_id: str, attempt: int) -> tuple[GpuAllocation, ...]: ...
+    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None: ...
+    def is_over(self, job_id: str, attempt: int) -> bool: ...
+
+
+class Freeing:
+    """Watches the GPUs of every attempt that exited until they are free or dirty, then marks the attempt."""
+
+    def __init__(
+        self,
+        attempts: Ended,
+        reader: GpuReader,
+        attribution: Attribution,
+        idle: Idle,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._attempts = attempts
+        self._reader = reader
+        self._attribution = attribution
+        self._idle = idle
+        self._patience_s = patience_s
+        self._watches: dict[AttemptKey, asyncio.Task[None]] = {}
+
+    def consider(self, status: agent_pb2.AttemptStatus) -> None:
+        """Start to watch if the attempt has exited and is not watched or marked yet."""
+        key = (status.job_id, status.attempt)
+        if status.phase != agent_pb2.ATTEMPT_PHASE_EXITED or status.dirty_gpus or key in self._watches:
+            return
+        self._watches[key] = asyncio.create_task(self._watch(key), name=f"freeing {key[0]}.{key[1]}")
+
+    def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
+        """End what is left of attempts that are over: it may come to light after the GPU was given up as dirty."""
+        for key in set(owners.values()):
+            if self._attempts.is_over(*key):
+                self._end_leftovers(key, readings)
+
+    async def close(self) -> None:
+        """Stop watching; the next agent goes on with the attempts that are not marked."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _watch(self, key: AttemptKey) -> None:
+        try:
+            dirty = await self._wait(key, self._attempts.allocation(*key))
+            self._idle.set_aside(dirty)
+            await self._mark(key, dirty)
+        except Exception:
+            log.exception("event=freeing-failed job=%s attempt=%d", *key)
+        finally:
+            del self._watches[key]
+
+    async def _mark(self, key: AttemptKey, dirty: Mapping[str, str]) -> None:
+        """Mark the attempt, as soon as the disk takes it: unmarked it would hold its GPUs for ever."""
+        while True:
+            try:
+                return self._attempts.mark_freed(*key, dirty)
+            except OSError as error:
+                log.error("event=mark-failed job=%s attempt=%d reason=%r", *key, str(error))
+            await asyncio.sleep(_MARK_AGAIN_S)
+
+    async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
+        """The GPUs that are not free when patience ends, or never will be, and why; empty as soon as all are."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        held, lost = [gpu.uuid for gpu in allocation], dict[str, str]()
+        pause_s = _FIRST_PAUSE_S
+        while held:
+            readings = await self._reader.read(held)
+            lost |= {uuid: f"the GPU is gone: {seen.unhealthy_reason}" for uuid, seen in readings.items() if seen.gone}
+            owners = await self._attribution.owners(listed_pids(readings))
+            self._end_leftovers(key, readings)
+            reasons = {uuid: self._reason(key, uuid, readings[uuid], owners) for uuid in held if uuid not in lost}
+            held = [uuid for uuid, reason in reasons.items() if reason]
+            if held and clock() - started > self._patience_s:
+                lost |= {uuid: reasons[uuid] for uuid in held}
+                break
+            if held:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        for uuid, reason in lost.items():
+            log.error("event=gpu-dirty job=%s attempt=%d gpu=%s reason=%r", *key, uuid, reason)
+        return lost
+
+    def _reason(self, key: AttemptKey, uuid: str, reading: Reading, owners: Mapping[int, AttemptKey]) -> str:
+        """Why the GPU is not free of the attempt; empty: it is."""
+        own = [process.pid for process in reading.processes or () if owners.get(process.pid) == key]
+        if own:
+            return f"its process {', '.join(map(str, own[:_PIDS_NAMED]))} does not end"
+        others = [process for process in reading.processes or () if self._is_other(process, owners)]
+        if reading.mem_used_bytes is None and reading.processes is None:
+            return f"the GPU cannot be read: {reading.unhealthy_reason or 'no memory and no processes to be seen'}"
+        if reading.mem_used_bytes is None or any(process.mem_bytes is None for process in others):
+            # One that is listed and was not told apart may well have been ours.
+            gone = [process.pid for process in reading.processes or () if process not in others]
+            return f"the driver still lists process {gone[0]}, which has ended or hangs" if gone else ""
+        left = reading.mem_used_bytes - sum(process.mem_bytes or 0 for process in others)
+        left -= self._idle.of(uuid) or 0
+        return f"{left / _GIB:.1f} GiB are in use, and no process has them" if left > TOLERANCE_BYTES else ""
+
+    def _is_other(self, process: GpuProcess, owners: Mapping[int, AttemptKey]) -> bool:
+        """Whether it is somebody else's for certain, the attempt having none there."""
+        return process.pid in owners or self._attribution.is_foreign(process.pid)
+
+    def _end_leftovers(self, key: AttemptKey, readings: Readings) -> None:
+        """Kill what is proven to be the attempt's and still computes on its GPUs: the attempt is over."""
+        for process in self._attribution.living(key, listed_pids(readings)):
+            if process.signal(signal.SIGKILL):
+                log.warning("event=leftover-killed job=%s attempt=%d pid=%d", *key, process.pid)

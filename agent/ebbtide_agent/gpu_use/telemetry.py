@@ -1,0 +1,150 @@
+"""What the agent tells of its GPUs: memory, use, and whose processes are on them."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Link, Reading
+from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
+from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
+from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.processes import process_owner, procfs
+
+Owners = Mapping[int, AttemptKey]
+Listener = Callable[[Readings, Owners], None]
+
+
+class GpusChanged(Exception):
+    """The node has GPUs that the master does not know of: it is to be told anew who this node is."""
+
+
+def _none_held() -> Collection[str]:
+    return ()
+
+
+class Telemetry:
+    """Readings of the node's GPUs in the protocol's form.
+
+    What the idle ones show is learned on the way, from all but those `held` by an attempt. `listeners` hear each
+    heartbeat's readings, and whose the processes are.
+    """
+
+    def __init__(
+        self,
+        reader: GpuReader,
+        attribution: Attribution,
+        idle: Idle | None = None,
+        held: Callable[[], Collection[str]] = _none_held,
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._reader = reader
+        self._attribution = attribution
+        self._sharing = sharing
+        self._told = frozenset(gpu.uuid for gpu in reader.gpus)
+        self._known = frozenset[str]()  # to what decides how they are shared
+        self._idle = idle or Idle()
+        self._held = held
+        self.listeners: list[Listener] = []
+        self.leaving = False  # whether the machine is about to go down
+
+    @property
+    def kind(self) -> Kind:
+        """Who answers for the GPUs."""
+        return self._reader.kind
+
+    async def inventory(self) -> list[agent_pb2.GpuInfo]:
+        """The node's GPUs, whether they are healthy, and what is on them."""
+        readings, owners = await self._look()
+        links = await self._reader.links()
+        gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
+        self._told = frozenset(readings)
+        if self._sharing is not None and self._known != self._told:
+            await self._sharing.know(gpus, self._reader.settings, fake=self.kind == "fake")
+            self._known = self._told
+        return [self._info(gpu, self._seen(readings[gpu.uuid]), owners, links) for gpu in gpus]
+
+    async def heartbeat(self) -> agent_pb2.Heartbeat:
+        """One reading of every GPU. Raises GpusChanged if there are others than the last inventory told."""
+        readings, owners = await self._look()
+        if not readings.keys() <= self._told:
+            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._told)} were told")
+        if all(reading.processes is not None for reading in readings.values()):
+            self._attribution.keep_only(listed_pids(readings))
+        for listen in self.listeners:
+            listen(readings, owners)
+        xids = self._reader.take_xids()
+        told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
+        gpus = [self._message(self._seen(reading), owners) for reading in told]
+        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving)
+
+    async def _look(self) -> tuple[Readings, Owners]:
+        held = set(self._held())
+        readings = await self._reader.read_all()
+        # Whoever held a GPU before, or holds it now, may have been on it in between.
+        self._idle.learn(readings, held.union(self._held()))
+        return readings, await self._attribution.owners(listed_pids(readings))
+
+    def _seen(self, reading: Reading) -> Reading:
+        return reading if self._sharing is None else self._sharing.seen(reading)
+
+    def _message(self, reading: Reading, owners: Owners) -> agent_pb2.GpuReading:
+        return agent_pb2.GpuReading(
+            uuid=reading.uuid,
+            mem_used_bytes=reading.mem_used_bytes,
+            utilisation=reading.utilisation,
+            processes=self._processes(reading, owners),
+            healthy=reading.healthy,
+            unhealthy_reason=reading.unhealthy_reason,
+            gone=reading.gone,
+            idle_bytes=self._idle.of(reading.uuid),
+            processes_unknown=reading.processes is None,
+            mem_reserved_bytes=reading.mem_reserved_bytes,
+            temperature_c=reading.temperature_c,
+            power_w=reading.power_w,
+            xids=reading.xids,
+        )
+
+    def _info(self, gpu: Gpu, reading: Reading, owners: Owners, links: Iterable[Link]) -> agent_pb2.GpuInfo:
+        return agent_pb2.GpuInfo(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            model=gpu.model,
+            mem_bytes=reading.mem_total_bytes or gpu.mem_bytes,
+            healthy=reading.healthy,
+            unhealthy_reason=reading.unhealthy_reason,
+            processes=self._processes(reading, owners),
+            mps=self._sharing is not None and self._sharing.has_mps(gpu.uuid),
+            pci_bus_id=gpu.pci_bus_id,
+            numa_node=gpu.numa_node,
+            compute_capability=gpu.compute_capability,
+            parent=gpu.parent,
+            peers=[_peer(gpu, link) for link in links if gpu.uuid in (link.one, link.other)],
+        )
+
+    def _processes(self, reading: Reading, owners: Owners) -> list[agent_pb2.GpuProcess]:
+        processes: Iterable[GpuProcess] = reading.processes or ()
+        return [self._process(process, owners.get(process.pid)) for process in processes]
+
+    def _process(self, process: GpuProcess, owner: AttemptKey | None) -> agent_pb2.GpuProcess:
+        message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes, mps=process.mps)
+        if owner is not None:
+            message.job_id, message.attempt = owner
+        elif self._attribution.is_foreign(process.pid):  # else it has ended, or nobody could tell yet
+            message.user, message.command = who(process.pid)
+        return message
+
+
+def _peer(gpu: Gpu, link: Link) -> agent_pb2.GpuPeer:
+    other = link.other if gpu.uuid == link.one else link.one
+    return agent_pb2.GpuPeer(uuid=other, link=agent_pb2.GpuLink.ValueType(link.kind))
+
+
+def who(pid: int) -> tuple[str, str]:
+    """The user and the program of a process; empty if it is gone.
+
+    The program's name only: a foreign command line may hold what its owner would not show to the whole cluster.
+    """
+    stat = procfs.read_stat(pid)
+    return process_owner.owner_name(pid), "" if stat is None else stat.command

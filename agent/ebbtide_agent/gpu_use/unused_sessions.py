@@ -1,0 +1,95 @@
+"""Which sessions nobody uses, and since when: no byte through a channel, and neither a processor nor a GPU busy.
+
+The node only tells: the master warns of it and ends them, for that is part of a job's story. A session is told of when
+its end is near, when it is used again, and when its time is up.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ebbtide_agent.gpu.reader import Readings
+from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.processes import procfs
+
+WARNING_S: Final = 600.0
+"""So long before its end a session is warned; one with little time, after three quarters of it."""
+BUSY_CPU: Final = 0.05
+"""Of one processor: a prompt or a server that waits uses less, whatever else it does now and then."""
+BUSY_GPU: Final = 0.05
+
+Owners = Mapping[int, AttemptKey]
+
+
+class Sessions(Protocol):
+    """What is needed of the attempts."""
+
+    def idle_limits(self) -> dict[AttemptKey, float]: ...
+    def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
+    def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]: ...
+    def note_unused(self, job_id: str, attempt: int, since: float, left_s: float) -> None: ...
+
+
+class Traffic(Protocol):
+    """What is needed of the channels."""
+
+    def bytes_of(self, job_id: str, attempt: int) -> int: ...
+    def warn(self, job_id: str, attempt: int, words: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Record:
+    """What was seen of one session; times by the monotonic clock."""
+
+    used_at: float
+    looked_at: float
+    bytes: int
+    cpu_s: float
+    told: str = ""  # "", "warned" or "over"
+
+
+class Unused:
+    """Looks at every heartbeat."""
+
+    def __init__(self, sessions: Sessions, traffic: Traffic, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sessions = sessions
+        self._traffic = traffic
+        self._clock = clock
+        self._records: dict[AttemptKey, _Record] = {}
+
+    def look(self, readings: Readings, owners: Owners) -> None:
+        """Take in how busy the GPUs are, and look at what else the sessions do."""
+        limits = self._sessions.idle_limits()
+        self._records = {key: record for key, record in self._records.items() if key in limits}
+        for key, limit_s in limits.items():
+            self._look_at(key, limit_s, readings)
+
+    def _look_at(self, key: AttemptKey, limit_s: float, readings: Readings) -> None:
+        now, moved, cpu_s = self._clock(), self._traffic.bytes_of(*key), self._cpu_s(key)
+        record = self._records.setdefault(key, _Record(now, now, moved, cpu_s))
+        busy_cpu = cpu_s - record.cpu_s > BUSY_CPU * (now - record.looked_at)
+        busy_gpu = any(
+            (reading.utilisation or 0.0) >= BUSY_GPU
+            for uuid in self._sessions.gpus_of(*key)
+            if (reading := readings.get(uuid)) is not None
+        )
+        if busy_cpu or busy_gpu or moved != record.bytes:
+            record.used_at = now
+        record.looked_at, record.bytes, record.cpu_s = now, moved, cpu_s
+        self._tell(key, record, limit_s, now - record.used_at)
+
+    def _cpu_s(self, key: AttemptKey) -> float:
+        stats = [procfs.read_stat(pid) for pid in self._sessions.pids_of(*key)]
+        return sum(stat.cpu_s for stat in stats if stat is not None)
+
+    def _tell(self, key: AttemptKey, record: _Record, limit_s: float, unused_s: float) -> None:
+        left_s = limit_s - unused_s
+        news = "over" if left_s <= 0 else "warned" if left_s <= min(WARNING_S, limit_s / 4) else ""
+        if news == record.told:
+            return
+        record.told = news
+        since = time.time() - unused_s if news else 0.0
+        self._sessions.note_unused(*key, since, max(0.0, left_s) if news else 0.0)
+        if news == "warned":
+            self._traffic.warn(*key, f"job {key[0]} is unused: it is ended in {left_s:.0f} s unless somebody uses it")

@@ -1,0 +1,97 @@
+"""Where the master is: at the socket in a home of this account, or at a port, where it proves itself with TLS."""
+
+import ipaddress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ebbtide_protos import door
+from ebbtide_protos.place import NotTrusted, check_file
+
+from ebbtide_agent.jsonfile import read_json
+from ebbtide_agent.processes.identity import Identity
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Host and port of a master, or the home whose socket it listens on.
+
+    ``front``: where clients reach the master of the agent's own home, if that has ports.
+    """
+
+    host: str
+    port: int
+    front: "Endpoint | None" = None
+    home: Path | None = None
+
+    @classmethod
+    def of(cls, home: Path) -> "Endpoint":
+        """The socket in a home."""
+        return cls(LOOPBACK, 0, home=home)
+
+    def __str__(self) -> str:
+        if self.home is not None:
+            return f"{door.SCHEME}{self.home}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the master is on this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @contextmanager
+    def reached(self) -> Iterator[str]:
+        """As gRPC names it, for as long as the block lasts; at a socket once its owner is proven. Raises NoMaster."""
+        if self.home is None:
+            yield str(self)
+            return
+        with ExitStack() as stack:
+            try:
+                target = stack.enter_context(door.reached(self.home))
+            except (NotTrusted, OSError) as error:
+                raise NoMaster(f"no master at {self}: {error}") from None
+            yield target
+
+
+class NoMaster(Exception):
+    """There is no master to be found; the message says why."""
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """`HOST:PORT`, `[IPV6]:PORT` or `unix:HOME`. Raises ValueError."""
+    if text.startswith(door.SCHEME) and text != door.SCHEME:
+        return Endpoint.of(Path(text.removeprefix(door.SCHEME)).absolute())
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"master {text!r} is not HOST:PORT")
+    return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def local_master(home: Path) -> Endpoint:
+    """Where the master of this home says that it serves. Raises NoMaster."""
+    path = home / "master.json"
+    try:
+        check_file(path)
+        content = read_json(path)
+        if content is None or not Identity.from_json(content).is_alive():
+            raise NoMaster(f"{path} is of a master that has ended: none runs here")
+    except FileNotFoundError:
+        raise NoMaster(f"{path} does not exist: no master runs here") from None
+    except (KeyError, TypeError):
+        raise NoMaster(f"{path} does not say which process the master is") from None
+    except (NotTrusted, OSError, ValueError) as error:
+        raise NoMaster(str(error)) from None
+    match content:
+        case {"host": str(host), "port": int(port), "agent_port": int(agent_port)}:
+            return Endpoint(host, agent_port, front=Endpoint(host, port))
+        case {"host": _} | {"port": _} | {"agent_port": _}:
+            raise NoMaster(f"{path} names only half of where the master is")
+        case _:
+            return Endpoint.of(home)

@@ -1,0 +1,58 @@
+"""Carries out the master's orders: those for one attempt one after the other, those for different attempts at once."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.link.membership import Membership
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order; `what` names it in the log, `master` is the membership under which it was given."""
+
+    what: str
+    master: Membership
+    carry_out: Callable[[], Awaitable[None]]
+
+
+class Orders:
+    """Queues of orders by attempt. What another master than the current one ordered is not carried out any more."""
+
+    def __init__(self) -> None:
+        self.master = Membership()
+        self._queues: dict[AttemptKey, deque[Order]] = {}
+        self._workers: dict[AttemptKey, asyncio.Task[None]] = {}
+
+    def give(self, key: AttemptKey, order: Order) -> None:
+        """Carry out the order after all earlier ones for the same attempt."""
+        self._queues.setdefault(key, deque()).append(order)
+        if key not in self._workers:
+            self._workers[key] = asyncio.create_task(self._work(key), name=f"orders {key[0]}.{key[1]}")
+
+    async def close(self) -> None:
+        """Abandon what is queued or under way; the master repeats what matters."""
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, key: AttemptKey) -> None:
+        queue = self._queues[key]
+        while queue:
+            await self._carry_out(key, queue.popleft())
+        del self._queues[key], self._workers[key]
+
+    async def _carry_out(self, key: AttemptKey, order: Order) -> None:
+        if order.master != self.master:
+            log.warning("event=order-dropped order=%s job=%s attempt=%d epoch=%d", order.what, *key, order.master.epoch)
+            return
+        try:
+            await order.carry_out()
+        except Exception:
+            log.exception("event=order-failed order=%s job=%s attempt=%d", order.what, *key)

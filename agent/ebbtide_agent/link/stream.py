@@ -1,0 +1,208 @@
+"""One stream on which a master was welcomed: orders come in, statuses, heartbeats and logs go out."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.files.exchange import Exchange
+from ebbtide_agent.gpu_use.telemetry import Telemetry
+from ebbtide_agent.link.membership import Membership
+from ebbtide_agent.link.orders import Order, Orders
+from ebbtide_agent.link.outbox import Outbox
+from ebbtide_agent.logs.log_edges import Edge
+from ebbtide_agent.supervisor.lease import boottime
+
+log = logging.getLogger(__name__)
+
+AttachCall = grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.MasterMessage]
+
+# How long a log request that asks to wait is kept open, how much one answer holds, and how many may be open: of those
+# that wait, and of all.
+LOG_WAIT_S = 5.0
+LOG_BYTES = 1024 * 1024
+LOG_READS = 64
+LOG_LOOKS = 128
+
+# How many windows of checkpoints may be read for other nodes at once: this bounds what waits to be sent.
+CHECKPOINT_READS = 16
+
+_SHORTEST_HEARTBEAT_S = 0.05
+_LONGEST_HEARTBEAT_S = 60.0
+
+
+class AttemptControl(Protocol):
+    """What the master's orders are carried out with."""
+
+    cluster_id: str
+
+    def renew(self, at: float) -> None: ...
+    async def launch(self, order: agent_pb2.Launch) -> None: ...
+    async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None: ...
+    async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None: ...
+    async def resume(self, job_id: str, attempt: int, swaps: int) -> None: ...
+    async def forget(self, job_id: str, attempt: int) -> None: ...
+    def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
+    async def read_log(
+        self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
+    ) -> agent_pb2.LogData: ...
+    async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
+
+
+class Stream:
+    """Runs one welcomed stream until it ends."""
+
+    def __init__(
+        self,
+        call: AttachCall,
+        master: Membership,
+        outbox: Outbox,
+        attempts: AttemptControl,
+        telemetry: Telemetry,
+        orders: Orders,
+        exchange: Exchange,
+        channels: Channels | None = None,
+    ) -> None:
+        self._call = call
+        self._master = master
+        self._outbox = outbox
+        self._attempts = attempts
+        self._telemetry = telemetry
+        self._orders = orders
+        self._exchange = exchange
+        self._channels = channels
+        self._beats: dict[int, float] = {}  # by number, when each was sent that is not acknowledged (CLOCK_BOOTTIME)
+        self._log_reads = set[asyncio.Task[None]]()
+        self._checkpoint_reads = set[asyncio.Task[None]]()
+
+    async def run(self, heartbeat_s: float) -> None:
+        """Talk until the stream ends. Raises what ended it: AioRpcError, or InvalidStateError if gRPC knows no more."""
+        parts = [
+            asyncio.create_task(self._obey(), name="orders from the master"),
+            asyncio.create_task(self._send(), name="reports to the master"),
+            asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
+        ]
+        self._exchange.attach(self._outbox.put_question)
+        if self._channels is not None:
+            self._channels.attach(self._outbox.put_frame)
+        try:
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in ended:
+                part.result()
+        finally:
+            self._exchange.detach()
+            if self._channels is not None:
+                await self._channels.detach()
+            rest = [*parts, *self._log_reads, *self._checkpoint_reads]
+            for part in rest:
+                part.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _send(self) -> None:
+        while True:
+            await self._call.write(await self._outbox.take())
+
+    async def _beat(self, heartbeat_s: float) -> None:
+        # In this order of arguments not-a-number becomes the shortest pause, not an endless one.
+        pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
+        for number in count(1):
+            heartbeat = await self._telemetry.heartbeat()
+            heartbeat.beat, self._beats[number] = number, boottime()
+            self._outbox.put_heartbeat(heartbeat)
+            await asyncio.sleep(pause_s)
+
+    def _renew(self, beat: int) -> None:
+        """The master has heard this one: whatever has a lease may run on."""
+        sent = self._beats.get(beat)
+        if sent is not None:
+            self._beats = {number: at for number, at in self._beats.items() if number > beat}
+            self._attempts.renew(sent)
+
+    async def _obey(self) -> None:
+        while isinstance(message := await self._call.read(), agent_pb2.MasterMessage):
+            self._take(message)
+
+    def _take(self, message: agent_pb2.MasterMessage) -> None:
+        match message.WhichOneof("body"):
+            case "launch":
+                launch = message.launch
+                self._order("launch", launch.job_id, launch.attempt, partial(self._attempts.launch, launch))
+            case "stop":
+                stop = message.stop
+                key = (stop.job_id, stop.attempt)
+                if stop.swap:
+                    self._order("swap", *key, partial(self._attempts.swap, *key, stop.grace_s, stop.swaps))
+                else:
+                    self._order("stop", *key, partial(self._attempts.stop, *key, stop.grace_s, stop.goes_on))
+            case "resume":
+                key = (message.resume.job_id, message.resume.attempt)
+                self._order("resume", *key, partial(self._attempts.resume, *key, message.resume.swaps))
+            case "forget":
+                key = (message.forget.job_id, message.forget.attempt)
+                self._order("forget", *key, partial(self._attempts.forget, *key))
+            case "heard":
+                self._renew(message.heard.beat)
+            case "read_log":
+                self._start_reading(message.read_log)
+            case "read_checkpoint":
+                self._start_checkpoint(message.read_checkpoint)
+            case "checkpoint_data":
+                self._exchange.answer(message.checkpoint_data)
+            case "jobs_removed":
+                self._exchange.jobs_removed.set()
+            case "channel" if self._channels is not None:
+                self._channels.take(message.channel)
+            case other:
+                log.warning("event=message-ignored body=%s", other)
+
+    def _order(self, what: str, job_id: str, attempt: int, carry_out: Callable[[], Awaitable[None]]) -> None:
+        self._orders.give((job_id, attempt), Order(what, self._master, carry_out))
+
+    def _start_reading(self, request: agent_pb2.ReadLog) -> None:
+        most = LOG_READS if request.wait else LOG_LOOKS
+        if len(self._log_reads) >= most:
+            error = f"more than {most} log requests at once"
+            self._outbox.put_log(agent_pb2.LogData(request_id=request.request_id, error=error))
+            return
+        reading = asyncio.create_task(self._read_log(request), name=f"log {request.job_id}.{request.attempt}")
+        self._log_reads.add(reading)
+        reading.add_done_callback(self._log_reads.discard)
+
+    async def _read_log(self, request: agent_pb2.ReadLog) -> None:
+        key = (request.job_id, request.attempt)
+        try:
+            wait_s = LOG_WAIT_S if request.wait else 0.0
+            rank = request.rank if request.HasField("rank") else None
+            begin = Edge(request.tail, request.since) if request.tail or request.since else request.offset
+            data = await self._attempts.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
+        except Exception as error:
+            log.exception("event=log-not-read job=%s attempt=%d", *key)
+            data = agent_pb2.LogData(error=str(error) or type(error).__name__)
+        data.request_id = request.request_id
+        self._outbox.put_log(data)
+
+    def _start_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
+        if len(self._checkpoint_reads) + self._outbox.checkpoints >= CHECKPOINT_READS:
+            error = f"more than {CHECKPOINT_READS} requests for checkpoints at once"
+            answer = agent_pb2.CheckpointData(request_id=request.request_id, error=error, away=True)
+            self._outbox.put_checkpoint(answer)
+            return
+        reading = asyncio.create_task(self._read_checkpoint(request), name=f"checkpoint of {request.job_id}")
+        self._checkpoint_reads.add(reading)
+        reading.add_done_callback(self._checkpoint_reads.discard)
+
+    async def _read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
+        try:
+            data = await self._attempts.read_checkpoint(request)
+        except Exception as error:
+            log.exception("event=checkpoint-not-read job=%s checkpoint=%s", request.job_id, request.checkpoint)
+            data = agent_pb2.CheckpointData(error=str(error) or type(error).__name__)
+        data.request_id = request.request_id
+        self._outbox.put_checkpoint(data)

@@ -1,0 +1,389 @@
+"""Whom a request to leave reaches, in which order, and who is kept from going on meanwhile. Pure.
+
+Those who can answer are asked, whoever started them: processes that take part through the SDK, else the topmost that
+handle the stop signal. Shells, and drivers that only wait, are kept where they are until those below them have left,
+and are asked only then, so that they begin no next command. docs/job-contract.md says the same in words.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final
+
+from ebbtide_agent.processes.launchers import Kind
+
+LINGER_S: Final = 10.0
+"""A launcher ends by itself once those who were asked have left, and may have something to write down before."""
+SETTLE_S, SWALLOWED_S = 1.0, 5.0
+"""Whoever computes nothing from so long after it was asked until then is taken for one that swallowed the signal."""
+_IDLE_CPU_S: Final = 0.02
+LATE_S: Final = (0.02, 0.1, 0.5)
+"""After the request it is looked so often for drivers that were still on their way to wait for what they started."""
+KEPT: Final = frozenset({Kind.SHELL, Kind.BUILDER, Kind.DRIVER})
+"""Who begins nothing more once a stop was asked."""
+
+
+class Reaction(Enum):
+    """What a process does about a signal."""
+
+    DIES = auto()
+    IGNORES = auto()
+    HANDLER = auto()
+    WAITS = auto()  # it blocks it, as those do who call sigwait() or read it from a descriptor
+
+    @property
+    def handles(self) -> bool:
+        """Whether the process does something about it."""
+        return self in (Reaction.HANDLER, Reaction.WAITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One live process of the attempt, at one moment."""
+
+    pid: int
+    parent: int
+    starttime: int = 0  # jiffies since boot; with the pid it tells the process from a later one
+    kind: Kind = Kind.ORDINARY
+    reaction: Reaction = Reaction.DIES
+    answers: bool = False  # it asks through the SDK whether it should leave
+    # Where its program lies in memory: a copy that was only forked has it in the same place.
+    image: tuple[int, ...] = ()
+    cpu_s: float = 0.0
+
+
+Tree = Mapping[int, Process]
+"""All live processes of the attempt, by pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done now, in this order; each is a process's pid."""
+
+    tell: tuple[int, ...] = ()  # over its own connection
+    signal: tuple[int, ...] = ()  # with the stop signal
+    kill: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()  # to be continued, in case that it is stopped
+    handlers: tuple[int, ...] = ()  # of those that are asked, who can leave by themselves
+    parents: tuple[int, ...] = ()  # of those, who is asked because all below it have left
+
+    def __bool__(self) -> bool:
+        return bool(self.tell or self.signal or self.kill)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Somebody who was asked to leave."""
+
+    starttime: int
+    at: float
+    told: bool = False  # it takes part through the SDK, and looks after those below it
+    settled_cpu_s: float | None = None  # what it had computed shortly after it was asked
+    looked_below: bool = False  # those below it were asked in its place, or need not be
+    given_up: bool = False  # a shell that waits for one above it, as a copy does that was forked to become a command
+    image: tuple[int, ...] = ()  # of a shell that may be such a copy; it has the handler of the shell above it
+
+    @property
+    def next_look_s(self) -> float:
+        """How long after it was asked it is looked what it has computed since."""
+        return SETTLE_S if self.settled_cpu_s is None else SWALLOWED_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is remembered of a process: its parent may end, and then another one looks like its parent."""
+
+    starttime: int
+    parent: int
+    image: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Asking:
+    """One request to leave, until nobody is left who could answer it."""
+
+    _asked: dict[int, _Asked] = field(default_factory=dict)
+    _followed: set[int] = field(default_factory=set)  # who was asked, has ended, and whose own were asked after that
+    _seen: dict[int, _Seen] = field(default_factory=dict)
+    _first: frozenset[int] = frozenset()  # who lived when it began
+    _alive: set[int] = field(default_factory=set)  # who was asked and lives, when it was looked last
+    _alone_since: float = math.inf  # nobody lives since then who was asked in the first place
+    _rest_asked: bool = False
+    _late_looks: list[float] = field(default_factory=list)  # those that are still to come, the last first
+
+    def begin(self, tree: Tree, now: float) -> Step:
+        """Who is asked first. Nobody who is kept runs any more."""
+        self._look_at(tree)
+        self._first = frozenset(tree)
+        others = [pid for pid, process in tree.items() if process.kind not in KEPT]
+        answering = [pid for pid, process in tree.items() if process.answers]
+        handlers = [] if answering else handlers_in(tree) or handlers_in(tree, spawned=True)
+        if not (answering or handlers):
+            return self._ask_all(tree)  # nobody has anything to save
+        step = self._ask(tree, now, tell=answering, signal=handlers, release=others)
+        # A shell may just be starting one.
+        if self.may_be_drivers(tree) or any(process.kind in KEPT for process in tree.values()):
+            self._late_looks = [now + after for after in reversed(LATE_S)]
+        return step
+
+    def joined(self, tree: Tree, pid: int, now: float) -> Step:
+        """Somebody has begun to take part since."""
+        self._look_at(tree)
+        return self._ask(tree, now, tell=[pid]) if pid in tree and pid not in self._alive else Step()
+
+    def go_on(self, tree: Tree, now: float) -> Step:
+        """Who is asked next, when somebody who was asked has ended, or at `next_at`; to be repeated until nobody is."""
+        self._look_at(tree)
+        while self._late_looks and self._late_looks[-1] <= now:
+            self._late_looks.pop()
+        if self._rest_asked:
+            return Step()
+        if now >= self._alone_since + LINGER_S:
+            return self._ask_all(tree)
+        if self._forget_commands(tree) and not self._alive:
+            others = tree.keys() - self._asked.keys()
+            if handlers := handlers_in({pid: tree[pid] for pid in others}):
+                return self._ask(tree, now, signal=handlers)
+        if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
+            return self._ask(tree, now, signal=found)
+        if ending := self._parents_to_end(tree):
+            self._ask(tree, now, signal=ending)
+            return replace(_end(tree, ending), parents=tuple(ending))
+        return Step() if self._alive else self._ask_others(tree, now)
+
+    def next_at(self) -> float:
+        """When there is something to look at if nobody ends before that."""
+        if self._rest_asked:
+            return math.inf
+        asked = [self._asked[pid] for pid in self._alive]
+        looks = [one.at + one.next_look_s for one in asked if not one.told and not one.looked_below]
+        return min([self._alone_since + LINGER_S, *looks, *self._late_looks[-1:]])
+
+    def may_be_drivers(self, tree: Tree) -> set[int]:
+        """Those who would die by the signal, above somebody who was asked and lives, or below a shell that was.
+
+        They go on if they only wait.
+        """
+        self._look_at(tree)
+        # What a shell has begun since, is its trap's.
+        commands = {below for pid in self._alive if tree[pid].kind in KEPT for below in self._first_below(pid, tree)}
+        near = self._above(self._alive) | commands | self._below(commands, tree)
+        return {pid for pid in near & tree.keys() - self._asked.keys() if _dies(tree[pid])}
+
+    def _ask(
+        self,
+        tree: Tree,
+        now: float,
+        *,
+        tell: Collection[int] = (),
+        signal: Collection[int] = (),
+        release: Iterable[int] = (),
+    ) -> Step:
+        for pid in (*tell, *signal):
+            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, image=_of_a_copy(tree[pid], tree))
+            self._alive.add(pid)
+        self._alone_since = math.inf
+        handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
+        # Whoever looks after those below it may have to wait for a shell among them.
+        looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in KEPT}, tree)
+        return Step(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
+
+    def _look_at(self, tree: Tree) -> None:
+        for pid, process in tree.items():
+            seen = self._seen.get(pid)
+            same = seen is not None and seen.starttime == process.starttime
+            parent = seen.parent if seen is not None and same else process.parent
+            self._seen[pid] = _Seen(process.starttime, parent, process.image)
+        self._alive = {pid for pid, asked in self._asked.items() if _is_in(tree, pid, asked.starttime)}
+
+    def _forget_commands(self, tree: Tree) -> bool:
+        """Forget that copies of shells were asked that have become commands since: those have not got the signal."""
+        images = {pid: self._asked[pid].image for pid in self._alive if self._asked[pid].image}
+        # Whoever is just ending has no memory any more, and so no image.
+        commands = {pid for pid, image in images.items() if tree[pid].image not in ((), image)}
+        for pid in commands:
+            del self._asked[pid]
+        self._alive -= commands
+        return bool(commands)
+
+    def _left_behind(self, tree: Tree) -> list[int]:
+        """Those who handle the signal, and were below somebody who was asked and has ended without taking them along.
+
+        Copies of that one are none: they have its handler only because they were forked from it.
+        """
+        ended = {pid for pid, asked in self._asked.items() if not asked.told} - self._alive - self._followed
+        self._followed |= ended
+        return [found for pid in ended for found in handlers_in(self._others_below(pid, tree))]
+
+    def _below_who_swallowed(self, tree: Tree, now: float) -> list[int]:
+        found: list[int] = []
+        for pid in self._alive:
+            asked, process = self._asked[pid], tree[pid]
+            if asked.told or asked.looked_below:
+                continue
+            if asked.settled_cpu_s is None and now >= asked.at + SETTLE_S:
+                asked.settled_cpu_s = process.cpu_s
+            if asked.settled_cpu_s is not None and now >= asked.at + SWALLOWED_S:
+                asked.looked_below = True
+                if process.cpu_s - asked.settled_cpu_s <= _IDLE_CPU_S:
+                    handlers = handlers_in(self._others_below(pid, tree))
+                    found += handlers
+                    # A shell does what its trap says when the command that it waits for has ended. What the trap itself
+                    # has started came later.
+                    if process.kind is Kind.SHELL:
+                        asked.given_up = not self._below({pid}, tree)
+                        looked_after = self._below(handlers, tree) | self._above(handlers)
+                        found += self._first_below(pid, tree) - looked_after - {*handlers}
+        return found
+
+    def _elsewhere(self, tree: Tree) -> list[int]:
+        """Those who handle the signal in other branches than those who took part, once these have left."""
+        told = {pid for pid, asked in self._asked.items() if asked.told}
+        if self._alive or not told:
+            return []
+        launchers = {pid for pid in self._above(told) & tree.keys() if tree[pid].kind is Kind.LAUNCHER}
+        others = tree.keys() - self._asked.keys() - self._below(told | launchers, tree)
+        handlers = handlers_in({pid: tree[pid] for pid in others})
+        return [pid for pid in handlers if tree[pid].kind is Kind.ORDINARY]
+
+    def _others_below(self, pid: int, tree: Tree) -> dict[int, Process]:
+        image = self._seen[pid].image
+        below = self._below({pid}, tree) - self._asked.keys()
+        return {other: tree[other] for other in below if tree[other].image != image or not image}
+
+    def _first_below(self, pid: int, tree: Tree) -> set[int]:
+        return self._below({pid}, tree) & self._first - self._asked.keys()
+
+    def _parents_to_end(self, tree: Tree) -> set[int]:
+        """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept.
+
+        Whoever is not kept, and would die by the signal, has nothing to do any more either. Those go, too, with nothing
+        below them for which a shell waits that was asked: it does what its trap says then.
+        """
+        above = self._above(self._asked)
+        kept = {pid for pid, process in tree.items() if process.kind in KEPT} - self._asked.keys()
+        dying = {pid for pid in above & tree.keys() if _dies(tree[pid])} - self._asked.keys()
+        ending = (kept & above if self._alive else kept) | dying
+        ending -= self._above(pid for pid in self._alive if not self._asked[pid].given_up)
+        for pid in self._alive:
+            waited_for = self._first_below(pid, tree) if tree[pid].kind is Kind.SHELL else set()
+            ending |= waited_for if waited_for <= kept else set()
+        return ending - self._above(ending)
+
+    def _ask_others(self, tree: Tree, now: float) -> Step:
+        """Whoever could save has left: launchers end by themselves, soon, and others have no reason to go on."""
+        self._alone_since = min(self._alone_since, now)
+        launchers = tree.keys() & self._above(self._asked)
+        others = tree.keys() - launchers - self._below(launchers, tree) - self._asked.keys()
+        for pid in others:
+            self._asked[pid] = _Asked(tree[pid].starttime, now, looked_below=True)
+            self._alive.add(pid)
+        return _end(tree, others)
+
+    def _ask_all(self, tree: Tree) -> Step:
+        """All get the signal; whoever ignores it has the grace period all the same."""
+        self._rest_asked = True
+        step = _end(tree, tree)
+        ignoring = tuple(pid for pid in step.kill if _is_shell_that_ignores(tree[pid]))
+        kill = tuple(pid for pid in step.kill if pid not in ignoring)
+        return replace(step, signal=step.signal + ignoring, kill=kill, release=step.release + ignoring)
+
+    def _above(self, pids: Iterable[int]) -> set[int]:
+        """All that one of these descends from, ended or not."""
+        found: set[int] = set()
+        for pid in pids:
+            while (seen := self._seen.get(pid)) is not None and seen.parent not in found:
+                pid = seen.parent
+                found.add(pid)
+        return found
+
+    def _below(self, pids: Collection[int], tree: Tree) -> set[int]:
+        """Those in the tree that descend from one of these, ended or not."""
+        known: dict[int, bool] = {}
+        for start in tree:
+            way: list[int] = []
+            pid, found = start, False
+            while (seen := self._seen.get(pid)) is not None and pid not in known:
+                known[pid] = False  # no way leads back here
+                way.append(pid)
+                if seen.parent in pids:
+                    found = True
+                    break
+                pid = seen.parent
+            else:
+                found = known.get(pid, False)
+            known.update(dict.fromkeys(way, found))
+        return {pid for pid in tree if known[pid]}
+
+
+def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
+    """The topmost processes that handle the signal, in every branch.
+
+    A process that handles it looks after those below it itself: to signal the data loaders of a parent that is saving
+    would fail the parent. Below one that only blocks it the search goes on. What a launcher or a shell does about it
+    counts only if nobody below does anything, and what a process that was `spawned` does, only if that is wanted.
+    """
+    own = (Kind.ORDINARY, Kind.SPAWNED) if spawned else (Kind.ORDINARY,)
+    found: dict[int, list[int]] = {}
+    order = _parents_first(tree)
+    for process in reversed(order):
+        below = found.get(process.pid, [])
+        match process.kind:
+            case kind if kind in own and process.reaction is Reaction.HANDLER:
+                mine = [process.pid]
+            case kind if kind in own and process.reaction is Reaction.WAITS:
+                mine = [process.pid, *below]
+            case Kind.WORKER | Kind.SPAWNED if process.kind not in own:
+                mine = []
+            case Kind.SHELL | Kind.LAUNCHER if process.reaction.handles and not below:
+                mine = [process.pid]
+            case _:
+                mine = below
+        found[process.pid] = mine
+        if process.parent in tree:
+            found[process.parent] = mine + found.get(process.parent, [])
+    return [pid for process in order if process.parent not in tree for pid in found[process.pid]]
+
+
+def _parents_first(tree: Tree) -> list[Process]:
+    children: dict[int, list[Process]] = {}
+    for process in tree.values():
+        children.setdefault(process.parent, []).append(process)
+    order = [process for process in tree.values() if process.parent not in tree]
+    for process in order:
+        order += children.get(process.pid, [])
+    return order
+
+
+def _end(tree: Tree, pids: Iterable[int]) -> Step:
+    """Have these end: by the signal, unless it would be ignored, or would have them remove what was being made."""
+    ending = [tree[pid] for pid in pids]
+    kill = {one.pid for one in ending if one.kind is Kind.BUILDER or _is_shell_that_ignores(one)}
+    signal = tuple(one.pid for one in ending if one.pid not in kill)
+    able = tuple(pid for pid in signal if _is_able(tree[pid]))
+    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=able)
+
+
+def _is_able(process: Process) -> bool:
+    """Whether it may have something to save: a data loader has not, whatever it does about the signal."""
+    return process.reaction.handles and process.kind is not Kind.WORKER
+
+
+def _dies(process: Process) -> bool:
+    return process.kind is Kind.ORDINARY and process.reaction is Reaction.DIES
+
+
+def _is_shell_that_ignores(process: Process) -> bool:
+    return process.kind is Kind.SHELL and process.reaction is Reaction.IGNORES
+
+
+def _of_a_copy(process: Process, tree: Tree) -> tuple[int, ...]:
+    """Where its program lies in memory, if it may be a copy of the shell above it that is about to become a command."""
+    above = tree.get(process.parent)
+    same = above is not None and above.kind is process.kind is Kind.SHELL and above.image == process.image
+    return process.image if same and above is not None and above.reaction.handles else ()
+
+
+def _is_in(tree: Tree, pid: int, starttime: int) -> bool:
+    return pid in tree and tree[pid].starttime == starttime

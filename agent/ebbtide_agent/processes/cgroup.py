@@ -1,0 +1,223 @@
+"""A control group (v2) for each attempt, where the agent's own group may have others below it.
+
+What was started in a group stays there, whatever it forks and whoever its parents are, and one write kills it all, even
+what forks faster than anybody can list it. Where there is no group the walk through the process tree has to do, which
+is done in any case: as root of one tree a supervisor misses nothing as long as it lives.
+
+The kernel limits the CPUs and the memory of such groups if no process is in the group above them, as its rules have it.
+So agents and supervisors move to a group beside those of the attempts.
+"""
+
+import os
+import select
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
+
+from ebbtide_agent.processes.process_tree import descendants
+
+_NEEDED = ("cgroup.kill", "cgroup.procs")
+JOBS_VARIABLE = "EBB_JOBS_CGROUP"
+"""Names a group for supervisors and their jobs that is not the agent's own: what is done to its unit spares them."""
+SUPERVISORS: Final = "ebb-supervisors"
+"""The group of those who watch, beside the groups of the attempts."""
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+_DELEGATED_BY_SYSTEMD: Final = ("user.delegate", "trusted.delegate")
+_PERIOD_US: Final = 100_000
+_LEAST_QUOTA_US: Final = 1_000  # of the kernel
+_WEIGHT_OF_A_CPU: Final = 100  # what a group has that nobody gave another weight
+_MOST_WEIGHT: Final = 10_000
+
+
+def parent_of_attempts() -> Path | None:
+    """The group below which each attempt gets its own; None: none gets one."""
+    return jobs_group() or delegated()
+
+
+def limited() -> frozenset[str]:
+    """What the kernel limits for the groups of attempts: some of `CPU` and `MEMORY`."""
+    parent = parent_of_attempts()
+    return frozenset() if parent is None else _words(parent / "cgroup.subtree_control") & {CPU, MEMORY}
+
+
+def divide(agent: int) -> None:
+    """Move this process, and others that are in their way, to where the groups of attempts can be limited beside.
+
+    `agent` is the pid of the agent that this process belongs to. Where that cannot be, the groups have no limits.
+    """
+    jobs = jobs_group()
+    if jobs is not None:
+        (Group.create(jobs, SUPERVISORS) or Group(jobs)).enter()
+    parent = delegated()
+    if parent is None or (jobs is None and _is_refilled(parent)):
+        return
+    in_the_way = {int(pid) for pid in _words(parent / "cgroup.procs")}
+    is_ours = jobs is not None or any(_has_attribute(parent, name) for name in _DELEGATED_BY_SYSTEMD)
+    if not is_ours and in_the_way - {agent, *descendants(agent)}:
+        return  # somebody else's process is there
+    beside = Group.create(parent, SUPERVISORS)
+    if beside is None:
+        return
+    for pid in in_the_way:
+        beside.take(pid)
+    for controller in (CPU, MEMORY):
+        with suppress(OSError):  # it is not to be had here
+            (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    with suppress(OSError):
+        (beside.path / "cpu.weight").write_text(str(_MOST_WEIGHT))  # who watches needs little, but at once
+
+
+def _is_refilled(group: Path) -> bool:
+    """Whether systemd starts its service anew in this very group, which fails once groups below it have limits.
+
+    Not if it was told to start it beside them (`DelegateSubgroup=`).
+    """
+    own = own_group(Path("/proc/self"))
+    return group.name.endswith(".service") and (own is None or own.name != SUPERVISORS)
+
+
+def _has_attribute(path: Path, name: str) -> bool:
+    try:
+        return os.getxattr(path, name) == b"1"
+    except OSError:
+        return False
+
+
+def _words(path: Path) -> frozenset[str]:
+    try:
+        return frozenset(path.read_text().split())
+    except OSError:
+        return frozenset()
+
+
+@cache
+def delegated() -> Path | None:
+    """This process's own group if it may have groups below it, as systemd's `Delegate=yes` allows; else None.
+
+    For one of those who watch it is the group that theirs is in.
+    """
+    own = own_group(Path("/proc/self"))
+    if own is not None and own.name == SUPERVISORS:
+        own = own.parent
+    # Linux 5.14 brought cgroup.kill. The root of all groups has none, and nobody owns it.
+    usable = own is not None and all(os.access(own / name, os.W_OK) for name in _NEEDED) and os.access(own, os.W_OK)
+    return own if usable else None
+
+
+def jobs_group() -> Path | None:
+    """The group that `JOBS_VARIABLE` names, if this process may move there; else None."""
+    named = Path(os.environ.get(JOBS_VARIABLE) or "/dev/null")
+    may_move = os.access(named / "cgroup.procs", os.W_OK) and os.access(named.parent / "cgroup.procs", os.W_OK)
+    return named if may_move else None
+
+
+def own_group(proc: Path) -> Path | None:
+    """Where the v2 group of the process with this directory in /proc is mounted, in hybrid hierarchies, too."""
+    try:
+        groups, mountinfo = ((proc / name).read_text().splitlines() for name in ("cgroup", "mountinfo"))
+    except OSError:
+        return None  # a kernel without control groups
+    path = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
+    mounts = [line.split() for line in mountinfo if " - cgroup2 " in line]
+    if path is None or not mounts:
+        return None
+    root, mount_point = mounts[0][3:5]
+    below = os.path.relpath(path, root)
+    return None if below.startswith("..") else Path(mount_point, below)
+
+
+def group_name(node_dir: str, attempt: str) -> str:
+    """Of the group of the attempt whose directory has this name; those of other nodes on the machine differ."""
+    return f"ebb-{zlib.crc32(os.fsencode(node_dir)):08x}-{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One attempt's group."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, name: str) -> Self | None:
+        """A group below this one; None if the system does not let us."""
+        group = cls(parent / name)
+        try:
+            group.path.mkdir(exist_ok=True)
+        except OSError:
+            return None
+        return group
+
+    def enter(self) -> None:
+        """Move this process, which has one thread, into the group; where that fails it stays where it is."""
+        with suppress(OSError):
+            (self.path / "cgroup.procs").write_text("0")
+
+    def take(self, pid: int) -> None:
+        """Move a process into the group, such as a child that has not been reaped; or it stays where it is."""
+        with suppress(OSError):
+            (self.path / "cgroup.procs").write_text(str(pid))
+
+    def limit_cpus(self, cpus: float) -> bool:
+        """Have all in it together compute on no more CPUs than that, and first when others want more; False if not."""
+        quota_us = max(_LEAST_QUOTA_US, round(cpus * _PERIOD_US))
+        weight = max(1, min(_MOST_WEIGHT, round(cpus * _WEIGHT_OF_A_CPU)))
+        return self._set("cpu.max", f"{quota_us} {_PERIOD_US}") and self._set("cpu.weight", str(weight))
+
+    def limit_memory(self, mem_bytes: int) -> bool:
+        """Have the kernel kill all in it together when they use more; False if it does not."""
+        self._set("memory.swap.max", "0")  # which is not there where the kernel cannot swap
+        return self._set("memory.oom.group", "1") and self._set("memory.max", str(mem_bytes))
+
+    def memory_kills(self) -> tuple[int, bool, bool]:
+        """How many in it were killed for want of memory; whether its limit was reached; or that of one below it."""
+        of_all, own = self._counts("memory.events"), self._counts("memory.events.local")
+        was_reached = bool(own.get("oom"))
+        return of_all.get("oom_kill", 0), was_reached, not was_reached and bool(of_all.get("oom"))
+
+    def pids(self) -> list[int]:
+        """All processes in it and below it."""
+        folders = [folder for folder, _, _ in os.walk(self.path)]
+        return [int(pid) for folder in folders for pid in _words(Path(folder, "cgroup.procs"))]
+
+    def _set(self, name: str, value: str) -> bool:
+        try:
+            (self.path / name).write_text(value)
+        except OSError:
+            return False
+        return True
+
+    def _counts(self, name: str) -> dict[str, int]:
+        try:
+            lines = (self.path / name).read_text().splitlines()
+        except OSError:
+            return {}
+        return {key: int(count) for key, count in (line.split() for line in lines)}
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process in the group, and to those that are just being forked."""
+        with suppress(FileNotFoundError):
+            (self.path / "cgroup.kill").write_text("1")
+
+    def is_empty_within(self, seconds: float) -> bool:
+        """Whether no process lives in the group or below it, now or before so many seconds have passed."""
+        try:
+            with (self.path / "cgroup.events").open() as events:
+                changes = select.poll()
+                changes.register(events, select.POLLPRI)
+                while "populated 1" in events.read():
+                    if not changes.poll(seconds * 1000):
+                        return False
+                    events.seek(0)
+        except FileNotFoundError:
+            pass  # somebody has removed it, which only an empty one allows
+        return True
+
+    def remove(self) -> None:
+        """Remove it, and what the job made below it. One that cannot be removed does no harm."""
+        for directory, _, _ in os.walk(self.path, topdown=False):
+            with suppress(OSError):
+                os.rmdir(directory)

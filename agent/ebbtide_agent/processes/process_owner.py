@@ -1,0 +1,20 @@
+"""Whose a process is, by name."""
+
+import pwd
+from functools import lru_cache
+
+from ebbtide_agent.processes import procfs
+
+
+def owner_name(pid: int) -> str:
+    """The name of the process's user, or the number if nobody has named it; empty if the process does not show."""
+    uid = procfs.owner_uid(pid)
+    return "" if uid is None else _name(uid)
+
+
+@lru_cache(maxsize=256)
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,118 @@
+"""Looks into many processes that may belong to anybody, some of which never let go of who looks.
+
+A process can have its memory where nobody answers, or open what hangs. So each user's processes are looked into on a
+thread of their own: who sets such a trap hides what is theirs, and nobody else's.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar
+
+from ebbtide_agent.processes import procfs
+from ebbtide_agent.processes.identity import Identity
+
+T = TypeVar("T")
+
+LONGEST_S: Final = 3.0
+"""What one process may take to be looked into; the rest of its user's is unknown then."""
+ALL_S: Final = 30.0
+"""What all may take, on a machine that has little time for us, or has users who take theirs."""
+# To read what is in a process that sleeps deep in the kernel may hang as the process does, so it gets this long to come
+# out of there.
+_PATIENCE_S: Final = 1.0
+_PAUSE_S: Final = 0.04
+_STUCK: Final = 3  # looks that never came back, after which a user's processes are not looked into for now
+
+log = logging.getLogger(__name__)
+
+
+def look_into(
+    processes: Iterable[Identity], look: Callable[[int], T | None], *, asleep_too: bool = False
+) -> dict[Identity, T]:
+    """What the look sees in each of these processes where it sees something. Blocks for no longer than `ALL_S`.
+
+    `asleep_too`: those that sleep deep in the kernel are not waited for, since the look needs nothing of their memory.
+    """
+    by_user: dict[int, list[Identity]] = {}
+    for process in processes:
+        uid = procfs.real_uid(process.pid)
+        if uid is not None:
+            by_user.setdefault(uid, []).append(process)
+    looks = [one for uid, mine in by_user.items() if (one := _begun(uid, mine, look, asleep_too)) is not None]
+    deadline = time.monotonic() + ALL_S
+    found: dict[Identity, T] = {}
+    for one in looks:
+        while not one.done.wait(_PAUSE_S):
+            if time.monotonic() > min(deadline, one.moved + LONGEST_S):
+                break
+        found |= one.seen()
+    return found
+
+
+class _Look(Generic[T]):
+    """At the processes of one user."""
+
+    def __init__(self, uid: int, processes: list[Identity], look: Callable[[int], T | None], asleep_too: bool) -> None:
+        self.uid = uid
+        self._asleep_too = asleep_too
+        self.at: Identity | None = None  # whom the thread looks into now
+        self.moved = time.monotonic()  # since when
+        self.done = threading.Event()
+        self._processes = processes
+        self._look = look
+        self._found: dict[Identity, T] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        waiting = self._processes
+        try:
+            while waiting:
+                asleep = [p for p in waiting if not self._asleep_too and _sleeps_in_kernel(p.pid)]
+                for process in waiting:
+                    if process not in asleep:
+                        self._look_into(process)
+                waiting = asleep if time.monotonic() < deadline else []
+                time.sleep(_PAUSE_S if waiting else 0.0)
+        except Exception:
+            log.exception("event=look-failed uid=%d", self.uid)
+        self.at = None
+        self.done.set()
+
+    def _look_into(self, process: Identity) -> None:
+        self.at, self.moved = process, time.monotonic()
+        what = self._look(process.pid)
+        if what is not None:
+            with self._lock:
+                self._found[process] = what
+
+    def seen(self) -> dict[Identity, T]:
+        """So far."""
+        at = self.at
+        if not self.done.is_set():
+            log.warning("event=processes-unknown uid=%d pid=%d", self.uid, at.pid if at is not None else 0)
+        with self._lock:
+            return dict(self._found)
+
+
+_running: list["_Look[object]"] = []  # those that have not come back yet
+
+
+def _begun(uid: int, processes: list[Identity], look: Callable[[int], T | None], asleep_too: bool) -> "_Look[T] | None":
+    """A look at a user's processes, but for those that others are stuck in; None if that are too many."""
+    _running[:] = [one for one in _running if not one.done.is_set()]
+    stuck = [one for one in _running if one.uid == uid]
+    if len(stuck) >= _STUCK:
+        return None
+    traps = {one.at for one in stuck}
+    begun = _Look(uid, [process for process in processes if process not in traps], look, asleep_too)
+    _running.append(begun)  # type: ignore[arg-type]
+    threading.Thread(target=begun.run, name=f"look at {uid}", daemon=True).start()
+    return begun
+
+
+def _sleeps_in_kernel(pid: int) -> bool:
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.in_kernel

@@ -1,0 +1,1 @@
+"""What is expected of a job's run: its remaining work, its speed at each size, and what a restart costs."""

@@ -1,0 +1,106 @@
+"""What is known of the speed of scripts: rates at every number of GPUs at which they ran, and the curve through them.
+
+The rate at a size is the median of those of the last jobs of the script. The curve relates the rates to that on one
+GPU. It never falls: where more GPUs were slower, the sizes share their mean (isotonic regression, weighted by
+windows). Between two sizes it is a straight line; below the smallest, speed is in proportion to the share; beyond the
+largest, the last slope goes on, so that what still grows can be tried, and what has become flat stays so.
+
+A step must be the same work at every size, as it is with `ebbtide.torch.accumulate`.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Final
+
+from ebbtide_core.estimates.work import Script, Speedup
+from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.model.limits import MAX_GPUS
+from ebbtide_core.model.types import WHOLE, JobId
+
+JOBS_REMEMBERED: Final = 5
+"""Jobs of a script whose rates count at each size."""
+WORTH: Final = 0.1
+"""What each further GPU must add at least, as a share of the speed of one, to be of use."""
+
+
+class Rates:
+    """The rates of all scripts, and the ``curves`` of those that ran at two sizes or more."""
+
+    def __init__(self) -> None:
+        self.curves: dict[Script, Speedup] = {}
+        self._known: dict[Script, dict[Setting, dict[JobId, Rate]]] = {}
+
+    def add(self, script: Script, job: JobId, setting: Setting, rate: Rate) -> None:
+        """Take in what was measured of ``job``, instead of what was known of it there."""
+        known = self._known.setdefault(script, {})
+        jobs = known.setdefault(setting, {})
+        jobs.pop(job, None)
+        jobs[job] = rate
+        if len(jobs) > JOBS_REMEMBERED:
+            del jobs[next(iter(jobs))]
+        if (curve := _curve(known)) is not None:
+            self.curves[script] = curve
+
+    def typical(self, script: Script, setting: Setting) -> float | None:
+        """The rate of the script there, in steps per second; None if it is not known."""
+        jobs = self._known.get(script, {}).get(setting)
+        return median(rate.steps_per_s for rate in jobs.values()) if jobs else None
+
+
+def _curve(known: dict[Setting, dict[JobId, Rate]]) -> Speedup | None:
+    """The curve on the GPUs of the model with the most sizes; None if that is fewer than two."""
+    sizes: dict[str, dict[int, Setting]] = {}
+    for setting in known:
+        # A share of a GPU is what it is beside others: alone, it is as fast as the whole.
+        if setting.alone is (setting.share >= WHOLE):
+            of_model = sizes.setdefault(setting.model, {})
+            if setting.share not in of_model or setting.nodes < of_model[setting.share].nodes:
+                of_model[setting.share] = setting
+    most = max(sizes.values(), key=len, default={})
+    if len(most) < 2:
+        return None
+    points = []
+    for share in sorted(most):
+        rates = known[most[share]].values()
+        points.append((share, median(rate.steps_per_s for rate in rates), sum(rate.samples for rate in rates)))
+    return fit(points)
+
+
+def fit(points: Sequence[tuple[int, float, float]]) -> Speedup | None:
+    """The curve through ``points`` (share in parts, rate, weight) in ascending order of share, at least two.
+
+    It is 1 at one GPU. None if nothing ever got on there.
+    """
+    rates = _rising([(rate, weight) for _, rate, weight in points])
+    known = [(share, rate) for (share, _, _), rate in zip(points, rates, strict=True)]
+    (before, slower), (last, rate) = known[-2:]
+    far = MAX_GPUS * WHOLE
+    if last < far:
+        known.append((far, rate + (rate - slower) * (far - last) / (last - before)))
+    at_one = Speedup(tuple(known))(WHOLE)
+    if not known[0][1] > 0:
+        return None
+    return Speedup(tuple((share, rate / at_one) for share, rate in known))
+
+
+def _rising(values: Iterable[tuple[float, float]]) -> list[float]:
+    """The values, with weights, that are closest to these and never fall (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in values:
+        pools.append((value, weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            later, later_weight, later_count = pools.pop()
+            earlier, earlier_weight, earlier_count = pools.pop()
+            both = earlier_weight + later_weight
+            mean = (earlier * earlier_weight + later * later_weight) / both
+            pools.append((mean, both, earlier_count + later_count))
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def largest_of_use(sizes: Sequence[int], speedup: Speedup) -> int:
+    """The greatest of the ascending ``sizes`` whose GPUs are of use: each adds what is `WORTH` it to a smaller size."""
+    best = sizes[0]
+    for size in sizes[1:]:
+        if speedup(size) - speedup(best) >= WORTH * (size - best) / WHOLE:
+            best = size
+    return best

@@ -1,0 +1,84 @@
+"""What it costs a job to step aside and to come back, as its own suspensions measured it.
+
+Policies go by that instead of by what was declared. The newest measurement counts for half, the one before it for a
+quarter, and so on. It never shortens the grace period that the job was promised.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from ebbtide_core.events import WorkResumed
+from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.model.types import Checkpointed, ExitFacts
+
+REMEMBERED: Final = 8
+"""Suspensions that count; older ones would weigh next to nothing."""
+NEWEST: Final = 0.5
+"""What the newest measurement counts for."""
+ROUNDING_S: Final = 1e-6
+"""Differences of Unix times are off by less than this."""
+
+
+def note_save(job: Job, attempt: Attempt, exit: ExitFacts) -> None:
+    """The newest suspension of ``job`` is over as far as the job is concerned.
+
+    What was not saved, or never ran, says nothing about how long saving takes.
+    """
+    if exit.checkpointed is Checkpointed.YES or exit.acknowledged:
+        job.proved = True
+    if attempt.started is None or attempt.stop is None or exit.lost or exit.checkpointed is Checkpointed.NO:
+        return
+    note_took(job, attempt.stop)
+
+
+def note_took(job: Job, order: StopOrder) -> None:
+    """The newest suspension ended; one that used up less than the job's grace period says nothing."""
+    suspension = job.suspensions[-1]
+    assert suspension.exited is not None
+    took_s = suspension.exited - suspension.requested
+    if took_s + ROUNDING_S >= order.grace_s:
+        if order.grace_s < job.spec.grace_s:
+            return
+        took_s = job.spec.grace_s
+    suspension.save_s = took_s
+    job.save_s = _smoothed(record.save_s for record in job.suspensions[-REMEMBERED:])
+
+
+def note_return(job: Job, now: float) -> None:
+    """The job came back, or got to work again after that, from its newest suspension."""
+    suspension = job.suspensions[-1]
+    assert suspension.placed is not None
+    suspension.restart_s = now - suspension.placed
+    job.restart_cost_s = _smoothed(_cost(record) for record in job.suspensions[-REMEMBERED:])
+
+
+def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
+    """The newest attempt of ``job``, which was ``placed`` then, runs after a suspension."""
+    suspension = job.suspensions[-1]
+    suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
+    suspension.resumed_by = attempt.number
+    suspension.placed = placed
+    note_return(job, now)
+
+
+def work_resumed(state: object, job: Job, event: WorkResumed, now: float) -> None:
+    """Fold: the job is at work again."""
+    suspension = job.suspensions[-1]
+    suspension.working, suspension.working_step = now, event.step
+    note_return(job, now)
+    if suspension.left_step:  # what it does shows more than what it saved
+        job.proved = event.step >= suspension.left_step
+
+
+def _cost(suspension: Suspension) -> float | None:
+    if suspension.restart_s is None:
+        return None
+    return (suspension.checkpoint_s or suspension.save_s or 0.0) + suspension.restart_s
+
+
+def _smoothed(values: Iterable[float | None]) -> float | None:
+    mean = None
+    for value in values:
+        if value is not None:
+            mean = value if mean is None else mean + NEWEST * (value - mean)
+    return mean

@@ -1,0 +1,146 @@
+"""An attempt on several nodes: what each of them said of its part, and what that makes of the attempt.
+
+The first node is launched alone. Once it runs, it has chosen where the ranks meet, and the others are launched. Nodes
+that were not launched have nothing to end. The attempt is over when every member has ended, and free when all are.
+"""
+
+from dataclasses import replace
+
+from ebbtide_core.events import AttemptExited, AttemptRefused, AttemptStarted
+from ebbtide_core.job.job import Attempt, Member
+from ebbtide_core.job.outcome import describe_exit
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
+
+
+def gather(attempt: Attempt) -> None:
+    """Note that the first of several nodes is launched."""
+    attempt.members[attempt.allocation.nodes[0].node] = Member()
+
+
+def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
+    """Note that one member runs; whether all do now. With the first, the others are launched unless it shall stop."""
+    attempt.members[event.node].started = True
+    if event.node == attempt.allocation.node_ids[0]:
+        attempt.pid, attempt.resumed_step, attempt.port = event.pid, event.resumed_step, event.port
+        if attempt.stop is None:
+            for node in attempt.allocation.node_ids[1:]:
+                attempt.members[node] = Member()
+    members = attempt.members.values()
+    return len(members) == len(attempt.allocation.nodes) and all(member.started for member in members)
+
+
+def note_end(attempt: Attempt, event: AttemptExited | AttemptRefused, now: float) -> None:
+    """Note that one member has ended; if it failed and nobody had asked it to stop, it breaks up the gang."""
+    member = attempt.members[event.node]
+    member.ended = now
+    if isinstance(event, AttemptRefused):
+        member.refusal, member.freed = event, True
+    else:
+        member.exit, member.freed = event.exit, event.freed
+    if attempt.stop is None and attempt.broken_by is None and not _ended_well(member):
+        attempt.broken_by = event.node
+
+
+def is_over(attempt: Attempt) -> bool:
+    """Whether every member has ended."""
+    return all(member.ended is not None for member in attempt.members.values())
+
+
+def is_free(attempt: Attempt) -> bool:
+    """Whether what every member held is proven free."""
+    return all(member.freed for member in attempt.members.values())
+
+
+def refusal(attempt: Attempt) -> AttemptRefused | None:
+    """Why the attempt never ran, if one of its nodes did not start its part."""
+    return next((member.refusal for member in attempt.members.values() if member.refusal is not None), None)
+
+
+def exit_of(attempt: Attempt) -> ExitFacts:
+    """How the attempt ended. Who broke it up speaks for it, else the first node; the others' evidence is added.
+
+    The members save together: one that was asked to stop, or killed, or wrote a checkpoint, stands for all.
+    """
+    exits = [member.exit for member in attempt.members.values() if member.exit is not None]
+    breaker = attempt.members[attempt.broken_by].exit if attempt.broken_by is not None else None
+    out_of_memory = any(exit.out_of_memory for exit in exits)
+    if breaker is not None:
+        return replace(breaker, out_of_memory=True) if out_of_memory else breaker
+    saved = {exit.checkpointed for exit in exits}
+    return replace(
+        exits[0],
+        stop_requested=any(exit.stop_requested for exit in exits),
+        killed=any(exit.killed for exit in exits),
+        checkpointed=_best(saved),
+        checkpoint_s=max(exit.checkpoint_s for exit in exits),
+        gpu_mem_peak_bytes=max((exit.gpu_mem_peak_bytes for exit in exits if exit.gpu_mem_peak_bytes), default=None),
+        out_of_memory=out_of_memory,
+        memory_failure=next((exit.memory_failure for exit in exits if exit.memory_failure), ""),
+        clues=tuple(dict.fromkeys(clue for exit in exits for clue in exit.clues)),
+    )
+
+
+def _best(found: set[Checkpointed]) -> Checkpointed:
+    for value in (Checkpointed.YES, Checkpointed.UNKNOWN):
+        if value in found:
+            return value
+    return Checkpointed.NO
+
+
+def why_broken(attempt: Attempt) -> str:
+    """What broke it up, in words."""
+    node = attempt.broken_by
+    assert node is not None
+    member = attempt.members[node]
+    if member.refusal is not None:
+        return f"node {node} did not start its part: {member.refusal.reason}"
+    assert member.exit is not None
+    what = "its part is gone" if member.exit.lost else f"failed with {describe_exit(member.exit)}"
+    return f"node {node}: {what}; the other nodes are stopped"
+
+
+def followed_late(attempt: Attempt, now: float) -> bool:
+    """Whether the first node ended well, and others have not followed in time."""
+    first = attempt.members.get(attempt.allocation.node_ids[0])
+    return first is not None and first.ended is not None and now >= first.ended + limits.GANG_FOLLOW_S
+
+
+def leader_ended_well(attempt: Attempt) -> bool:
+    """Whether the first node's part ended by itself, with success."""
+    first = attempt.members[attempt.allocation.node_ids[0]]
+    return first.ended is not None and _ended_well(first)
+
+
+def _ended_well(member: Member) -> bool:
+    exit = member.exit
+    return exit is not None and not exit.lost and exit.exit_code == 0 and exit.signal == 0
+
+
+# --- one node's part of any attempt ---
+
+
+def has_started(attempt: Attempt, node: NodeId) -> bool:
+    """Whether ``node`` said that its part runs, or ran."""
+    member = attempt.members.get(node)
+    return attempt.first_started is not None or (member is not None and member.started)
+
+
+def has_ended(attempt: Attempt, node: NodeId) -> bool:
+    """Whether no process of its part is left on ``node``; so it is where none was launched."""
+    if attempt.exited is not None:
+        return True
+    if not attempt.members:
+        return False
+    member = attempt.members.get(node)
+    return member is None or member.ended is not None
+
+
+def has_freed(attempt: Attempt, node: NodeId) -> bool:
+    """Whether what it held on ``node`` is proven free; so it is where nothing was launched."""
+    if attempt.freed is not None:
+        return True
+    if not attempt.members:
+        return False
+    member = attempt.members.get(node)
+    return member is None or member.freed

@@ -1,0 +1,161 @@
+"""How the end of an attempt is read: design of the exit contract in one place.
+
+The supervisor reports facts; only here is it decided whether the job is done, stepped aside, failed, or asks to be run
+again. docs/job-contract.md has the same table in words.
+"""
+
+import signal as signals  # noqa: TID251 (names and numbers only)
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, JobKind, StopCause
+
+SUSPENDED_EXITS = frozenset({75, 85, 99, 143})
+"""EX_TEMPFAIL, HTCondor's checkpoint exit, Grid Engine's requeue, and 128 + SIGTERM."""
+AGAIN_EXITS = frozenset({75, 85, 99})
+"""The same without having been asked: "run me again"."""
+
+
+class Ending(Enum):
+    """What an attempt's end means for its job."""
+
+    COMPLETED = auto()
+    SUSPENDED = auto()
+    REQUEUED = auto()
+    INTERRUPTED = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+    TIMED_OUT = auto()
+    EXPELLED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An ending, in words too; ``clean`` says that the job itself agreed to step aside; ``final``, that a failure is.
+
+    A failure that is not final is followed by another attempt if its job has any left.
+    """
+
+    ending: Ending
+    reason: str
+    clean: bool = True
+    final: bool = False
+
+
+_COMPLETED = Outcome(Ending.COMPLETED, "completed")
+
+
+def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str = "") -> Outcome:
+    """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
+    gone = _given_up(cause, why) if cause is not None else None
+    if spec.kind.is_session:
+        return gone or _read_session(exit, spec, why)
+    if exit.lost:
+        return gone or _read_unknown(exit)
+    if exit.fenced and cause is None:
+        return _read_fenced(exit, spec)
+    if failure := exit.swap_failure or exit.mps_failure:
+        ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
+        return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
+    if cause is StopCause.LOST_GPU or (cause is None and exit.lost_gpu):
+        return _read_loss(exit, spec)
+    if not exit.stop_requested or cause is None:
+        outcome = _read_unrequested(exit)
+        return outcome if outcome.ending is Ending.COMPLETED else gone or outcome
+    if exit.exit_code == 0 and exit.signal == 0 and not exit.delivered:
+        return Outcome(Ending.COMPLETED, "completed before the stop signal reached it")
+    return gone or _read_suspension(exit, spec)
+
+
+def _read_unknown(exit: ExitFacts) -> Outcome:
+    return Outcome(Ending.INTERRUPTED, f"interrupted: {describe_exit(exit)}", clean=False)
+
+
+def _read_fenced(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    """It ended itself, because the master was not heard for as long as its user allows."""
+    outcome = _read_suspension(exit, spec)
+    if outcome.ending is Ending.COMPLETED:
+        return outcome
+    heard = f"the master was not heard for {spec.failover_after_s or 0.0:g} s"
+    return Outcome(Ending.INTERRUPTED, f"interrupted: its lease ended, {heard} ({outcome.reason})", outcome.clean)
+
+
+def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
+    """Nobody is at a session that begins anew, so it never does; and what a shell is left with is its user's."""
+    what = spec.kind.value
+    if exit.lost:
+        return Outcome(Ending.EXPELLED, f"the {what} is lost: {describe_exit(exit)}", clean=False)
+    if exit.stop_requested:
+        return Outcome(Ending.EXPELLED, f"the {what} was stopped: {why or describe_exit(exit)}", clean=False)
+    ended_by_user = spec.kind is JobKind.SHELL and not exit.signal
+    if ended_by_user or not (exit.exit_code or exit.signal):
+        return _COMPLETED
+    return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
+
+
+def _given_up(cause: StopCause, why: str) -> Outcome | None:
+    """However an attempt that was asked to stop for that ends, unless it completed first, its job is over."""
+    match cause:
+        case StopCause.CANCELLED:
+            return Outcome(Ending.CANCELLED, "cancelled by user")
+        case StopCause.TIME_LIMIT:
+            return Outcome(Ending.TIMED_OUT, "time limit reached")
+        case StopCause.UNUSED:
+            return Outcome(Ending.CANCELLED, why)
+        case StopCause.EXPELLED:
+            return Outcome(Ending.EXPELLED, why)
+        case _:
+            return None
+
+
+def describe_exit(exit: ExitFacts) -> str:
+    """An exit in words: ``exit code 1`` or ``signal SIGSEGV``, and that memory was used up if it was."""
+    if exit.lost:
+        return exit.lost_because or "its exit status was not recorded"
+    why = f" ({exit.memory_failure})" if exit.memory_failure else ""
+    return f"signal {_signal_name(exit.signal)}{why}" if exit.signal else f"exit code {exit.exit_code}{why}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _read_unrequested(exit: ExitFacts) -> Outcome:
+    if exit.signal == 0 and exit.exit_code == 0:
+        return _COMPLETED
+    if exit.signal == 0 and exit.exit_code in AGAIN_EXITS:
+        return Outcome(Ending.REQUEUED, f"asked to be run again ({describe_exit(exit)})")
+    return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
+
+
+def _read_loss(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    """A GPU of it was lost: whatever it made of that is not its fault."""
+    asked = exit.stop_requested and exit.delivered
+    outcome = _read_suspension(exit, spec) if asked else _read_unrequested(exit)
+    if outcome.ending is Ending.COMPLETED:
+        return outcome
+    saved = outcome.ending is Ending.SUSPENDED and outcome.clean
+    return Outcome(Ending.INTERRUPTED, f"interrupted: its GPU was lost ({describe_exit(exit)})", clean=saved)
+
+
+def _read_suspension(exit: ExitFacts, spec: JobSpec) -> Outcome:
+    if exit.acknowledged:
+        return Outcome(Ending.SUSPENDED, "checkpointed and stepped aside")
+    if exit.killed:
+        return Outcome(Ending.SUSPENDED, f"killed at the end of its grace period of {spec.grace_s:g} s", clean=False)
+    if exit.signal:
+        ours = exit.signal == getattr(signals, spec.signal, signals.SIGTERM)
+        return Outcome(Ending.SUSPENDED, f"ended by {describe_exit(exit)} when asked to step aside", clean=ours)
+    if exit.exit_code in SUSPENDED_EXITS:
+        return Outcome(Ending.SUSPENDED, f"stepped aside ({describe_exit(exit)})")
+    if exit.exit_code != 0:
+        saved = exit.checkpointed is Checkpointed.YES
+        return Outcome(Ending.SUSPENDED, f"ended with {describe_exit(exit)} in its grace period", clean=saved)
+    if not exit.caught or exit.asked or spec.exit_zero is ExitZero.COMPLETED:
+        return Outcome(Ending.COMPLETED, "completed while it was asked to step aside")
+    what = "saved and stepped aside" if exit.checkpointed is Checkpointed.YES else "stepped aside"
+    return Outcome(Ending.SUSPENDED, f"{what} (exit code 0)")

@@ -1,0 +1,180 @@
+"""Forgetting jobs that ended long ago: which lines of a journal go, and what they leave of what others follow from.
+
+What is left amounts to the same state, but for those jobs: ids, the order of the others, what every node holds, and
+what is known of scripts. A job is forgotten with all of its lines, or not at all; one of which the lines of another
+speak is not, and neither is a task of an array.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core.estimates.work import script_of
+from ebbtide_core.events import Event
+from ebbtide_core.events.codec import Json, encode
+from ebbtide_core.job.job import Job
+from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.measuring import gpu_memory
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.types import FINISHED, JobId, JobState
+from ebbtide_core.state import ClusterState
+
+ENDS: Final = (e.AttemptExited, e.AttemptRefused, e.CancelRequested, e.DependencyFailed)
+"""What a job's end follows from."""
+ONLY_SAID: Final = frozenset({"job", "for_job"})
+"""Where a job is named, and nothing follows from that job."""
+
+
+@frozen
+class Line:
+    """A line of a journal."""
+
+    sequence: int
+    time: float
+    event: Event
+
+
+def forgettable(lines: Iterable[Line], state: ClusterState, before: float) -> set[JobId]:
+    """The jobs that ended before that time and may be forgotten; ``state`` is what the ``lines`` amount to."""
+    gone = {id for id, job in state.jobs.items() if _may_go(job, before) and id not in state.set_aside}
+    named: dict[JobId, set[JobId]] = {}
+    for line in lines:
+        job = JobId(getattr(line.event, "job", ""))
+        if isinstance(line.event, e.InterferenceFound) or _leaves_gpus(line.event):
+            gone.discard(job)
+        named.setdefault(job, set()).update(id for id in _named(line.event) if id in state.jobs)
+    kept = [id for id in named if id not in gone]
+    while kept:
+        found = named.get(kept.pop(), set()) & gone
+        gone -= found
+        kept += found
+    return gone
+
+
+def rewritten(
+    read: Callable[[], Iterable[Line]], gone: set[JobId], jobs: Mapping[JobId, Job]
+) -> Iterator[tuple[int, Event | None]]:
+    """The lines that change, by number, in order: what stands there then, or None if nothing does.
+
+    ``read`` begins at the first line each time that it is called; ``jobs`` are what the lines amount to.
+    """
+    ends: dict[JobId, int] = {}
+    for line in read():
+        job = JobId(getattr(line.event, "job", ""))
+        if job in gone and isinstance(line.event, ENDS) and line.time == jobs[job].ended:
+            ends[job] = line.sequence
+    for line in read():
+        job = JobId(getattr(line.event, "job", ""))
+        if job not in gone:
+            continue
+        match line.event:
+            case e.JobSubmitted():
+                yield line.sequence, e.JobsForgotten(1)
+            case e.RateMeasured() as rate:
+                yield line.sequence, _rate(jobs[job], rate)
+            case _:
+                yield line.sequence, _run(jobs[job]) if ends.get(job) == line.sequence else None
+
+
+def fold_jobs(state: ClusterState, event: e.JobsForgotten, now: float) -> None:
+    """Fold: their ids are not given out again."""
+    state.submissions += event.count
+
+
+def fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
+    """Fold: what is known of the script."""
+    script = (event.user, event.script)
+    if event.work_s is not None and event.ran_s is not None:
+        state.history.add_run(script, event.work_s, event.ran_s)
+    if event.peak_bytes:
+        gpu_memory.remember_peak(state, script, event.peak_bytes, whole=event.tells)
+
+
+def fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
+    """Fold: how fast the script is."""
+    setting = Setting(event.share, event.nodes, event.model, event.alone)
+    state.rates.add((event.user, event.script), JobId(event.was), setting, Rate(event.steps_per_s, event.samples))
+
+
+def fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:
+    """Fold: nobody can be told of what was before."""
+    state.known_since = max(state.known_since, event.before)
+
+
+HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Any, float], None]]] = {
+    e.JobsForgotten: fold_jobs,
+    e.RunForgotten: fold_run,
+    e.RateForgotten: fold_rate,
+    e.JournalCompacted: fold_compacted,
+}
+
+
+def _leaves_gpus(event: Event) -> bool:
+    """Whether GPUs were set aside because of the job."""
+    return isinstance(event, e.AttemptFreed) and bool(event.dirty_gpus)
+
+
+def _may_go(job: Job, before: float) -> bool:
+    over = job.state in FINISHED and job.ended is not None and job.ended < before
+    free = all(attempt.freed is not None for attempt in job.attempts)
+    return over and free and job.task is None and job.again_as is None
+
+
+def _named(event: Event) -> Iterator[JobId]:
+    """All texts in it that may be the ids of jobs from which something follows."""
+    texts: list[Json] = [value for name, value in encode(event).items() if name not in ONLY_SAID]
+    while texts:
+        match texts.pop():
+            case str() as text:
+                yield JobId(text)
+            case dict() as below:
+                texts += below.values()
+            case list() as below:
+                texts += below
+            case _:
+                pass
+
+
+def _run(job: Job) -> Event | None:
+    script = script_of(job)
+    completed = job.state is JobState.COMPLETED
+    if script is None or not (completed or job.gpu_mem_peak_bytes):
+        return None
+    return e.RunForgotten(
+        user=script[0],
+        script=script[1],
+        work_s=job.work_s if completed else None,
+        ran_s=job.ran_s if completed else None,
+        peak_bytes=job.gpu_mem_peak_bytes,
+        tells=gpu_memory.tells(job, job.state),
+    )
+
+
+def _rate(job: Job, event: e.RateMeasured) -> Event | None:
+    if (script := script_of(job)) is None:
+        return None
+    return e.RateForgotten(
+        was=job.id,
+        user=script[0],
+        script=script[1],
+        share=event.share,
+        nodes=event.nodes,
+        alone=event.alone,
+        steps_per_s=event.steps_per_s,
+        samples=event.samples,
+        model=event.model,
+    )
+
+
+def is_forgotten(state: ClusterState, id: str) -> bool:
+    """Whether there may have been a job of that id that is forgotten."""
+    return bool(state.known_since) and id.isdecimal() and int(id) < int(state.gates.next_id(state.submissions))
+
+
+def unknown_job(state: ClusterState, id: str) -> str:
+    """That there is no such job, in words."""
+    if id in state.removed:
+        return f"job {id} was removed"
+    if is_forgotten(state, id):
+        return f"job {id} is not known any more: what had ended long ago was forgotten, if there was one"
+    return f"job {id} does not exist"

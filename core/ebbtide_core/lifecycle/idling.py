@@ -1,0 +1,99 @@
+"""Jobs that have GPUs and do not use them: they are told of, and suspended if the administrator wants that.
+
+A GPU is not used while NVML shows less utilisation than `BUSY`; where it shows none, nobody knows, and nobody is idle.
+A job is idle once none of its GPUs was used, and it reported no step, for as long as `IdleSettings` say.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ebbtide_core.events import JobHeld
+from ebbtide_core.events.base import Event
+from ebbtide_core.events.idle import JobBusy, JobIdle
+from ebbtide_core.job import edited_scripts
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model.settings import IdleAction, IdleSettings
+from ebbtide_core.model.types import GpuId, HeldBy, JobClass, StopCause
+from ebbtide_core.policies.draft import count_text
+from ebbtide_core.reconcile import stop
+from ebbtide_core.state import ClusterState
+
+BUSY: Final = 0.02
+"""Utilisation, from 0 to 1, from which on a GPU is used."""
+
+
+def facts(
+    job: Job, quiet_since: Mapping[GpuId, float], node_gpus: frozenset[GpuId], settings: IdleSettings, now: float
+) -> Iterator[Event]:
+    """That ``job`` is idle, or no longer, if that is news.
+
+    ``quiet_since`` are the GPUs that are not used, and since when; ``node_gpus`` those that were just looked at.
+    """
+    attempt = job.live
+    if attempt is None or attempt.started is None or attempt.stop is not None or not attempt.allocation.share:
+        return
+    gpus = attempt.allocation.gpu_ids
+    if attempt.idle_since is not None:
+        if job.progress_at > attempt.idle_since or any(gpu in node_gpus and gpu not in quiet_since for gpu in gpus):
+            yield JobBusy(job.id, attempt.number)
+    elif not job.spec.idle_ok and all(gpu in quiet_since for gpu in gpus):
+        since = max(attempt.started, job.progress_at, *(quiet_since[gpu] for gpu in gpus))
+        if now - since >= settings.after_s:
+            yield JobIdle(job.id, attempt.number, since, now + settings.warning_s if _may_go(job, settings) else None)
+
+
+def _may_go(job: Job, settings: IdleSettings) -> bool:
+    """Whether it is to be suspended: whoever may be preempted for others at any time."""
+    wanted = settings.action is IdleAction.SUSPEND
+    return wanted and job.preemptible and job.spec.job_class is JobClass.BEST_EFFORT
+
+
+def is_due(attempt: Attempt, now: float) -> bool:
+    """Whether the idle attempt is to be suspended now."""
+    return attempt.idle_until is not None and now >= attempt.idle_until
+
+
+def suspend(job: Job, now: float) -> Iterator[Event]:
+    """The decisions to suspend ``job``, which is due, until somebody resumes it."""
+    attempt = job.attempts[-1]
+    assert attempt.idle_since is not None
+    minutes = (now - attempt.idle_since) / 60
+    what = f"idle on {count_text(attempt.allocation.share)} for {minutes:.0f} min"
+    reason = f"{what}; 'ebb resume {job.id}' when it is to go on"
+    yield JobHeld(job.id, HeldBy.SYSTEM, reason)
+    yield stop(job, StopCause.IDLE, reason)
+
+
+# --- the fold ---
+
+
+def noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
+    attempt = job.attempts[-1]
+    attempt.idle_since, attempt.idle_until = event.since, event.suspend_at
+    job.reason = f"running, but idle on {count_text(attempt.allocation.share)}"
+    if event.suspend_at is not None:
+        state.set_deadline(job, event.suspend_at)
+
+
+def cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
+    attempt = job.attempts[-1]
+    attempt.idle_since = attempt.idle_until = None
+    job.reason = edited_scripts.running(attempt.edited)
+
+
+def may_be_noted(state: ClusterState, event: JobIdle) -> bool:
+    """Whether the attempt is its job's newest, runs, and is not known to be idle."""
+    attempt = _newest(state, event)
+    return attempt is not None and attempt.idle_since is None and attempt.started is not None and attempt.stop is None
+
+
+def may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
+    """Whether the attempt is its job's newest, and known to be idle."""
+    attempt = _newest(state, event)
+    return attempt is not None and attempt.idle_since is not None and attempt.stop is None
+
+
+def _newest(state: ClusterState, event: JobIdle | JobBusy) -> Attempt | None:
+    job = state.jobs.get(event.job)
+    newest = job.attempt if job is not None else None
+    return newest if newest is not None and newest.number == event.attempt and newest.exited is None else None

@@ -1,0 +1,97 @@
+"""What follows from what was found in a job's output (see `ebbtide_core.model.log_rules`)."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_core.events import Event, GpusExcluded, JobHeld, LogMatched, NodeExcluded
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.job.outcome import Ending, Outcome
+from ebbtide_core.model.log_rules import LogAction
+from ebbtide_core.model.types import WHOLE, GpuId, HeldBy
+from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.eligibility import why_not_here
+from ebbtide_core.state import ClusterState
+
+MOST_MATCHES: Final = 256
+"""That are remembered of one attempt; more than all rules of all its nodes should need."""
+_ELSEWHERE: Final = {LogAction.EXCLUDE_GPU: "GPU", LogAction.EXCLUDE_NODE: "node"}
+
+
+def is_news(state: ClusterState, event: LogMatched) -> bool:
+    """Fence: a node tells of each rule once, and again whenever it tells all that it knows."""
+    job = state.jobs.get(event.job)
+    if job is None or not job.attempts:
+        return False
+    newest = job.attempts[-1]
+    if newest.number != event.attempt or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
+        return False
+    return all((known.node, known.match.pattern) != (event.node, event.match.pattern) for known in newest.matches)
+
+
+def matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
+    """Fold: remember it until the attempt ends."""
+    job.attempts[-1].matches += (event,)
+
+
+def decide(state: ClusterState, event: LogMatched) -> Iterator[Event]:
+    """The job's next attempt is to be on another GPU, or on another node, if the rule says so."""
+    why = f"its log says {event.match.line!r}"
+    match event.match.action:
+        case LogAction.EXCLUDE_NODE:
+            yield NodeExcluded(event.job, event.node, why)
+        case LogAction.EXCLUDE_GPU:
+            held = _gpus_there(state.jobs[event.job].attempts[-1], event)
+            named = tuple([gpu for gpu in held if gpu in event.match.gpus]) or held
+            if named:
+                yield GpusExcluded(event.job, event.node, named, why)
+
+
+def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
+    return tuple([gpu.gpu for piece in attempt.allocation if piece.node == event.node for gpu in piece.gpus])
+
+
+def gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
+    """Fold: not on those again."""
+    if job.claiming:
+        state.unplan(job)
+    state.leave_queue(job)
+    job.excluded_gpus |= set(event.gpus)
+    job.choosy = True
+
+
+def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
+    """Nobody is to wait behind a job that has no GPU left to run on; whoever releases it lets it have all again."""
+    if (
+        not (job.excluded or job.excluded_gpus)
+        or job.ending is not None
+        or job.held_by is not None
+        or _has_other(state, job)
+    ):
+        return
+    named = ", ".join(sorted([*job.excluded, *job.excluded_gpus]))
+    yield JobHeld(job.id, HeldBy.SYSTEM, f"held: nowhere to go on but {named}, of which its log told a fault")
+
+
+def _has_other(state: ClusterState, job: Job) -> bool:
+    books = state.pools[job.pool].books
+    nodes = [
+        node for node in books.nodes.values() if not why_not_here(job, node) and reads_checkpoint(job, node, books)
+    ]
+    left = [len(node.gpus.keys() - job.excluded_gpus) for node in nodes]
+    most = sum(left) if job.spec.most_nodes > 1 else max(left, default=0)
+    return bool(nodes) and most * WHOLE >= job.gpus_min
+
+
+def read_end(matches: Collection[LogMatched], outcome: Outcome) -> Outcome:
+    """What the end of an attempt means, given what it printed: its failure may be final, or no fault of its own."""
+    if outcome.ending is not Ending.FAILED:
+        return outcome
+    for found in matches:
+        if (what := _ELSEWHERE.get(found.match.action)) is not None:
+            reason = f"interrupted: {outcome.reason}: {found.match.line!r}; it goes on with another {what}"
+            return Outcome(Ending.INTERRUPTED, reason, clean=False)
+    for found in matches:
+        if found.match.action is LogAction.NO_RETRY:
+            return replace(outcome, reason=f"{outcome.reason}: {found.match.line!r}, not to be tried again", final=True)
+    return outcome

@@ -1,0 +1,53 @@
+"""What becomes of jobs whose GPU is lost.
+
+A GPU that is gone takes what computed on it along: the attempt is asked to end, with a short grace period because its
+processes often hang in the driver, and the job goes on elsewhere from its last checkpoint. It is not charged for it,
+whether it ended by that or failed before. A GPU that only fails to answer stops nobody.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core import events as e
+from ebbtide_core.job.job import Job
+from ebbtide_core.lifecycle.swaps import SWAPPED_FOR
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import AttemptRef, GpuId, NodeId, StopCause
+from ebbtide_core.reconcile import stop
+from ebbtide_core.state import ClusterState
+
+
+def stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]:
+    """End every attempt that computes on the GPU of ``event``, or is to come back to it, if it is gone."""
+    if not event.gone:
+        return
+    for job in list(state.jobs_on(state.nodes[event.node])):
+        if _computes(job) and event.gpu in _gpus_on(job, event.node):
+            yield _stop(job, event.node, event.gpu, event.reason)
+
+
+def stop_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[e.Event]:
+    """End what computes on GPUs that the node, which has others, does not have any more.
+
+    One that has none at all has no driver to ask at the moment, which says nothing of its GPUs.
+    """
+    present = {facts.gpu for facts in event.gpus}
+    for job in list(state.jobs_on(state.nodes[event.node])) if present else ():
+        missing = [gpu for gpu in _gpus_on(job, event.node) if gpu not in present]
+        if missing and _computes(job) and AttemptRef(job.id, len(job.attempts)) in event.known:
+            yield _stop(job, event.node, missing[0], "its node does not have it any more")
+
+
+def _computes(job: Job) -> bool:
+    """Whether an attempt of ``job`` lives that nobody asked to end; one in host memory was asked to leave its GPU."""
+    live = job.live
+    return live is not None and (live.stop is None or (live.off_gpu and live.stop.cause in SWAPPED_FOR))
+
+
+def _stop(job: Job, node: NodeId, gpu: GpuId, why: str) -> e.Event:
+    grace_s = min(job.spec.grace_s, limits.LOST_GPU_GRACE_S)
+    return stop(job, StopCause.LOST_GPU, f"GPU {gpu} of node {node} is lost: {why}", grace_s=grace_s)
+
+
+def _gpus_on(job: Job, node: NodeId) -> list[GpuId]:
+    pieces = [piece for piece in job.attempts[-1].allocation if piece.node == node]
+    return [gpu.gpu for piece in pieces for gpu in piece.gpus]

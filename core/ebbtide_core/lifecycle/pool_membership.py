@@ -1,0 +1,128 @@
+"""Which pool a job or a node belongs to, and how it gets into another.
+
+A job changes its pool while it has no attempt: one that runs steps aside first, and until what it held is proven free
+it belongs to the pool where that is. A node changes its pool while nothing runs there, and nobody is promised room
+there. What belongs to a pool that is configured no more stays there: jobs wait until they are moved, or the pool is
+back; those that run go on.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.settings import Settings
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import StopCause, SuspendMode
+from ebbtide_core.reconcile import stop
+from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
+from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.state import ClusterState
+
+GONE: Final = "pool {} is not configured any more: 'ebb set {} --pool NAME' moves it to another"
+
+
+def with_pool(spec: JobSpec, settings: Settings) -> JobSpec:
+    """``spec`` with the name of the pool where it goes: if it has none, the one for jobs with GPUs, or without."""
+    if spec.pool:
+        return spec
+    return replace(spec, pool=settings.gpu_pool if spec.gpus_max else settings.cpu_pool)
+
+
+# --- jobs ---
+
+
+def refuse_unknown(name: str, pools: Mapping[str, object]) -> Refusal | None:
+    """Refuse a pool that is not configured."""
+    if not name or name in pools:
+        return None
+    return Refusal(RefusalKind.INVALID, f"--pool: there is no pool {name!r}: there are {', '.join(pools)}")
+
+
+def refuse_move(state: ClusterState, job: Job, name: str) -> Refusal | None:
+    """Why ``job`` cannot go to the pool of that name, as far as its size does not matter."""
+    if not name:
+        return Refusal(RefusalKind.INVALID, f"--pool: is empty: there are {', '.join(state.settings.pools)}")
+    if (refusal := refuse_unknown(name, state.settings.pools)) is not None or name == job.pool:
+        return refusal
+    stays = f"job {job.id} was submitted with --suspend {job.spec.suspend.value}: "
+    if job.live is not None and not job.preemptible:
+        message = f"{stays}it never steps aside, and stays in pool {job.pool} until it ends"
+        return Refusal(RefusalKind.CONFLICT, message)
+    if job.live is not None and job.spec.suspend is SuspendMode.SWAP:
+        message = f"{stays}what it has in memory cannot go to a node of pool {name}"
+        return Refusal(RefusalKind.CONFLICT, message)
+    return _refuse_far_from_checkpoint(state, job, name)
+
+
+def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Refusal | None:
+    """Refuse what could never go on: a job whose checkpoints no node of that pool sees, and that are not copied."""
+    nodes = state.pools[name].books.nodes.values()
+    if not nodes or job.spec.move_checkpoints or any(sees_checkpoint(job, node) for node in nodes):
+        return None
+    where = ", ".join(node.id for node in keepers(job, state.nodes))
+    message = (
+        f"job {job.id} has its checkpoint on node {where}, which no node of pool {name} can read:"
+        " only a job submitted with --move-checkpoints could go there"
+    )
+    return Refusal(RefusalKind.CONFLICT, message)
+
+
+def is_move(state: ClusterState, event: e.JobMoved) -> bool:
+    """Whether the job is not there, or on its way there, already."""
+    job = state.jobs.get(event.job)
+    return job is not None and event.pool != (job.moves_to or job.pool)
+
+
+def moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
+    """Fold: the job is to go to another pool, which it does as soon as it holds nothing."""
+    state.pool(event.pool)
+    if job.claiming:
+        state.unplan(job)
+    job.moves_to = "" if event.pool == job.pool else event.pool
+    if job.live is None and job.held_by is None:
+        job.reason = f"moved to pool {event.pool}; waiting for its turn in the queue"
+
+
+def step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
+    """What follows for one that runs."""
+    job = state.jobs[event.job]
+    if job.running and job.moves_to:
+        yield stop(job, StopCause.MOVED, f"stepping aside to go on in pool {event.pool}")
+
+
+def stranded(pool: PoolState) -> Iterator[e.Event]:
+    """Have nobody wait for room in a pool that is configured no more, and say why nothing happens."""
+    for job in list(pool.claims.values()):
+        yield e.ClaimDropped(job.id, GONE.format(pool.name, job.id))
+    for job in pool.queue:
+        job.reason = GONE.format(pool.name, job.id)
+
+
+# --- nodes ---
+
+
+def refuse_node(state: ClusterState, event: e.NodeRegistered) -> str | None:
+    """Why a node cannot be taken in, if it names a pool that is not configured, and is not known to belong there."""
+    pools, known = state.settings.pools, state.nodes.get(event.node)
+    if event.pool in pools or (known is not None and known.facts.pool == event.pool):
+        return None
+    return f"--pool {event.pool}: the master has no such pool: there are {', '.join(pools)}"
+
+
+def registration(state: ClusterState, event: e.NodeRegistered) -> e.NodeRegistered:
+    """``event``, with the pool where the node is as long as something runs there."""
+    known = state.nodes.get(event.node)
+    if known is None or known.facts.pool == event.pool or not (known.attempts or known.planned or known.strays):
+        return event
+    return replace(event, pool=known.facts.pool)
+
+
+def change_of_node(state: ClusterState, event: e.NodeRegistered) -> Iterable[e.NodeRegistered]:
+    """That the node of ``event``, which registered with that before, gets into the pool it named, if it may now."""
+    known = state.nodes[event.node]
+    if known.facts.pool == event.pool or registration(state, event) is not event:
+        return ()
+    return (replace(event, gpus=tuple(known.gpus.values()), known=()),)

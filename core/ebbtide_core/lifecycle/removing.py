@@ -1,0 +1,77 @@
+"""Jobs and nodes that somebody removes: only what is over, and what nobody needs any more."""
+
+from ebbtide_core import events as e
+from ebbtide_core.lifecycle.forgetting import unknown_job
+from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.checkpoint_location import sees_checkpoint
+from ebbtide_core.state import ClusterState
+
+
+def refuse_job(state: ClusterState, id: JobId) -> Refusal | None:
+    """Why the job cannot be removed."""
+    job = state.jobs.get(id)
+    if job is None:
+        return Refusal(RefusalKind.UNKNOWN, unknown_job(state, id))
+    if not job.state.finished:
+        return _conflict(f"job {job.id} is {job.state.value}: only a finished one can be removed")
+    if any(attempt.freed is None for attempt in job.attempts):
+        return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
+    if job.id in state.set_aside:
+        return _conflict(f"job {job.id} is set aside, because the journal is damaged where it tells of it")
+    if job.again_as is not None and job.again_as in state.jobs:
+        return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
+    return None
+
+
+def may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
+    """Whether that is news."""
+    return refuse_node(state, event.node) is None
+
+
+def refuse_node(state: ClusterState, id: NodeId) -> Refusal | None:
+    """Why the node cannot be removed: something of it lives, or may."""
+    node = state.nodes.get(id)
+    if node is None:
+        return Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist")
+    if node.connected:
+        return _conflict(f"node {id} is connected: stop its agent first")
+    if not node.lost:
+        return _conflict(f"node {id} may be back in a moment: it is not lost yet")
+    if node.attempts or node.planned:
+        jobs = ", ".join(sorted(node.attempts | node.planned))
+        return _conflict(f"node {id} may still run job {jobs}: 'ebb node confirm-dead {id}' if that is certainly over")
+    if node.strays or id in state.unheard or id in state.awaited:
+        return _conflict(f"it is not known what runs on node {id}: 'ebb node confirm-dead {id}' if nothing does")
+    if id in state.doubted:
+        return _conflict(f"node {id} fell silent together with others: 'ebb node believe-silence' if it did by itself")
+    if waiting := _waits_for(state, node):
+        return _conflict(f"job {waiting} has its checkpoints on node {id}, and nowhere else: cancel it first")
+    return None
+
+
+def node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
+    """Fold: nothing is known of it any more."""
+    node = state.nodes[event.node]
+    pool = state.pool_of(node)
+    pool.books.part_with(node)
+    del state.nodes[node.id]
+    pool.roomier.discard(node.id)
+    state.failing.pop(node.id, None)
+    for index in (state.unreachable, state.draining, state.leasing):
+        index.discard(node.id)
+    state.look_again()
+
+
+def _waits_for(state: ClusterState, node: Node) -> str:
+    """An unfinished job that can go on from nowhere else; empty if there is none."""
+    root = node.facts.checkpoint_root_id
+    if not root or any(other is not node and other.facts.checkpoint_root_id == root for other in state.nodes.values()):
+        return ""
+    waiting = (job for job in state.unfinished.values() if job.checkpoint_root_id and sees_checkpoint(job, node))
+    return next((job.id for job in waiting), "")
+
+
+def _conflict(message: str) -> Refusal:
+    return Refusal(RefusalKind.CONFLICT, message)

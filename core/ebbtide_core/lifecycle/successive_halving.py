@@ -1,0 +1,130 @@
+"""Successive halving as part of the cluster's state: what tasks report, who pauses, and who goes on.
+
+Who decides is `ebbtide_core.model.asha`. A task that is to wait at a rung is suspended and held by the system: it saves
+a checkpoint and leaves its GPUs to others. Its user may release it all the same: it goes on, and its results still
+count.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.asha import Place, Sweep, result_of
+from ebbtide_core.model.types import HeldBy, JobId, StopCause
+from ebbtide_core.reconcile import stop
+from ebbtide_core.state import ClusterState
+
+# --- facts ---
+
+
+def entered(state: ClusterState, job: Job) -> None:
+    """There is a new job; it may be a task that is compared with the others of its array."""
+    asha, task = job.spec.asha, job.task
+    if asha is not None and task is not None:
+        state.sweeps.setdefault(task.array, Sweep(asha)).add(job.id)
+
+
+def left(state: ClusterState, job: Job) -> None:
+    """An attempt of the job is over; only then can it be given up."""
+    if sweep_of(state, job) is not None and job.task is not None:
+        state.sweeps_changed.add(job.task.array)
+
+
+def ended(state: ClusterState, job: Job) -> None:
+    """The job is over, which may tell that nobody else comes to a rung."""
+    if (sweep := sweep_of(state, job)) is None or job.task is None:
+        return
+    sweep.end(job.id)
+    state.sweeps_changed.add(job.task.array)
+    if sweep.over:
+        del state.sweeps[job.task.array]
+
+
+def rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
+    """Fold: a task has come to a rung."""
+    if (sweep := sweep_of(state, job)) is not None and job.task is not None:
+        sweep.reach(job.id, event.value)
+        job.rungs[event.steps] = event.value
+        state.sweeps_changed.add(job.task.array)
+
+
+def promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
+    """Fold: a task goes on. Whoever is held for another reason stays so."""
+    if (sweep := sweep_of(state, job)) is not None:
+        sweep.promote(job.id)
+    if _is_paused(job):
+        job.held_by, job.returns = None, True
+        job.reason = event.reason
+
+
+def _is_paused(job: Job) -> bool:
+    """Whether it is held because it came to a rung, and not because its checkpoints or its GPUs are of no use to it."""
+    order = job.attempts[-1].stop if job.attempts else None
+    useless = order is not None and order.cause is StopCause.IDLE
+    return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
+
+
+def sweep_of(state: ClusterState, job: Job) -> Sweep | None:
+    """The sweep that the job is a task of, if it is one of an array that is not over."""
+    if job.spec.asha is None or job.task is None:
+        return None
+    sweep = state.sweeps.get(job.task.array)
+    return sweep if sweep is not None and job.id in sweep.tasks else None
+
+
+# --- decisions ---
+
+
+def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
+    """Decide: a report at a rung or behind it is the task's result there, once it tells of the metric."""
+    job = state.jobs[event.job]
+    sweep = sweep_of(state, job)
+    if sweep is None or not job.running or job.held_by is not None:
+        return
+    steps = sweep.next_rung(job.id)
+    known, value = result_of(event.progress, sweep.asha.metric)
+    if known and steps is not None and event.progress.step >= steps:
+        yield e.RungReached(job.id, event.attempt, steps, value)
+
+
+def pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
+    """Decide: whoever comes to a rung steps aside there, unless it is among the best already."""
+    job = state.jobs[event.job]
+    sweep = sweep_of(state, job)
+    if sweep is None or not job.running:
+        return
+    if job.id in sweep.promotable():
+        yield e.TaskPromoted(job.id, _goes_on(sweep, job.id))
+        return
+    place = sweep.place(job.id)
+    reason = f"paused at {_standing(sweep, job.id, place)} so far, and {place.best} of them go on"
+    yield stop(job, StopCause.SUSPENDED, reason)
+    yield e.JobHeld(job.id, HeldBy.SYSTEM, reason)
+
+
+def review(state: ClusterState) -> Iterator[Event]:
+    """Decide: who goes on, and who is given up, now that more is known. Each decision may lead to others."""
+    while state.sweeps_changed:
+        array = min(state.sweeps_changed)
+        state.sweeps_changed.discard(array)
+        if (sweep := state.sweeps.get(array)) is None:
+            continue
+        for id in sweep.promotable():
+            yield e.TaskPromoted(id, _goes_on(sweep, id))
+        for id in sweep.hopeless():
+            job = state.jobs[id]
+            if job.held_by is HeldBy.SYSTEM and job.live is None:
+                yield e.TaskStopped(id, f"stopped early at {_standing(sweep, id, sweep.place(id))}")
+
+
+def _goes_on(sweep: Sweep, id: JobId) -> str:
+    return f"goes on from {_standing(sweep, id, sweep.place(id))}"
+
+
+def _standing(sweep: Sweep, id: JobId, place: Place) -> str:
+    """``100 steps: loss 0.5 is number 3 of 5``."""
+    value = sweep.tasks[id].results[place.rung]
+    shown = "no number" if value is None else f"{value:.4g}"
+    return f"{sweep.rungs[place.rung]} steps: {sweep.asha.metric} {shown} is number {place.rank} of {place.of}"

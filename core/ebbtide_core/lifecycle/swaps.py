@@ -1,0 +1,134 @@
+"""Jobs whose GPU memory the driver moves to host memory and back: the same attempt, off its GPU for a while.
+
+Such an attempt has two parts in the books. Its GPU is held like any other, and given up when the job steps aside. Its
+CPUs and its host memory it keeps for as long as it lives, and while it is off its GPU what was on it lies in host
+memory, too. So there is only one place where it can go on: on that GPU.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.estimates import restart_costs
+from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.measuring import gpu_memory
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import Allocation, NodeAllocation, StopCause, SuspendMode
+from ebbtide_core.state import ClusterState
+
+SWAPPED_FOR: Final = frozenset(
+    {
+        StopCause.PREEMPTED,
+        StopCause.SUSPENDED,
+        StopCause.RESERVATION,
+        StopCause.DRILLED,
+        StopCause.OVERRAN,
+        StopCause.INTERFERENCE,
+        StopCause.IDLE,
+        StopCause.REQUEUED,
+    }
+)
+"""Why a job is swapped; for any other reason it is ended."""
+
+
+def parts_of(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
+    """What a swapped attempt gives up whenever it steps aside, and what it keeps until it ends."""
+    [piece] = allocation.nodes
+    gives_up = Allocation((NodeAllocation(piece.node, piece.gpus),))
+    return gives_up, NodeAllocation(piece.node, (), piece.cpus, piece.mem_bytes)
+
+
+def is_swapped_for(job: Job, cause: StopCause) -> bool:
+    """Whether the newest attempt of ``job`` leaves its GPU because of ``cause``, instead of ending."""
+    return job.spec.suspend is SuspendMode.SWAP and cause in SWAPPED_FOR
+
+
+def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
+    """The newest attempt is off its GPU, or still is after it was to come back."""
+    attempt = job.attempts[-1]
+    came_back = attempt.returning is not None
+    if attempt.started is not None:
+        job.ran_s += max(0.0, now - attempt.started)
+        until = attempt.stop.requested if attempt.stop is not None else now
+        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
+    if attempt.stop is None:
+        state.unplan(job)
+        attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
+    pool = state.pools[job.pool]
+    pool.books.free(job.id, attempt.allocation, leaves=False)
+    pool.roomier.update(attempt.allocation.node_ids)
+    if attempt.overran:
+        gpu_memory.widen(state, job, attempt)
+    if came_back:
+        _put_off(job, now)
+    else:
+        _keep(state, job, attempt, event.mem_bytes)
+    attempt.started, attempt.returning, attempt.off_gpu = None, None, True
+    attempt.swapped, attempt.swaps, attempt.swapped_bytes = now, event.swaps, event.mem_bytes
+    attempt.idle_since = attempt.idle_until = None
+    job.suspended = True
+    where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
+    job.reason = f"could not come back to its GPU: {event.note}" if came_back else f"swapped out; {where}"
+    _note(job, event, came_back, now)
+
+
+def _put_off(job: Job, now: float) -> None:
+    """Its GPU has no room for it: not to be tried again and again at once."""
+    job.requeues_in_row += 1
+    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.requeues_in_row - 1)
+    job.returns, job.not_before = True, now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S)
+
+
+def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> None:
+    if not job.suspensions:
+        return
+    suspension = job.suspensions[-1]
+    if came_back:
+        add_note(suspension, f"could not come back: {event.note}")
+        return
+    suspension.exited = suspension.gpu_free = now
+    order = job.attempts[-1].stop
+    assert order is not None
+    restart_costs.note_took(job, order)
+    add_note(suspension, f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s")
+
+
+def add_note(suspension: Suspension, note: str) -> None:
+    """Say ``note`` after what its record says already; once is enough."""
+    if note not in suspension.note:
+        suspension.note = f"{suspension.note}; {note}" if suspension.note else note
+
+
+def return_requested(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
+    """The newest attempt may go on on its GPU, which is free."""
+    attempt = job.attempts[-1]
+    attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
+    attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky
+    job.reason = event.reason
+    state.place(job, attempt.allocation)
+
+
+def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
+    """What was in host memory is on the GPU again."""
+    _keep(state, job, attempt, -attempt.swapped_bytes)
+    attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
+    job.proved = True
+    job.requeues_in_row = 0
+
+
+def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
+    """The attempt has ended, and what it kept in any case is free, too."""
+    assert attempt.kept is not None
+    pool = state.pools[job.pool]
+    pool.books.drop(job.id, attempt.kept)
+    pool.roomier.add(attempt.kept.node)
+    attempt.kept = None
+
+
+def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> None:
+    """Have so much more host memory, or less, counted as the attempt's."""
+    assert attempt.kept is not None
+    books = state.pools[job.pool].books
+    books.drop(job.id, attempt.kept)
+    attempt.kept = replace(attempt.kept, mem_bytes=attempt.kept.mem_bytes + more_bytes)
+    books.keep(job.id, attempt.kept)

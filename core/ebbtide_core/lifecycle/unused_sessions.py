@@ -1,0 +1,45 @@
+"""Sessions that nobody uses: their node tells since when, and they are ended when that is too long.
+
+What counts as use is the node's to know: bytes through a channel, or a busy processor or GPU. That it is a fact in the
+journal makes the warning part of the job's story, and lets it outlive a master.
+"""
+
+from typing import TYPE_CHECKING
+
+from ebbtide_core.events import SessionUnused
+
+if TYPE_CHECKING:
+    from ebbtide_core.job.job import Job
+    from ebbtide_core.state import ClusterState
+
+
+def is_news(state: "ClusterState", event: SessionUnused) -> bool:
+    """Whether the attempt runs, and this is not known of it."""
+    job = state.jobs.get(event.job)
+    attempt = job.live if job is not None else None
+    if attempt is None or attempt.number != event.attempt or attempt.stop is not None or attempt.started is None:
+        return False
+    return attempt.unused_since != event.since or (event.since > 0 and event.left_s <= 0)
+
+
+def noted(state: "ClusterState", job: "Job", event: SessionUnused, now: float) -> None:
+    """Its reason warns of the end, or does so no more."""
+    job.attempts[-1].unused_since = event.since
+    job.reason = why(event) if event.since else "running"
+
+
+def why(event: SessionUnused) -> str:
+    """The warning in words."""
+    if not event.since:
+        return "used again"
+    return (
+        f"unused: ended in {duration(event.left_s)} unless somebody uses it" if event.left_s > 0 else "unused too long"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time in words, as exactly as its user cares for."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,139 @@
+"""The speed of jobs as part of the cluster's state: who is measured beside whom, what is recorded, and what is shown.
+
+Reports of progress are not in the journal, and neither is the meter of an attempt. What it has come to is a fact of its
+own, recorded when it is first solid, when it has changed, and perhaps when the attempt ends.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.estimates.work import script_of
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.job.meter import NOBODY, SOLID, Company, Meter, Rate, Setting, Windows
+from ebbtide_core.model.types import WHOLE, AttemptRef
+from ebbtide_core.state import ClusterState
+
+CHANGED: Final = 0.1
+"""An estimate is recorded anew if it is off by more than this share of what was recorded."""
+BETTER: Final = 2
+"""At the end of an attempt, so many times the windows that were recorded are worth another record."""
+MOST_RECORDS: Final = 16
+"""Of one attempt while it runs."""
+
+
+# --- what reports change ---
+
+
+def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
+    """The job said how far it is."""
+    job.progress, job.progress_at = event.progress, now
+    attempt = job.attempts[-1]
+    if attempt.stop is not None or attempt.started is None:
+        return
+    if attempt.meter is None or attempt.meter.since != attempt.started:
+        attempt.meter = Meter(attempt.started)
+    attempt.meter.note(event.progress.step, now, company(state, job))
+
+
+def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
+    """The job has published a checkpoint, in time that is none of its steps'."""
+    attempt = job.attempts[-1]
+    job.checkpoint, attempt.published = event.checkpoint, True
+    if attempt.meter is not None:
+        attempt.meter.interrupt()
+
+
+def measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
+    """What the meter of an attempt came to: known of the job, and of its script."""
+    setting = Setting(event.share, event.nodes, event.model, event.alone)
+    job.rates[setting] = rate = Rate(event.steps_per_s, event.samples)
+    if script := script_of(job):
+        state.rates.add(script, job.id, setting, rate)
+
+
+def ref(job: Job) -> AttemptRef:
+    """The newest attempt of ``job``."""
+    return AttemptRef(job.id, len(job.attempts))
+
+
+def company(state: ClusterState, job: Job) -> Company:
+    """The other attempts on the GPUs of the newest one of ``job``; nobody is beside whole GPUs."""
+    allocation = job.attempts[-1].allocation
+    if allocation.share % WHOLE == 0:
+        return NOBODY
+    own, [piece] = set(allocation.gpu_ids), allocation.nodes
+    others = [other for other in state.jobs_on(state.nodes[piece.node]) if other is not job and not other.off_gpu]
+    return frozenset(ref(other) for other in others if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids))
+
+
+# --- what follows ---
+
+
+def news(state: ClusterState, job: Job) -> Iterator[Event]:
+    """What is worth recording of an attempt that goes on, after a report that ended a window."""
+    attempt = job.attempts[-1]
+    meter = attempt.meter
+    if meter is None or meter.recorded >= MOST_RECORDS:
+        return
+    for alone, windows in ((True, meter.alone), (False, meter.shared)):
+        known = job.rates.get(setting_of(state, attempt, alone))
+        if _is_news(known, windows):
+            meter.recorded += 1
+            yield _record(state, job, attempt, alone, windows)
+
+
+def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
+    """What was measured of an attempt that has ended, if that is other than what was recorded, or known much better."""
+    attempt = job.attempts[-1]
+    meter, attempt.meter = attempt.meter, None
+    if meter is None:
+        return
+    meter.interrupt()
+    for alone, windows in ((True, meter.alone), (False, meter.shared)):
+        known = job.rates.get(setting_of(state, attempt, alone))
+        if _is_news(known, windows) or (known is not None and windows.count >= BETTER * known.samples):
+            yield _record(state, job, attempt, alone, windows)
+
+
+def _is_news(known: Rate | None, windows: Windows) -> bool:
+    if windows.count < SOLID:
+        return False
+    return known is None or abs(windows.steps_per_s - known.steps_per_s) > CHANGED * known.steps_per_s
+
+
+def _record(state: ClusterState, job: Job, attempt: Attempt, alone: bool, windows: Windows) -> Event:
+    setting = setting_of(state, attempt, alone)
+    return e.RateMeasured(
+        job.id, attempt.number, setting.share, setting.nodes, alone, windows.steps_per_s, windows.count, setting.model
+    )
+
+
+# --- what is known ---
+
+
+def setting_of(state: ClusterState, attempt: Attempt, alone: bool) -> Setting:
+    """What the attempt runs on."""
+    allocation = attempt.allocation
+    first = allocation.nodes[0]
+    facts = state.nodes[first.node].gpus.get(first.gpus[0].gpu) if first.gpus else None
+    return Setting(allocation.share, len(allocation.nodes), facts.model if facts is not None else "", alone)
+
+
+def speed_now(job: Job) -> float | None:
+    """The steps per second that ``job`` makes beside those who are there now; None if it does not run, or not known."""
+    if not job.running or (meter := job.attempts[-1].meter) is None:
+        return None
+    return meter.together.steps_per_s if meter.together.count else None
+
+
+def solo(state: ClusterState, job: Job) -> float | None:
+    """The steps per second that ``job`` makes alone on its GPU with its share, as it or its script did, if ever."""
+    attempt = job.attempts[-1]
+    if attempt.meter is not None and attempt.meter.alone.count >= SOLID:
+        return attempt.meter.alone.steps_per_s
+    setting, script = setting_of(state, attempt, True), script_of(job)
+    if (known := job.rates.get(setting)) is not None:
+        return known.steps_per_s
+    return state.rates.typical(script, setting) if script else None

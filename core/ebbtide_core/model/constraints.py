@@ -1,0 +1,201 @@
+"""Which nodes and GPUs a job can use at all, by what they are: labels, taints, models, memory.
+
+What of them is free is another matter (`ebbtide_core.resources.placing`). A job that needs nothing in particular may go
+to every node without a taint, and gets GPUs of one model.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from ebbtide_core.model import limits
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.spec_error import SpecError
+from ebbtide_core.model.types import GpuFacts, NodeId
+
+Version = tuple[int, int]
+
+_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+_VALUE: Final = re.compile(r"[A-Za-z0-9._+-]{1,63}")
+_VERSION: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+
+
+@frozen
+class Selector:
+    """That a node's label ``key`` has one of ``values``."""
+
+    key: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key}={'|'.join(self.values)}"
+
+
+@frozen(kw_only=True)
+class Needs:
+    """What a job asks of its nodes and GPUs; all of it has to be met.
+
+    ``select``: labels of the node. ``tolerate``: taints that it may have. ``on``: the node is one of these, if any are
+    named; ``exclude``: it is none of those. ``gpu_types``: words of a GPU's model, any of them (see `is_of_type`).
+    ``compute_capability``: at least so much, as in ``8.0``; empty: any. ``gpu_total_mem_bytes``: so much memory on each
+    GPU at least, whatever the job gets of it. ``mixed_gpus``: the GPUs may be of several models. ``require_paths``:
+    absolute paths that exist on the node; the node finds out.
+    """
+
+    select: tuple[Selector, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    on: tuple[NodeId, ...] = ()
+    exclude: tuple[NodeId, ...] = ()
+    gpu_types: tuple[str, ...] = ()
+    compute_capability: str = ""
+    gpu_total_mem_bytes: int = 0
+    mixed_gpus: bool = False
+    require_paths: tuple[str, ...] = ()
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether not every GPU will do."""
+        return bool(self.gpu_types or self.compute_capability or self.gpu_total_mem_bytes)
+
+
+NO_NEEDS: Final = Needs()
+
+
+def why_not(needs: Needs, node: NodeId, labels: Mapping[str, str], taints: tuple[str, ...]) -> str:
+    """Why a job cannot use a node, whatever GPUs that has, in words that name the option; empty if it can."""
+    if needs.on and node not in needs.on:
+        return f"not among --on {', '.join(needs.on)}"
+    if node in needs.exclude:
+        return "named by --exclude"
+    for taint in taints:
+        if taint not in needs.tolerate:
+            return f"tainted {taint}, and no --tolerate {taint}"
+    for wanted in needs.select:
+        if (has := labels.get(wanted.key)) not in wanted.values:
+            return f"{wanted.key}={has}, not --select {wanted}" if has else f"no label {wanted.key} (--select {wanted})"
+    return ""
+
+
+def asked(needs: Needs) -> list[str]:
+    """What is asked for, as the options that say so."""
+    return [
+        *(f"--select {wanted}" for wanted in needs.select),
+        *(f"--tolerate {taint}" for taint in needs.tolerate),
+        *(f"--on {node}" for node in needs.on),
+        *(f"--exclude {node}" for node in needs.exclude),
+        *(f"--gpu-type {model}" for model in needs.gpu_types),
+        *([f"--compute-capability {needs.compute_capability}"] if needs.compute_capability else ()),
+        *([f"--gpu-total-mem {needs.gpu_total_mem_bytes / 2**30:g}GiB"] if needs.gpu_total_mem_bytes else ()),
+        *(["--mixed-gpus"] if needs.mixed_gpus else ()),
+        *(f"--require-path {path}" for path in needs.require_paths),
+    ]
+
+
+def suits(needs: Needs, gpu: GpuFacts) -> bool:
+    """Whether a job can use ``gpu``, as far as its kind goes."""
+    return not why_no_gpu(needs, gpu)
+
+
+def why_no_gpu(needs: Needs, gpu: GpuFacts) -> str:
+    """The first option that keeps a job from ``gpu``; empty if none does."""
+    if needs.gpu_types and not any(is_of_type(gpu.model, wanted) for wanted in needs.gpu_types):
+        return "--gpu-type"
+    if needs.compute_capability and _version(gpu.compute_capability) < _version(needs.compute_capability):
+        return "--compute-capability"
+    if gpu.mem_bytes < needs.gpu_total_mem_bytes:
+        return "--gpu-total-mem"
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def is_of_type(model: str, wanted: str) -> bool:
+    """Whether ``wanted`` are words in a row of ``model``, in any case: ``a100``, ``rtx 4090``, ``RTX4090``.
+
+    Words are runs of letters and digits: ``a10`` is none of ``NVIDIA A100-SXM4-40GB``, ``a100`` and ``a100-sxm4`` are.
+    """
+    words, looked_for = _words(model), "".join(_words(wanted))
+    runs = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
+    return bool(looked_for) and looked_for in runs
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _version(text: str) -> Version:
+    """A compute capability; (0, 0) if it is not known."""
+    match = _VERSION.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+# --- what may be written ---
+
+
+def check_needs(needs: Needs, gpus_max: int) -> None:
+    """Raise `SpecError` for the first thing wrong with ``needs`` of a job with ``gpus_max`` parts of GPUs at most."""
+    for field in ("select", "tolerate", "on", "exclude", "gpu_types", "require_paths"):
+        if len(getattr(needs, field)) > limits.MAX_NEEDS:
+            raise SpecError(_option(field), f"is given more than {limits.MAX_NEEDS} times")
+    for wanted in needs.select:
+        check_label("--select", wanted.key, *wanted.values)
+    for taint in needs.tolerate:
+        check_taint("--tolerate", taint)
+    for option, nodes in (("--on", needs.on), ("--exclude", needs.exclude)):
+        for node in nodes:
+            _check_name(option, node)
+    for model in needs.gpu_types:
+        if len(model) > limits.MAX_NAME_LENGTH or not _words(model):
+            raise SpecError("--gpu-type", f"{model[:40]!r} is no part of a model name such as a100")
+    _check_gpu_needs(needs, gpus_max)
+    for path in needs.require_paths:
+        if not path.startswith("/") or len(path.encode(errors="replace")) > limits.MAX_PATH_BYTES or "\0" in path:
+            raise SpecError("--require-path", f"{path[:40]!r} is not an absolute path")
+
+
+def _check_gpu_needs(needs: Needs, gpus_max: int) -> None:
+    if needs.compute_capability and not _VERSION.fullmatch(needs.compute_capability):
+        raise SpecError("--compute-capability", f"{needs.compute_capability[:40]!r} is not of the form 8.0")
+    if not 0 <= needs.gpu_total_mem_bytes <= limits.MAX_MEM_BYTES:
+        raise SpecError("--gpu-total-mem", f"is not between 0 and {limits.MAX_MEM_BYTES} bytes")
+    if gpus_max:
+        return
+    for field in ("gpu_types", "compute_capability", "gpu_total_mem_bytes", "mixed_gpus"):
+        if getattr(needs, field):
+            raise SpecError(_option(field), "the job asks for no GPU")
+
+
+def check_marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+    """Raise `SpecError` unless a node may have all of these."""
+    for option, marks in (("--label", labels), ("--taint", taints)):
+        if len(marks) > limits.MAX_NEEDS:
+            raise SpecError(option, f"a node has at most {limits.MAX_NEEDS}")
+    for key, value in labels.items():
+        check_label("--label", key, value)
+    for taint in taints:
+        check_taint("--taint", taint)
+
+
+def check_label(field: str, key: str, *values: str) -> None:
+    """Raise `SpecError` unless a node's label may have that key and these values."""
+    if not _KEY.fullmatch(key):
+        raise SpecError(field, f"{key[:40]!r} is not a label: up to 63 letters, digits and . _ / - within")
+    for value in values or ("",):
+        if not _VALUE.fullmatch(value):
+            raise SpecError(field, f"{value[:40]!r} is not a value of {key}: up to 63 letters, digits and . _ + -")
+
+
+def check_taint(field: str, taint: str) -> None:
+    """Raise `SpecError` unless a node's taint may be called that."""
+    if not _KEY.fullmatch(taint):
+        raise SpecError(field, f"{taint[:40]!r} is not a taint: up to 63 letters, digits and . _ / - within")
+
+
+def _check_name(field: str, node: str) -> None:
+    if not node or len(node) > limits.MAX_NODE_NAME_LENGTH or not node.isprintable():
+        raise SpecError(field, f"{node[:40]!r} is not the name of a node")
+
+
+def _option(field: str) -> str:
+    names = {"gpu_types": "--gpu-type", "gpu_total_mem_bytes": "--gpu-total-mem", "require_paths": "--require-path"}
+    return names.get(field, f"--{field.replace('_', '-')}")

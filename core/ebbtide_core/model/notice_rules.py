@@ -1,0 +1,90 @@
+"""Moments in a job's life that people want to hear of, and where the word goes."""
+
+import re
+from enum import Enum
+from typing import Final
+
+from ebbtide_core.model import limits
+from ebbtide_core.model.frozen import frozen
+
+MAX_RULES: Final = limits.MAX_NOTICE_RULES
+"""Of one job."""
+MAX_TARGET_LENGTH: Final = 1024
+_MAIL: Final = re.compile(r"mailto:[^\s@<>,;:\"]{1,64}@[A-Za-z0-9.-]{1,255}")
+_HOOK: Final = re.compile(r"https?://[^\s/@]+(/\S*)?")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Moment(Enum):
+    """What may be worth a word; ``ENDED`` stands for completed, failed and cancelled."""
+
+    STARTED = "started"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ENDED = "ended"
+    HELD = "held"
+    LOG = "log"
+    IDLE = "idle"
+    UNSAVED = "unsaved"
+
+
+ENDINGS: Final = frozenset({Moment.COMPLETED, Moment.FAILED, Moment.CANCELLED})
+
+
+@frozen
+class NoticeRule:
+    """The word about any of ``moments`` goes to ``target``: a mail address, a web hook, or the name of either."""
+
+    moments: tuple[Moment, ...]
+    target: str
+
+    def wants(self, moment: Moment) -> bool:
+        """Whether it is about this moment."""
+        return moment in self.moments or (moment in ENDINGS and Moment.ENDED in self.moments)
+
+
+def parse_rule(text: str) -> NoticeRule:
+    """Read ``MOMENT[,MOMENT]=TARGET``; ``ValueError`` says what is wrong with it."""
+    names, separator, target = text.partition("=")
+    if not separator:
+        raise ValueError(f"{text[:40]!r} is not of the form EVENT[,EVENT]=TARGET")
+    known = {moment.value: moment for moment in Moment}
+    for name in names.split(","):
+        if name not in known:
+            raise ValueError(f"{name[:40]!r} is none of {', '.join(known)}")
+    check_target(target)
+    return NoticeRule(tuple([known[name] for name in dict.fromkeys(names.split(","))]), target)
+
+
+def check_target(target: str) -> None:
+    """``ValueError`` for what cannot be one; whether it is allowed, the master knows."""
+    kinds = (_MAIL, _HOOK, _NAME)
+    if len(target) > MAX_TARGET_LENGTH or not any(kind.fullmatch(target) for kind in kinds):
+        shown = target.partition("://")[0][:40]  # a hook's address may be a secret
+        raise ValueError(f"{shown!r} is neither mailto:ADDRESS nor https://HOST/PATH nor a name")
+
+
+def is_mail(target: str) -> bool:
+    """Whether it is a mail address."""
+    return target.startswith("mailto:")
+
+
+def is_hook(target: str) -> bool:
+    """Whether it is a web hook."""
+    return target.startswith(("http://", "https://"))
+
+
+def shown(target: str) -> str:
+    """The target as anybody may see it: whoever knows the rest of a hook's address can write to it."""
+    if not is_hook(target):
+        return target
+    scheme, _, rest = target.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}/…"
+
+
+def public(rules: tuple[NoticeRule, ...]) -> tuple[NoticeRule, ...]:
+    """The rules as anybody may see them."""
+    return tuple([NoticeRule(rule.moments, shown(rule.target)) for rule in rules])

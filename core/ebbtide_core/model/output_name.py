@@ -1,0 +1,53 @@
+"""The name of the file that a job's output is appended to, as Slurm's ``--output`` has it."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ebbtide_core.model.types import JobId, NodeId
+
+SLURM: Final = "slurm"
+"""Stands for the name that Slurm would give it."""
+_PLACEHOLDER: Final = re.compile(r"%(.?)")
+_MEANINGS: Final = {
+    "j": "the job's id",
+    "A": "the array's id",
+    "a": "the index in it",
+    "x": "the job's name",
+    "N": "the node's name",
+    "%": "a percent sign",
+}
+
+
+def check(pattern: str) -> None:
+    """``ValueError`` for a placeholder that is not known."""
+    for letter in _PLACEHOLDER.findall(pattern):
+        if letter not in _MEANINGS:
+            known = ", ".join(f"%{known}" for known in _MEANINGS)
+            raise ValueError(f"%{letter} is not known: there are {known}")
+
+
+def expand(pattern: str, job: JobId, name: str, node: NodeId, first: NodeId) -> str:
+    """The file of ``node``, relative to the job's working directory or absolute; empty if it has none.
+
+    Only a pattern with a %N gives every node of a job a file of its own; else it is the ``first`` that has one.
+    """
+    if node != first and "N" not in _PLACEHOLDER.findall(pattern):
+        return ""
+    array, _, index = job.partition(".")
+    if pattern == SLURM:
+        pattern = "slurm-%A_%a.out" if index else "slurm-%j.out"
+    values: Mapping[str, str] = {
+        "j": job,
+        "A": array,
+        "a": index or "0",
+        "x": _plain(name),
+        "N": _plain(node),
+        "%": "%",
+    }
+    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), pattern)
+
+
+def _plain(name: str) -> str:
+    """One component of a path."""
+    return name.replace("/", "_") if name.strip(".") else "_"

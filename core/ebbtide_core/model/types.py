@@ -1,0 +1,386 @@
+"""The nouns: identifiers, states, and what an allocation is."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from enum import Enum
+from fractions import Fraction
+from typing import Final, NewType
+
+from ebbtide_core.model.frozen import frozen
+
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+GpuId = NewType("GpuId", str)
+"""A GPU's UUID."""
+
+WHOLE: Final = 720_720
+"""Parts of one GPU. GPU shares are whole numbers of parts, so that sums are exact: every 1/n up to 1/16 is one."""
+
+
+def parts(gpus: Fraction | int) -> int:
+    """Convert a count or share of GPUs to parts; ``ValueError`` if it is not a whole number of them."""
+    value = Fraction(gpus) * WHOLE
+    if value.denominator != 1:
+        raise ValueError(f"{gpus} is not a multiple of 1/{WHOLE} GPU")
+    return value.numerator
+
+
+def gpus(count: int) -> Fraction:
+    """Convert parts to a count or share of GPUs."""
+    return Fraction(count, WHOLE)
+
+
+class JobClass(Enum):
+    """Who may take whose place under the policies that preempt by class (FitGpp)."""
+
+    TRIAL_AND_ERROR = "te"
+    BEST_EFFORT = "be"
+
+
+class JobKind(Enum):
+    """What a job is for its user. Nobody waits for a batch job; the others are used while they run."""
+
+    BATCH = "batch"
+    COMMAND = "command"
+    SHELL = "shell"
+    NOTEBOOK = "notebook"
+    TENSORBOARD = "tensorboard"
+
+    @property
+    def is_session(self) -> bool:
+        """Whether somebody works in it: what they have in memory is in no checkpoint."""
+        return self in (JobKind.SHELL, JobKind.NOTEBOOK, JobKind.TENSORBOARD)
+
+
+class SuspendMode(Enum):
+    """How a job gives up its GPUs."""
+
+    CHECKPOINT = "checkpoint"
+    SWAP = "swap"
+    NONE = "none"
+
+
+class LaunchMode(Enum):
+    """Which processes an attempt consists of: one, or one per GPU with torch.distributed's environment."""
+
+    SINGLE = "single"
+    DDP = "ddp"
+
+
+class ExitZero(Enum):
+    """How an otherwise unexplained exit 0 after a suspend request is read."""
+
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+
+
+class SignalTarget(Enum):
+    """Which of a job's processes get its stop signal."""
+
+    AUTO = "auto"
+    LEADER = "leader"
+    ALL = "all"
+
+
+class JobState(Enum):
+    """Where a job is in its life; docs/architecture.md draws the transitions."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    STOPPING = "STOPPING"
+    UNREACHABLE = "UNREACHABLE"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    __hash__ = object.__hash__  # the inherited one is a Python function, and every transition is looked up
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can follow."""
+        return self in FINISHED
+
+
+FINISHED: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
+class HeldBy(Enum):
+    """Who must act before a job goes on."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+class StopCause(Enum):
+    """Why an attempt is asked to end."""
+
+    PREEMPTED = "preempted"
+    SUSPENDED = "suspended"
+    RESIZED = "resized"
+    QUIESCED = "quiesced"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time limit"
+    RESERVATION = "reservation over"
+    BROKEN = "broken up"
+    DRILLED = "drill"
+    OVERRAN = "overran its GPU memory"
+    EXPELLED = "expelled"
+    INTERFERENCE = "interference"
+    LOST_GPU = "GPU lost"
+    IDLE = "idle"
+    UNUSED = "unused"
+    MOVED = "moved to another pool"
+    DRAINED = "node drained"
+    REQUEUED = "requeued"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over once the attempt has ended."""
+        return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED, StopCause.UNUSED)
+
+
+@frozen
+class StartFacts:
+    """How an attempt's first process came to its first step, in seconds: imports, checkpoint (None: it had none), step.
+
+    ``step`` is the number of that step, exactly; what is reported as progress is only now and then a step's number.
+    ``warm``: it was held ready before the attempt began, with its imports done. ``earlier_cpu_s``: CPU time of the
+    commands of its script that had ended before that step.
+    """
+
+    warm: bool
+    import_s: float
+    load_s: float | None
+    step_s: float
+    step: int = 0
+    earlier_cpu_s: float = 0.0
+
+
+class RefusalCause(Enum):
+    """Why a node did not start an attempt."""
+
+    NODE = "node"
+    BAD_JOB = "bad job"
+    NO_CHECKPOINT = "no checkpoint"
+    NOT_MOVED = "checkpoint not moved"
+    NO_PATH = "no such path"
+    NO_ACCOUNT = "no such account"
+
+
+class Checkpointed(Enum):
+    """Whether a job saved when it was asked to leave, as its supervisor decided; UNKNOWN unless that is certain."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class Clue(Enum):
+    """What was seen of a request to leave that may explain why a job did not save."""
+
+    CATCHES_TERM = "catches SIGTERM"
+    CATCHES_USR1 = "catches SIGUSR1"
+    CATCHES_USR2 = "catches SIGUSR2"
+    NOT_ASKED = "not asked"
+    LAUNCHER = "launcher"
+    WORKERS_SIGNALLED = "data loaders signalled"
+
+
+@frozen
+class GpuSlice:
+    """What an attempt holds of one GPU: ``share`` in parts (see `WHOLE`) and memory in bytes."""
+
+    gpu: GpuId
+    share: int
+    mem_bytes: int
+
+
+@frozen
+class NodeAllocation:
+    """What an attempt holds on one node: ``share`` are all GPUs of it, in parts."""
+
+    node: NodeId
+    gpus: tuple[GpuSlice, ...] = ()
+    cpus: float = 0.0
+    mem_bytes: int = 0
+    share: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", sum([piece.share for piece in self.gpus]))
+
+
+@frozen
+class Allocation:
+    """What an attempt holds: ``share`` are all GPUs of it, in parts, and ``node_ids`` its nodes."""
+
+    nodes: tuple[NodeAllocation, ...]
+    share: int = field(init=False, repr=False, compare=False)
+    node_ids: tuple[NodeId, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Both are asked for again and again.
+        object.__setattr__(self, "share", sum([node.share for node in self.nodes]))
+        object.__setattr__(self, "node_ids", tuple([node.node for node in self.nodes]))
+
+    @property
+    def gpu_ids(self) -> tuple[GpuId, ...]:
+        """All GPUs of it."""
+        return tuple([piece.gpu for node in self.nodes for piece in node.gpus])
+
+    def __iter__(self) -> Iterator[NodeAllocation]:
+        return iter(self.nodes)
+
+
+class LinkKind(Enum):
+    """How two GPUs of a node reach each other, the fastest first."""
+
+    NVLINK = 1
+    SWITCH = 2
+    HOST_BRIDGE = 3
+    NUMA_NODE = 4
+    SYSTEM = 5
+
+
+@frozen
+class GpuLink:
+    """How a GPU reaches another one, ``gpu``, of its node."""
+
+    gpu: GpuId
+    kind: LinkKind
+
+
+@frozen
+class ForeignProcess:
+    """A process on a GPU that belongs to no job; ``mem_bytes`` is None if not available."""
+
+    pid: int
+    user: str
+    command: str
+    mem_bytes: int | None = None
+
+
+@frozen
+class GpuFacts:
+    """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
+
+    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
+    """
+
+    gpu: GpuId
+    index: int
+    model: str
+    mem_bytes: int
+    healthy: bool = True
+    unhealthy_reason: str = ""
+    numa_node: int | None = None
+    parent: GpuId | None = None
+    links: tuple[GpuLink, ...] = ()
+    mps: bool = False
+    compute_capability: str = ""
+
+
+@frozen
+class Sharing:
+    """How an attempt shares its GPU: ``way`` is "mps" or "time-slicing".
+
+    ``limited_by`` is what keeps it to its part of the memory: "driver", "mps", "pytorch", or empty for nothing.
+    """
+
+    way: str
+    limited_by: str = ""
+
+
+@frozen
+class Drain:
+    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.events.nodes.NodeDrained` for the rest."""
+
+    since: float
+    user: str
+    reason: str
+    deadline: float | None
+    force: bool
+
+
+@frozen
+class AttemptRef:
+    """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
+
+    job: JobId
+    attempt: int
+
+
+@frozen
+class Task:
+    """Which task of which array a job is.
+
+    The array has ``size`` tasks. At most ``max_concurrent`` of them may be in the queue or have room at a time, and
+    have ``max_slots`` parts of GPUs together; 0 means no such limit. ``params`` are what the task stands for.
+    """
+
+    array: JobId
+    index: int
+    size: int
+    params: Mapping[str, str] = field(default_factory=dict)
+    max_concurrent: int = 0
+    max_slots: int = 0
+
+
+@frozen
+class Progress:
+    """How far a job has come, in its own steps.
+
+    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
+    which may name the loss.
+    """
+
+    step: int
+    total: int | None = None
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
+
+
+@frozen
+class Checkpoint:
+    """A published checkpoint; ``step`` is None if the script that wrote it counts none."""
+
+    step: int | None
+    bytes: int
+    path: str
+    verified: bool
+
+
+@frozen(kw_only=True)
+class ExitFacts:
+    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.job.outcome` reads it.
+
+    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
+    gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
+    ``fenced``: it ended itself, because its lease was over. ``memory_failure``: that host memory was used up, if so.
+    ``clues`` are for `ebbtide_core.lifecycle.unsaved_work`.
+    """
+
+    exit_code: int = 0
+    signal: int = 0
+    lost: bool = False
+    stop_requested: bool = False
+    delivered: bool = False
+    caught: bool = False
+    acknowledged: bool = False
+    asked: bool = False
+    killed: bool = False
+    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpoint_s: float = 0.0
+    ended_at: float = 0.0
+    swap_failure: str = ""
+    mps_failure: str = ""
+    gpu_mem_peak_bytes: int | None = None
+    out_of_memory: bool = False
+    lost_gpu: str = ""
+    lost_because: str = ""
+    fenced: bool = False
+    memory_failure: str = ""
+    clues: tuple[Clue, ...] = ()

@@ -1,0 +1,1 @@
+"""What becomes of nodes and their GPUs: health, silence, strays, draining, launch failures, booked GPUs."""

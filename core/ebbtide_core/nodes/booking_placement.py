@@ -1,0 +1,357 @@
+"""Which GPUs a booking gets, and what follows from it: who has to leave, and what takes the place of a lost GPU."""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator
+from typing import Final
+
+from ebbtide_core.admission.queues import shape_of
+from ebbtide_core.events.base import Event
+from ebbtide_core.events.bookings import BookedGpu, BookingCancelled, BookingMade, BookingMoved
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.constraints import is_of_type
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.types import GpuId, JobId, NodeId, StopCause
+from ebbtide_core.policies.draft import need_text
+from ebbtide_core.reconcile import start, stop
+from ebbtide_core.resources.bookings import FREEING_S, Bookings, lead_s, reserved_for
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.state import ClusterState
+
+MOVED_AT_ONCE: Final = 5
+"""Bookings, for each of which all nodes are looked at."""
+LINED_UP_AT_ONCE: Final = 5000
+"""Jobs that are taken out of the line, or put back."""
+
+
+class ImpossibleError(Exception):
+    """A booking that cannot be had; the message says why. ``clash``: it could be, were it not for others."""
+
+    def __init__(self, message: str, *, clash: bool = False) -> None:
+        super().__init__(message)
+        self.clash = clash
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What a booking shall be: so many GPUs for ``user``, of ``on_node`` and of ``gpu_type`` if these are named."""
+
+    user: str
+    count: int
+    since: float
+    until: float
+    on_node: str = ""
+    gpu_type: str = ""
+
+
+Taken = dict[tuple[NodeId, GpuId], str]
+"""GPUs that other bookings have, and which these are, in words."""
+
+
+def choose(state: ClusterState, wish: Wish, now: float, besides: BookingMade | None = None) -> tuple[BookedGpu, ...]:
+    """The GPUs for ``wish``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
+
+    They are all of one pool. ``besides`` is the booking that they are for if it exists already: what it has and can
+    keep, it keeps. Raises `ImpossibleError`.
+    """
+    if wish.on_node and wish.on_node not in state.nodes:
+        raise ImpossibleError(f"--node: there is no node {wish.on_node!r}")
+    taken = _taken(state, wish, besides)
+    best: ImpossibleError | None = None
+    for pool in sorted(state.pools.values(), key=lambda pool: pool.name != state.settings.gpu_pool):
+        try:
+            return _choose_in(state, pool, wish, now, taken, besides)
+        except ImpossibleError as error:
+            best = error if best is None or (error.clash and not best.clash) else best
+    raise best or ImpossibleError("--gpus: there is no pool")
+
+
+def _choose_in(
+    state: ClusterState, pool: PoolState, wish: Wish, now: float, taken: Taken, besides: BookingMade | None
+) -> tuple[BookedGpu, ...]:
+    nodes = [node for node in pool.books.nodes.values() if wish.on_node in ("", node.id)]
+    able = {node.id: _able(state, node, wish, now) for node in nodes}
+    free = {id: {gpu: cost for gpu, cost in gpus.items() if (id, gpu) not in taken} for id, gpus in able.items()}
+    if sum(map(len, free.values())) < wish.count:
+        raise _too_few(wish, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
+    kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
+    free = _alike(pool, free, wish.count, kept)
+    order = _order(free, wish.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
+    chosen = [BookedGpu(id, gpu) for id in order for gpu in sorted(free[id], key=free[id].__getitem__)]
+    chosen.sort(key=lambda booked: booked.gpu not in kept)
+    return tuple(chosen[: wish.count])
+
+
+Cost = tuple[bool, int, int]
+"""Of having a GPU: whether a process of no job is on it, how many have to leave it, and its index."""
+Free = dict[NodeId, dict[GpuId, Cost]]
+"""GPUs that may be chosen, by node."""
+
+
+def _alike(pool: PoolState, free: Free, count: int, kept: frozenset[GpuId]) -> Free:
+    """Those of ``free`` that are of one model, if there are enough of one: few jobs can use GPUs of several together.
+
+    Of several such models, the one of most that are ``kept`` already, that one node has, that fewest have to leave.
+    """
+    by_model: dict[str, Free] = {}
+    for id, gpus in free.items():
+        for gpu, cost in gpus.items():
+            by_model.setdefault(pool.books.nodes[id].gpus[gpu].model, {}).setdefault(id, {})[gpu] = cost
+    enough = [found for _, found in sorted(by_model.items()) if sum(map(len, found.values())) >= count]
+
+    def rank(found: Free) -> tuple[int, bool, int]:
+        cheapest = sorted(cost for gpus in found.values() for cost in gpus.values())[:count]
+        stay = sum(len(kept & gpus.keys()) for gpus in found.values())
+        return -stay, max(map(len, found.values())) < count, sum(cost[1] + cost[0] for cost in cheapest)
+
+    return min(enough, key=rank) if enough else free
+
+
+def _order(free: Free, count: int) -> list[NodeId]:
+    """Nodes that have enough, if any: where fewest have to leave first, and least is left over. Else the largest."""
+    if not any(len(gpus) >= count for gpus in free.values()):
+        return sorted(free, key=lambda id: (-len(free[id]), id))
+
+    def rank(id: NodeId) -> tuple[int, int, NodeId]:
+        cheapest = sorted(free[id].values())[:count]
+        return sum(cost[1] + cost[0] for cost in cheapest), len(free[id]), id
+
+    return sorted((id for id, gpus in free.items() if len(gpus) >= count), key=rank)
+
+
+def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
+    """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
+    costs: dict[GpuId, Cost] = {}
+    for facts in node.gpus.values() if _offers(node, wish) else ():
+        of_type = not wish.gpu_type or is_of_type(facts.model, wish.gpu_type)
+        if facts.healthy and of_type and facts.parent is None:
+            occupants = [job for job in state.jobs_on(node) if _has(job, facts.gpu) and job.user != wish.user]
+            if all(_leaves_by(job, now, wish.since) for job in occupants):
+                costs[facts.gpu] = (facts.gpu in node.foreign, len(occupants), facts.index)
+    return costs
+
+
+def _offers(node: Node, wish: Wish) -> bool:
+    """Whether ``node`` is in service, and is open to all jobs unless it is asked for by name."""
+    return not node.lost and node.drain is None and (not node.facts.taints or bool(wish.on_node))
+
+
+def _has(job: Job, gpu: GpuId) -> bool:
+    holding = job.holding
+    return holding is not None and gpu in holding.allocation.gpu_ids
+
+
+def _leaves_by(job: Job, now: float, time: float) -> bool:
+    """Whether ``job``, which has GPUs, can be made to leave them by Unix time ``time``, or as soon as it may be."""
+    if job.preemptible or not job.running:
+        return True
+    limit = job.spec.time_limit_s
+    return limit is not None and now + max(0.0, limit - job.running_s(now)) + lead_s(job) <= time
+
+
+def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> Taken:
+    """The GPUs that other bookings have in the same window, and which."""
+    others = [
+        booking
+        for booking in state.bookings.by_id.values()
+        if (besides is None or booking.booking != besides.booking)
+        and booking.since < wish.until + FREEING_S
+        and wish.since < booking.until + FREEING_S
+    ]
+    texts = [(booking, reserved_for(booking)) for booking in others]
+    return {(booked.node, booked.gpu): text for booking, text in texts for booked in booking.gpus}
+
+
+def _too_few(wish: Wish, able: int, free: int, others: set[str]) -> ImpossibleError:
+    what = f" of type {wish.gpu_type}" if wish.gpu_type else ""
+    where = f" of node {wish.on_node}" if wish.on_node else ""
+    if able >= wish.count:
+        return ImpossibleError(
+            f"--start: only {free} GPUs{what}{where} are left then: {'; '.join(sorted(others))}", clash=True
+        )
+    return ImpossibleError(f"--gpus: only {able} GPUs{what}{where} are there, or can be free then")
+
+
+# --- what follows ---
+
+
+def review(state: ClusterState, now: float) -> Iterator[Event]:
+    """Bookings are moved off GPUs that are lost; who has to leave is asked to, in time."""
+    state.bookings.look(now)
+    _keep_books(state)
+    yield from _move_some(state)
+    for job, booking in list(_in_the_way(state)):
+        if booking.since - lead_s(job) <= now and job.running and job.preemptible:
+            yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
+
+
+def shut_out(state: ClusterState, now: float) -> None:
+    """Take out of the line who could not start even if nobody ran, because of bookings, and put the others back."""
+    if not state.bookings:
+        _line_up(state, {}, now)
+        return
+    out: dict[JobId, Job] = {}
+    before = [job for job in state.shut_out.values() if job.waiting and job.planned is None]
+    for pool in state.pools.values():
+        here = [job for job in before if job.pool == pool.name]
+        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min], state.bookings)
+    _line_up(state, out, now)
+
+
+def _shut_out_in(pool: PoolState, jobs: list[Job], bookings: Bookings) -> dict[JobId, Job]:
+    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings; they are told so."""
+    empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
+    for planned in [job.planned for job in pool.planned.values() if job.planned is not None] if jobs else ():
+        empty.give(planned)
+        unbooked.give(planned)
+    reasons: dict[Hashable, str] = {}
+    out: dict[JobId, Job] = {}
+    for job in jobs:
+        like = _alike_in_line(job, bookings)
+        if (reason := reasons.get(like)) is None:
+            is_out = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
+            text = f"waiting for {need_text(job, job.gpus_min)}: {bookings.obstacle(job)}"
+            reason = reasons[like] = text if is_out else ""
+        if reason:
+            out[job.id], job.reason = job, reason
+    return out
+
+
+def _alike_in_line(job: Job, bookings: Bookings) -> Hashable:
+    """All that decides where ``job``, which waits, fits beside bookings."""
+    return shape_of(job), job.user, bookings.before(job)
+
+
+def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
+    before, state.shut_out = state.shut_out, out
+    changed = [job for id, job in before.items() if id not in out]
+    changed += [job for id, job in out.items() if id not in before]
+    for job in changed[LINED_UP_AT_ONCE:]:  # they follow
+        if out.pop(job.id, None) is None:
+            out[job.id] = job
+    state.bookings.more_to_line_up = len(changed) > LINED_UP_AT_ONCE
+    for job in changed[:LINED_UP_AT_ONCE]:
+        state.refresh(job, now)
+
+
+def admit(pool: PoolState) -> Iterator[Event]:
+    """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
+    booked = pool.books.booked
+    if booked is None or not (owners := booked.owners()):
+        return
+    in_vain = set[Hashable]()  # what those need for whom there is no room: there is none for others who are alike
+    for job in [job for job in pool.queue if job.user in owners and job.gpus_min and job.own_room is None]:
+        if (like := _alike_in_line(job, booked)) in in_vain:
+            continue
+        own = booked.own(job)
+        room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
+        if room is not None and all(gpu.gpu in own.get(piece.node, ()) for piece in room for gpu in piece.gpus):
+            yield start(pool, job, room)
+        else:
+            in_vain.add(like)
+
+
+def next_time(state: ClusterState, now: float) -> float | None:
+    """When something is due next because of bookings, in Unix seconds; None: never."""
+    index = state.bookings.index
+    starts, ends = index.every.starts, index.ends
+    times = [row[at] for row in (starts, ends) if (at := bisect_right(row, now)) < len(row)]
+    leave = [booking.since - lead_s(job) for job, booking in _in_the_way(state) if job.running and job.preemptible]
+    return min((time for time in (*times, *leave) if time > now), default=None)
+
+
+def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
+    """The jobs that have GPUs which others have booked, and which of these bookings begins first."""
+    for id in sorted(state.bookings.index.on_node):
+        node = state.nodes.get(id)
+        here = [state.jobs[one] for one in node.attempts] if node is not None else []
+        with_gpus = [job for job in here if job.holding is not None and job.holding.allocation.share]
+        for job in sorted(with_gpus, key=lambda job: job.id):  # a node has few of these, and perhaps very many others
+            pieces = job.holding.allocation.nodes if job.holding is not None else ()
+            gpus = [slice.gpu for piece in pieces if piece.node == id for slice in piece.gpus]
+            found = [state.bookings.next_of_others(job.user, id, gpu) for gpu in gpus]
+            if first := min((one for one in found if one is not None), key=lambda one: one.since, default=None):
+                yield job, first
+
+
+def _move_some(state: ClusterState) -> Iterator[Event]:
+    """Move some of the bookings that have lost GPUs. The others follow; those that cannot be moved are tried again."""
+    bookings = state.bookings
+    lost = [booking for booking in _with_lost(state) if booking.booking not in bookings.tried]
+    if not lost:
+        bookings.tried.clear()
+        lost = _with_lost(state)
+    for booking in lost[:MOVED_AT_ONCE]:
+        bookings.tried.add(booking.booking)
+        yield from _moved(state, booking)
+    bookings.more_to_move = len(lost) > MOVED_AT_ONCE
+
+
+def _with_lost(state: ClusterState) -> list[BookingMade]:
+    """The bookings with GPUs that are lost or out of service, those that begin first before others."""
+    index = state.bookings.index
+    lost = {id: {gpu for gpu in gpus if not _is_there(state, BookedGpu(id, gpu))} for id, gpus in index.next.items()}
+    if not any(lost.values()):
+        return []
+    every = index.every.bookings
+    return [one for one in every if any(booked.gpu in lost[booked.node] for booked in one.gpus)]
+
+
+def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
+    """Other GPUs for those that are lost or out of service, if there are any."""
+    lost = [booked for booked in booking.gpus if not _is_there(state, booked)]
+    if not lost:
+        return
+    since = max(booking.since, state.bookings.now)
+    wish = Wish(
+        user=booking.user,
+        count=len(booking.gpus),
+        since=since,
+        until=booking.until,
+        on_node=booking.on_node,
+        gpu_type=booking.gpu_type,
+    )
+    try:
+        gpus = choose(state, wish, state.bookings.now, booking)
+    except ImpossibleError:
+        return
+    yield BookingMoved(booking.booking, gpus, _why_lost(state, lost[0]))
+
+
+def _is_there(state: ClusterState, booked: BookedGpu) -> bool:
+    node = state.nodes.get(booked.node)
+    facts = node.gpus.get(booked.gpu) if node is not None and not node.lost and node.drain is None else None
+    return facts is not None and facts.healthy
+
+
+def _why_lost(state: ClusterState, booked: BookedGpu) -> str:
+    node = state.nodes.get(booked.node)
+    if node is not None and node.drain is not None and not node.lost:
+        return f"node {node.id} is out of service"
+    return f"GPU {booked.gpu} of node {booked.node} is lost"
+
+
+# --- the fold ---
+
+
+def made(state: ClusterState, event: BookingMade, now: float) -> None:
+    state.bookings.add(event)
+    state.bookings.look(now)
+    _keep_books(state)
+
+
+def moved(state: ClusterState, event: BookingMoved, now: float) -> None:
+    state.bookings.move(event.booking, event.gpus)
+
+
+def cancelled(state: ClusterState, event: BookingCancelled, now: float) -> None:
+    state.bookings.cancel(event.booking)
+    _keep_books(state)
+
+
+def _keep_books(state: ClusterState) -> None:
+    """Placing asks for bookings only if there are any."""
+    for pool in state.pools.values():
+        pool.books.booked = state.bookings or None
+    state.look_again()

@@ -1,0 +1,136 @@
+"""Nodes that are taken out of service: nothing new starts there, and who is there leaves by the deadline, if any.
+
+Who can go on elsewhere is suspended as long before the deadline as its grace period is. All others stay to their end:
+those that are never suspended, and those that live in their node's memory when they are. If it is to be ``force``, they
+are ended instead, in the same way. A deadline that has passed means: now.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import Drain, NodeId, StopCause, SuspendMode
+from ebbtide_core.reconcile import stop
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.eligibility import could_run
+from ebbtide_core.state import ClusterState
+
+LEAVE_AT_ONCE: Final = 100
+"""Jobs that are asked to; others have their turn before the next."""
+
+
+class Fate(Enum):
+    """What becomes of a job on a node that is drained; or on one that is not."""
+
+    LEAVING = "is leaving already"
+    RUNS_OUT = "runs to its end"
+    GOES_ON = "is suspended and goes on elsewhere"
+    WAITS = "is suspended and waits: no other node can take it now"
+    ENDS = "is ended"
+    STAYS = "stays: it cannot go on elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """The ``fate`` of a job, and from which Unix time on; None if nothing is asked of it."""
+
+    job: Job
+    fate: Fate
+    at: float | None
+
+
+def prospects(state: ClusterState, node: Node, now: float) -> Iterator[Prospect]:
+    """What becomes of each job on ``node``, if it is drained."""
+    return (_prospect(state, job, node, now) for job in state.jobs_on(node))
+
+
+def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect:
+    drain = node.drain
+    if job.live is None or (not job.running and not job.off_gpu):
+        return Prospect(job, Fate.LEAVING, None)
+    if drain is None or drain.deadline is None:
+        return Prospect(job, Fate.RUNS_OUT, None)
+    if not _can_leave(job):
+        return Prospect(job, Fate.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
+    elsewhere = could_run(job, state.pools[job.pool].books)
+    return Prospect(job, Fate.GOES_ON if elsewhere else Fate.WAITS, max(now, _leaves_at(job, drain)))
+
+
+def _stays(job: Job) -> Prospect:
+    return Prospect(job, Fate.STAYS, None)
+
+
+def _can_leave(job: Job) -> bool:
+    """Whether it can be suspended, and has nothing left on its node then."""
+    return job.spec.suspend is SuspendMode.CHECKPOINT
+
+
+def _leaves_at(job: Job, drain: Drain) -> float:
+    assert drain.deadline is not None
+    return drain.deadline - job.spec.grace_s
+
+
+# --- what follows ---
+
+
+def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
+    node = state.nodes[event.node]
+    since = now if node.drain is None else node.drain.since
+    drain = node.drain = Drain(since, event.user, event.reason, event.deadline, event.force)
+    state.refresh_node(node)
+    state.draining.discard(node.id)
+    if event.deadline is not None:
+        state.draining.add(node.id)
+        for job in state.jobs_on(node):
+            state.look_at(job, _leaves_at(job, drain))
+
+
+def resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
+    node = state.nodes[event.node]
+    node.drain = None
+    state.failing.pop(node.id, None)
+    state.draining.discard(node.id)
+    state.refresh_node(node)
+    state.pool_of(node).roomier.add(node.id)
+
+
+def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
+    """Have those go whose time on a drained node is up before ``until``; of very many, the others follow at once."""
+    room = LEAVE_AT_ONCE
+    for id in sorted(state.draining):
+        node = state.nodes[id]
+        drain = node.drain
+        for job in state.jobs_on(node) if drain is not None else ():
+            assert drain is not None
+            if _leaves_at(job, drain) > until or job.live is None:
+                continue
+            order = _order(job, id, drain)
+            if order is None:
+                continue
+            if not room:
+                state.look_at(job, now)
+                return
+            room -= 1
+            yield order
+
+
+def _order(job: Job, node: NodeId, drain: Drain) -> Event | None:
+    """What ``job``, whose time is up, is asked; None if that is nothing, or was asked before."""
+    if _can_leave(job) and job.running:
+        return stop(job, StopCause.DRAINED, f"node {node} is drained{_why(drain)}")
+    if drain.force and not _can_leave(job) and not _is_ending(job):
+        return stop(job, StopCause.EXPELLED, f"node {node} is drained{_why(drain)}, and it cannot go on elsewhere")
+    return None
+
+
+def _is_ending(job: Job) -> bool:
+    order = job.attempts[-1].stop
+    return order is not None and order.cause.final
+
+
+def _why(drain: Drain) -> str:
+    return f": {drain.reason}" if drain.reason else ""

@@ -1,0 +1,51 @@
+"""What the cluster keeps of processes of no job (see `resources.foreign_processes`): where they are, and their time.
+
+The time is counted by user, each GPU-second divided equally among the users on it.
+"""
+
+from ebbtide_core.events import ForeignUseChanged
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.foreign_processes import is_change, on_gpu
+from ebbtide_core.resources.node_usage import ForeignUse
+from ebbtide_core.state import ClusterState
+
+
+def is_news(state: ClusterState, event: ForeignUseChanged) -> bool:
+    """Whether its node has such a GPU, and anything on it is different now."""
+    node = state.nodes.get(event.node)
+    return node is not None and event.gpu in node.gpus and is_change(on_gpu(node, event.gpu), event.processes)
+
+
+def changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
+    node = state.nodes[event.node]
+    before = node.foreign.pop(event.gpu, None)
+    if before is not None:
+        _add(state.foreign_gpu_s, before, now)
+    if event.processes:
+        node.foreign[event.gpu] = ForeignUse(event.processes, now)
+    state.refresh_node(node)
+    state.pool_of(node).roomier.add(node.id)
+
+
+def count(state: ClusterState, node: Node, now: float, *, goes_on: bool) -> None:
+    """Add up the time of all of them on ``node``; from ``now`` on it is counted only if that ``goes_on``."""
+    for use in node.foreign.values():
+        _add(state.foreign_gpu_s, use, now)
+        use.since = now if goes_on else None
+
+
+def gpu_seconds(state: ClusterState, now: float) -> dict[str, float]:
+    """The GPU-seconds that users have had past the cluster until ``now``."""
+    total = dict(state.foreign_gpu_s)
+    for node in state.nodes.values():
+        for use in node.foreign.values():
+            _add(total, use, now)
+    return total
+
+
+def _add(total: dict[str, float], use: ForeignUse, now: float) -> None:
+    if use.since is None:
+        return
+    users = {process.user for process in use.processes}
+    for user in users:
+        total[user] = total.get(user, 0.0) + max(0.0, now - use.since) / len(users)

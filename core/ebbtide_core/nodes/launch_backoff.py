@@ -1,0 +1,58 @@
+"""Launches in vain: a job whose launch failed waits before the next, longer each time, and then does without the node.
+
+The first is repeated at once, the next after 1 s, 2 s, 4 s, up to a minute, whichever node it is on. A node on which a
+job's launches failed `limits.MAX_LAUNCHES_IN_VAIN` times in a row is left out for it, until the node registers again or
+some time is over; after one more failure it is again. So there is no failure that could be repeated without an end.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core import events as e
+from ebbtide_core.job.job import Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import NodeId, RefusalCause
+from ebbtide_core.state import ClusterState
+
+COUNTED = (RefusalCause.NODE, RefusalCause.NOT_MOVED)
+"""After the others, the job does not go there again anyway, or is held."""
+
+
+def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
+    """Fold: a launch failed. The job is not to be launched before ``not_before``, if that is later than now."""
+    node = _where(job, refusal)
+    job.launches_in_vain[node] = job.launches_in_vain.get(node, 0) + 1
+    job.vain_in_row = times = job.vain_in_row + 1
+    if times > 1:
+        pause_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** min(times - 2, 30), limits.MAX_REQUEUE_BACKOFF_S)
+        job.not_before = max(job.not_before, now + pause_s)
+        job.reason = f"{refusal.reason} ({times} launches failed in a row: the next after {pause_s:g} s)"
+
+
+def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
+    """Decide: a node on which too many launches of the job failed is left out."""
+    node = _where(job, refusal)
+    if refusal.cause in COUNTED and job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
+        often = limits.MAX_LAUNCHES_IN_VAIN
+        why = f"left out for {limits.LEFT_OUT_S:g} s, after {often} launches in a row that failed: {refusal.reason}"
+        yield e.NodeExcluded(job.id, node, why)
+
+
+def left_out(state: ClusterState, job: Job, node: NodeId, now: float) -> None:
+    """Fold: the node is left out for the job, for some time if it is because of launches in vain."""
+    if job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
+        job.left_out_until[node] = now + limits.LEFT_OUT_S
+        state.left_out.add(job.id)
+        state.look_at(job, now + limits.LEFT_OUT_S)
+
+
+def registered(state: ClusterState, node: NodeId, now: float) -> None:
+    """Fold: the node may be another now."""
+    for id in sorted(state.left_out):
+        job = state.jobs[id]
+        if node in job.left_out_until:
+            state.admit(job, node)
+            state.refresh(job, now)
+
+
+def _where(job: Job, refusal: e.AttemptRefused) -> NodeId:
+    return refusal.node or job.attempts[refusal.attempt - 1].allocation.node_ids[0]

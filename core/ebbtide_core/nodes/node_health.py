@@ -1,0 +1,101 @@
+"""What is heard of nodes, and of their GPUs' health."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ebbtide_core import events as e
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobState, RefusalCause
+from ebbtide_core.nodes import foreign_use, launch_backoff, silence
+from ebbtide_core.resources.books import Node
+from ebbtide_core.state import ClusterState
+
+
+def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None:
+    if (known := state.nodes.get(event.node)) is not None:
+        foreign_use.count(state, known, now, goes_on=True)
+        if known.facts.pool != event.pool:
+            _part_with(state, known)
+    pool = state.pool(event.pool)
+    node = pool.books.register(event, now)
+    state.refresh_node(node)
+    state.unreachable.discard(node.id)
+    state.awaited.discard(node.id)
+    state.unheard.discard(node.id)
+    state.leasing.discard(node.id)
+    pool.roomier.add(node.id)
+    for job in state.jobs_on(node):
+        if job.state is JobState.UNREACHABLE:
+            job.reason = f"node {node.id} is back"
+        state.refresh(job, now)
+    if state.left_out:
+        launch_backoff.registered(state, node.id, now)
+
+
+def _part_with(state: ClusterState, node: Node) -> None:
+    """It registers in another pool."""
+    if node.attempts or node.planned:
+        jobs = ", ".join(sorted(node.attempts | node.planned))
+        state.problems.append(f"node {node.id} leaves pool {node.facts.pool} while job {jobs} is there")
+    pool = state.pool_of(node)
+    pool.books.part_with(node)
+    pool.changed = True
+
+
+def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
+    if (node := state.nodes.get(event.node)) is not None:
+        node.connected = False
+        node.last_seen = now
+        state.refresh_node(node)
+
+
+def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
+    node = state.nodes[event.node]
+    foreign_use.count(state, node, now, goes_on=False)
+    node.connected, node.lost, node.lost_since = False, True, now
+    state.refresh_node(node)
+    state.unreachable.add(node.id)
+    state.awaited.discard(node.id)
+    for job in state.jobs_on(node):
+        if job.live is not None:
+            job.reason = f"node {node.id} has been silent for {event.silent_s:.0f} s"
+        state.refresh(job, now)
+    silence.note_leases(state, node, event, now)
+
+
+def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
+    state.leave_queue(job)
+    job.excluded |= {event.node}
+    job.excluded_because[event.node] = event.reason
+    job.choosy = True
+    launch_backoff.left_out(state, job, event.node, now)
+
+
+def readmit(state: ClusterState, job: Job) -> None:
+    """Let ``job`` go again to the nodes and GPUs from which it was excluded."""
+    state.leave_queue(job)
+    job.excluded, job.excluded_gpus = frozenset(), frozenset()
+    job.excluded_because.clear()
+    job.launches_in_vain.clear()
+    job.vain_in_row = 0
+    job.left_out_until.clear()
+    state.left_out.discard(job.id)
+
+
+def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
+    """Who was refused because a node has not what it needs does not go there again."""
+    if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT):
+        attempt = state.jobs[event.job].attempts[event.attempt - 1]
+        yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
+    yield from launch_backoff.leave_out(state.jobs[event.job], event)
+
+
+def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: float) -> None:
+    node = state.nodes[event.node]
+    if event.healthy:
+        node.quarantine.pop(event.gpu, None)
+    if event.gpu in node.gpus:
+        facts = node.gpus[event.gpu]
+        node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
+        state.refresh_node(node)
+        state.pool_of(node).roomier.add(node.id)

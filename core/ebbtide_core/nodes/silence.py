@@ -1,0 +1,161 @@
+"""What is made of nodes that are silent. Nothing by itself: what ran there may still run, and starts nowhere else.
+
+It is over only once that is proven: by the node itself, by a person or a fence hook that confirm that the node is dead,
+or, for jobs that asked for it, by a lease. Whoever has a lease ends itself when the master was not heard for so long;
+the master waits longer than that. It counts from when it last told the node that it is heard, the node from when it
+sent what that answered: so the node's time ends first, whatever was on its way for how long.
+
+Where more than half of the nodes fall silent together, the master takes itself for the one that is cut off: until half
+of them are heard again, or somebody says otherwise, no lease counts as over, and nobody is fenced.
+"""
+
+from collections.abc import Iterator
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.job import gang
+from ebbtide_core.job.job import Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.types import ExitFacts, NodeId
+from ebbtide_core.nodes import foreign_use
+from ebbtide_core.resources.books import Node
+from ebbtide_core.state import ClusterState
+
+# --- what is confirmed to be dead ---
+
+
+def refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | None:
+    """Why nobody can say that of the node."""
+    node = state.nodes.get(event.node)
+    if node is None:
+        return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+    if node.connected:
+        return Refusal(RefusalKind.CONFLICT, f"node {node.id} is connected: it is not dead")
+    return None
+
+
+def is_news(state: ClusterState, event: e.NodeConfirmedDead) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and not node.connected and not node.dead
+
+
+def confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) -> None:
+    node = state.nodes[event.node]
+    if not node.lost:
+        foreign_use.count(state, node, now, goes_on=False)
+        node.lost_since = now
+    node.connected, node.lost = False, True
+    node.dead = event.user or ("the fence hook" if event.by_hook else "somebody")
+    node.strays.clear()
+    state.refresh_node(node)
+    state.unreachable.discard(node.id)
+    state.awaited.discard(node.id)
+    state.unheard.discard(node.id)
+    state.leasing.discard(node.id)
+    for job in state.jobs_on(node):
+        state.refresh(job, now)
+
+
+def end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Event]:
+    """All that was on the node is over, and free."""
+    node = state.nodes[event.node]
+    for job in state.jobs_on(node):
+        yield from _over(job, node, f"node {node.id} was confirmed dead by {node.dead}")
+    yield from believe_if_heard(state)
+
+
+def _over(job: Job, node: Node, why: str) -> Iterator[Event]:
+    """The part of the job's attempt that is on ``node`` is proven to be over."""
+    attempt = job.attempts[-1]
+    part = node.id if attempt.members else e.EVERY_NODE
+    if not gang.has_ended(attempt, node.id):
+        exit = ExitFacts(lost=True, lost_because=why)
+        yield e.AttemptExited(job.id, attempt.number, exit, freed=True, node=part)
+    elif not gang.has_freed(attempt, node.id):
+        yield e.AttemptFreed(job.id, attempt.number, node=part)
+
+
+# --- leases ---
+
+
+def note_leases(state: ClusterState, node: Node, event: e.NodeLost, now: float) -> None:
+    """Fold: the node is lost. Remember from when on the leases there are counted, and when to look at them."""
+    node.acknowledged = event.acknowledged or now
+    for job in state.jobs_on(node):
+        if (ends := _lease_ends(job, node)) is not None:
+            state.leasing.add(node.id)
+            state.look_at(job, ends)
+
+
+def over_leases(state: ClusterState, now: float) -> Iterator[Event]:
+    """Those are over whose lease is, on every clock."""
+    if state.doubted:
+        return
+    for id in sorted(state.leasing):
+        node = state.nodes[id]
+        for job in state.jobs_on(node):
+            ends = _lease_ends(job, node)
+            if ends is not None and ends <= now:
+                silent_s = now - node.acknowledged
+                yield from _over(job, node, f"its lease ended: node {id} was silent for {silent_s:.0f} s")
+
+
+def _lease_ends(job: Job, node: Node) -> float | None:
+    """When the job's attempt on a lost node has ended itself for certain; None if it never does."""
+    live, term_s = job.live, job.spec.failover_after_s
+    if live is None or term_s is None or node.id not in live.leased or gang.has_ended(live, node.id):
+        return None
+    return node.acknowledged + term_s * (1.0 + limits.LEASE_DRIFT) + limits.LEASE_MARGIN_S
+
+
+# --- whose fault it is ---
+
+
+def doubt(state: ClusterState, event: e.NodeLost) -> Iterator[Event]:
+    """That the master may be the one that is cut off, if most nodes fell silent with this one."""
+    now = state.nodes[event.node].lost_since
+    silent = {node.id for node in state.nodes.values() if _fell_silent(node, now)} | state.doubted
+    known = len(silent) + sum(1 for node in state.nodes.values() if node.connected and node.id not in silent)
+    if silent != state.doubted and known >= limits.DOUBTFUL_NODES and 2 * len(silent) > known:
+        yield e.SilenceDoubted(tuple(sorted(silent)), known)
+
+
+def _fell_silent(node: Node, now: float) -> bool:
+    if node.connected or node.dead:
+        return False
+    return now - (node.lost_since if node.lost else node.last_seen) <= limits.TOGETHER_S
+
+
+def doubted(state: ClusterState, event: e.SilenceDoubted, now: float) -> None:
+    state.doubted = frozenset(event.nodes)
+    state.look_again()
+
+
+def believed(state: ClusterState, event: e.SilenceBelieved, now: float) -> None:
+    state.doubted = frozenset()
+    state.look_again()
+
+
+def believe_if_heard(state: ClusterState) -> Iterator[Event]:
+    """That the others are silent by themselves, once at least half were heard, or are known to be dead."""
+    if state.doubted and 2 * sum(1 for id in state.doubted if _is_settled(state, id)) >= len(state.doubted):
+        yield e.SilenceBelieved()
+
+
+def _is_settled(state: ClusterState, id: NodeId) -> bool:
+    node = state.nodes[id]
+    return node.connected or bool(node.dead)
+
+
+def refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | None:
+    """Why there is nothing to believe."""
+    return None if state.doubted else Refusal(RefusalKind.CONFLICT, "no silence is doubted: see 'ebb nodes'")
+
+
+# --- a journal from before ---
+
+
+def await_all(state: ClusterState) -> None:
+    """Nothing starts before every known node has said what it has: it may be what the journal does not know."""
+    state.unheard = {node.id for node in state.nodes.values() if not node.dead}

@@ -1,0 +1,252 @@
+"""Attempts that a node has and the books do not: they are set aside, with the GPUs that they hold.
+
+One that the journal never knew, as after a journal was restored, is never ended but by a person; its job waits, so that
+no second copy starts. One that counts as over, because its node was confirmed dead or its lease had ended, and that
+comes back with its node, is ended there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ebbtide_core import events as e
+from ebbtide_core.commands import Command, Forget, Stop
+from ebbtide_core.events import Event
+from ebbtide_core.events.fencing import StrayKind
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.types import (
+    WHOLE,
+    Allocation,
+    AttemptRef,
+    ExitFacts,
+    GpuId,
+    GpuSlice,
+    HeldBy,
+    JobId,
+    NodeAllocation,
+    NodeId,
+)
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.node_usage import Stray
+from ebbtide_core.state import ClusterState
+
+
+@frozen(kw_only=True)
+class Heard:
+    """What a node says of one attempt. It is ``over`` once nothing of it is left and its GPUs are free, or dirty."""
+
+    node: NodeId
+    job: JobId
+    attempt: int
+    gpus: tuple[GpuId, ...] = ()
+    over: bool = False
+    orphan: bool = False
+    dirty_gpus: tuple[GpuId, ...] = ()
+    dirty_reasons: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> AttemptRef:
+        """The attempt."""
+        return AttemptRef(self.job, self.attempt)
+
+
+def news(state: ClusterState, heard: Heard) -> Iterator[Event]:
+    """What follows from that; nothing for attempts that are where the books have them, which most are."""
+    node, job = state.nodes[heard.node], state.jobs.get(heard.job)
+    attempt = job.attempts[heard.attempt - 1] if job is not None and 0 < heard.attempt <= len(job.attempts) else None
+    if node.strays and heard.ref in node.strays:
+        if heard.over:
+            yield _gone(node.strays[heard.ref], heard)
+        return
+    kind = StrayKind.OVER if heard.job in state.removed else _kind(attempt, node.id)
+    if kind is None:
+        if heard.orphan and attempt is not None and not attempt.orphaned:
+            yield e.AttemptOrphaned(node.id, heard.job, heard.attempt)
+        return
+    if not heard.over or (attempt is None and job is not None):
+        yield from _overtaken(state, job, heard)
+        gpus = () if heard.over else heard.gpus
+        yield e.StrayFound(
+            node=node.id,
+            job=heard.job,
+            attempt=heard.attempt,
+            kind=kind,
+            gpus=gpus,
+            over=heard.over,
+            orphan=heard.orphan,
+        )
+
+
+def _gone(stray: Stray, heard: Heard) -> Event:
+    return e.StrayGone(
+        node=heard.node,
+        job=heard.job,
+        attempt=heard.attempt,
+        asked=stray.is_to_end,
+        dirty_gpus=heard.dirty_gpus,
+        dirty_reasons=heard.dirty_reasons,
+    )
+
+
+def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
+    """Why it is a stray; None if it is none."""
+    if attempt is None or node not in attempt.allocation.node_ids:
+        return StrayKind.UNKNOWN
+    member = attempt.members.get(node)
+    is_free = attempt.freed is not None or (member is not None and member.freed)
+    return StrayKind.OVER if is_free else None
+
+
+def _overtaken(state: ClusterState, job: Job | None, heard: Heard) -> Iterator[Event]:
+    """The books' newest attempt was over before a newer one could start, as it did: whatever the journal says."""
+    older = _not_free(job)
+    if job is None or older is None or heard.attempt <= older.number:
+        return
+    if any(node != heard.node and state.nodes[node].reachable for node in older.allocation.node_ids):
+        return  # both are there: somebody has to look
+    if heard.orphan and heard.node in older.allocation.node_ids:
+        return  # the node has nothing but processes to go by, and tells of the older one itself
+    if older.exited is not None:
+        yield e.AttemptFreed(job.id, older.number)
+    else:
+        why = f"attempt {heard.attempt} of it, which this journal does not know, is on node {heard.node}"
+        yield e.AttemptExited(job.id, older.number, ExitFacts(lost=True, lost_because=why), freed=True)
+
+
+def _not_free(job: Job | None) -> Attempt | None:
+    """The attempt of which something may be left."""
+    newest = job.attempt if job is not None else None
+    return newest if newest is not None and newest.freed is None else None
+
+
+# --- fences ---
+
+
+def is_new(state: ClusterState, event: e.StrayFound) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and AttemptRef(event.job, event.attempt) not in node.strays
+
+
+def is_known(state: ClusterState, event: e.StrayGone | e.StrayEndRequested) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and AttemptRef(event.job, event.attempt) in node.strays
+
+
+def is_orphaned(state: ClusterState, event: e.AttemptOrphaned) -> bool:
+    """Whether that is news of the job's newest attempt."""
+    job = state.jobs.get(event.job)
+    live = job.live if job is not None else None
+    return live is not None and live.number == event.attempt and not live.orphaned
+
+
+# --- the fold ---
+
+
+def found(state: ClusterState, event: e.StrayFound, now: float) -> None:
+    node, job = state.nodes[event.node], state.jobs.get(event.job)
+    if not event.over:
+        node.strays[AttemptRef(event.job, event.attempt)] = Stray(event.kind, event.gpus, event.orphan)
+        state.refresh_node(node)
+    if job is None:
+        state.skip_id(event.job)
+    elif 0 < event.attempt - len(job.attempts) <= limits.MAX_UNKNOWN_ATTEMPTS and _not_free(job) is None:
+        _count_up(state, job, node, event, now)
+
+
+def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, now: float) -> None:
+    """The numbers up to that of the stray are taken: no checkpoint of it is to be overwritten, or thought older."""
+    slices = tuple(GpuSlice(gpu, WHOLE, node.gpus[gpu].mem_bytes) for gpu in event.gpus if gpu in node.gpus)
+    allocation = Allocation((NodeAllocation(node.id, slices),))
+    state.leave_queue(job)
+    for number in range(len(job.attempts) + 1, event.attempt + 1):
+        lost = Attempt(number, allocation, now, exited=now, freed=now)
+        lost.outcome = "not in this journal"
+        job.attempts.append(lost)
+    job.checkpoint_root_id = job.checkpoint_root_id or node.facts.checkpoint_root_id
+    state.refresh(job, now)
+
+
+def hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
+    """A job with an attempt that nobody knows waits for a person."""
+    job = state.jobs.get(event.job)
+    if job is None or job.ending is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
+        return
+    if job.live is None:
+        runs = "was" if event.over else "runs"
+        why = f"attempt {event.attempt} of it {runs} on node {event.node}, and this journal does not know it"
+        yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: {why}")
+
+
+def gone(state: ClusterState, event: e.StrayGone, now: float) -> None:
+    node = state.nodes[event.node]
+    del node.strays[AttemptRef(event.job, event.attempt)]
+    for gpu in set(event.dirty_gpus) & node.gpus.keys():
+        known = dict(zip(event.dirty_gpus, event.dirty_reasons, strict=False))
+        reason = f"job {event.job} ended, but {known.get(gpu) or 'its memory was not released'}"
+        node.quarantine[gpu] = reason
+        node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
+    state.refresh_node(node)
+    state.pool_of(node).roomier.add(node.id)
+
+
+def end_requested(state: ClusterState, event: e.StrayEndRequested, now: float) -> None:
+    state.nodes[event.node].strays[AttemptRef(event.job, event.attempt)].grace_s = event.grace_s
+
+
+def orphaned(state: ClusterState, event: e.AttemptOrphaned, now: float) -> None:
+    job = state.jobs[event.job]
+    job.attempts[-1].orphaned = True
+    job.story.append((now, event))
+
+
+# --- what the world is asked to do ---
+
+
+def end_if_over(state: ClusterState, event: e.StrayFound) -> Iterator[Command]:
+    """What counts as over is ended at once: another attempt may have begun where it left off."""
+    if event.kind is StrayKind.OVER and not event.over:
+        yield Stop((event.node,), event.job, event.attempt, 0.0)
+
+
+def reminders(node: Node) -> Iterator[Command]:
+    """The orders to end strays once more, which the node may not have received."""
+    for ref, stray in node.strays.items():
+        if stray.is_to_end:
+            yield Stop((node.id,), ref.job, ref.attempt, stray.grace_s or 0.0)
+
+
+def end(state: ClusterState, event: e.StrayEndRequested) -> Iterator[Command]:
+    yield Stop((event.node,), event.job, event.attempt, event.grace_s)
+
+
+def forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
+    """Of one that was to end nobody wants to hear any more; what another left may still be of use."""
+    if event.asked:
+        yield Forget((event.node,), event.job, event.attempt)
+
+
+# --- refusals ---
+
+
+def refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | None:
+    """Why there is nothing to end."""
+    if event.node not in state.nodes:
+        return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+    if is_known(state, event):
+        return None
+    what = f"{event.job}.{event.attempt}"
+    return Refusal(RefusalKind.CONFLICT, f"{what} is not set aside on node {event.node}: 'ebb cancel' is for jobs")
+
+
+def refuse_start(state: ClusterState, job: Job, event: Event) -> Refusal | None:
+    """Why ``job`` cannot go on, if ``event`` would have it: an attempt of it that nobody knows may still run."""
+    if job.live is not None or not isinstance(event, e.ReleaseRequested | e.ResumeRequested):
+        return None
+    for node in state.nodes.values():
+        for ref, stray in node.strays.items():
+            if ref.job == job.id and stray.kind is StrayKind.UNKNOWN:
+                what = f"attempt {ref.attempt} of job {job.id} is on node {node.id}, set aside"
+                return Refusal(RefusalKind.CONFLICT, f"{what}: 'ebb node end-stray {node.id} {job.id}.{ref.attempt}'")
+    return None

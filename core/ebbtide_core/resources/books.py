@@ -1,0 +1,475 @@
+"""Who holds what on each node.
+
+Two sums are kept for everything that can be allocated:
+
+- *held*: by every attempt whose GPUs are not proven free. What exceeds the capacity here would be double-booked.
+- *promised*: by every attempt that is to go on, and by claims. It is what a policy plans with: an attempt that was
+  asked to stop no longer counts, and the room kept for its preemptor does.
+
+They differ only while something is being freed; until then a node has one sum for both, which is changed once.
+An attempt may start where its allocation fits both. Nothing here is computed by going over all GPUs or all nodes: a
+change costs what it changes, and what it must never do (use a GPU twice) is checked while it is made.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, Final, Protocol, TypeVar
+
+from ebbtide_core.events import NodeRegistered
+from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.settings import Fitting
+from ebbtide_core.model.types import (
+    WHOLE,
+    Allocation,
+    AttemptRef,
+    Drain,
+    GpuFacts,
+    GpuId,
+    GpuSlice,
+    JobId,
+    NodeAllocation,
+    NodeId,
+)
+from ebbtide_core.resources.bookings import Bookings
+from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, Stray, Use
+from ebbtide_core.resources.topology import Topology, together, topology_of
+
+T = TypeVar("T")
+MOST_REMEMBERED: Final = 4096
+
+
+@dataclass(slots=True)
+class Node:
+    """One node: what it has, what of it is in use, and whether it can be reached.
+
+    ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
+    ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
+    ``slices`` are the GPUs on offer in order of index, each as the slice that a job gets of a whole one; ``sound`` says
+    that they are all GPUs, and the node in service. ``promised`` is the very object that ``held`` is while the two are
+    equal. ``entire`` is a piece of all ``slices`` and nothing else.
+    ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
+    which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
+    no difference which GPUs a job gets; ``together`` is how many one job can have. ``models`` are those of its GPUs.
+    ``drain`` is how it was taken out of service, None if it was not. It is lost since ``lost_since``, and was told that
+    it is heard ``acknowledged``, both in Unix seconds; ``dead`` says who confirmed that it is, if somebody did.
+    ``strays`` are attempts here that are not in the books (see `ebbtide_core.nodes.strays`); their GPUs are not on
+    offer.
+    """
+
+    id: NodeId
+    facts: NodeRegistered
+    gpus: dict[GpuId, GpuFacts]
+    connected: bool = False
+    lost: bool = False
+    last_seen: float = 0.0
+    held: Use = field(default_factory=Use)
+    promised: Use = field(init=False)
+    attempts: set[JobId] = field(default_factory=set)
+    planned: set[JobId] = field(default_factory=set)
+    quarantine: dict[GpuId, str] = field(default_factory=dict)
+    slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
+    entire: NodeAllocation = field(init=False)
+    sound: bool = True
+    foreign: dict[GpuId, ForeignUse] = field(default_factory=dict)
+    beside: dict[GpuId, GpuSlice] = field(default_factory=dict)
+    topology: Topology | None = field(init=False)
+    together: int = field(init=False)
+    models: frozenset[str] = field(init=False)
+    drain: Drain | None = None
+    lost_since: float = 0.0
+    acknowledged: float = 0.0
+    dead: str = ""
+    strays: dict[AttemptRef, Stray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.promised = self.held
+        self.link()
+        self.list_slices()
+
+    def part(self) -> None:
+        """See to it that what is promised can be changed without what is held."""
+        if self.promised is self.held:
+            self.promised = self.held.copy()
+
+    def join(self) -> None:
+        """Have one sum again if both are equal, so that the next change is made once."""
+        if self.promised == self.held:
+            self.promised = self.held
+
+    @property
+    def usable(self) -> bool:
+        """Whether something may be placed here."""
+        return self.connected and not self.lost and self.drain is None
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be asked for anything."""
+        return self.connected and not self.lost
+
+    def idle(self, use: Use) -> int:
+        """How many healthy GPUs nobody uses, if ``use`` is what is in use."""
+        if self.sound:
+            return len(self.slices) - len(use.whole) - len(use.shares)
+        return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
+
+    def fits(self, piece: NodeAllocation, use: Use, less: NodeAllocation | None = None) -> bool:
+        """Whether ``piece`` fits beside ``use`` (``less`` some of it)."""
+        if piece is self.entire and less is None:
+            return not (use.whole or use.shares)
+        cpus = round(use.cpus - less.cpus, CPU_DIGITS) if less else use.cpus
+        if piece.cpus and cpus + piece.cpus > self.facts.cpus:
+            return False
+        if piece.mem_bytes and use.mem_bytes - (less.mem_bytes if less else 0) + piece.mem_bytes > self.facts.mem_bytes:
+            return False
+        whole, shares, slices = use.whole, use.shares, self.slices
+        own = {gpu.gpu: gpu for gpu in less.gpus} if less else {}
+        for gpu in piece.gpus:
+            id = gpu.gpu
+            if id not in slices:
+                if not self._fits_beside(gpu, use, own.get(id)):
+                    return False
+            elif (id in whole and id not in own) or (
+                id in shares
+                and (
+                    shares[id] + gpu.share - (own[id].share if id in own else 0) > WHOLE
+                    or use.gpu_mem[id] + gpu.mem_bytes - (own[id].mem_bytes if id in own else 0) > slices[id].mem_bytes
+                )
+            ):
+                return False
+        return True
+
+    def _fits_beside(self, piece: GpuSlice, use: Use, less: GpuSlice | None) -> bool:
+        """Whether a share fits beside processes of no job."""
+        left, id = self.beside.get(piece.gpu), piece.gpu
+        if left is None or piece.share == WHOLE or id in use.whole:
+            return False
+        share, memory = (less.share, less.mem_bytes) if less else (0, 0)
+        fits = use.gpu_mem.get(id, 0) - memory + piece.mem_bytes <= left.mem_bytes
+        return fits and use.share(id) - share + piece.share <= WHOLE
+
+    def offers(self, piece: GpuSlice) -> bool:
+        """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
+        return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
+
+    def idle_together(self, use: Use) -> int:
+        """How many idle GPUs one job could have: MIG slices are not combined."""
+        count = self.idle(use)
+        if self.topology is None or not self.topology.slices:
+            return count
+        apart = [gpu for gpu in self.topology.slices if gpu in self.slices]
+        return count - sum(1 for gpu in apart if use.share(gpu) == 0)
+
+    def link(self) -> None:
+        """Take note of how its GPUs reach each other."""
+        self.topology, self.together = topology_of(self.gpus.values()), together(self.gpus.values())
+        self.models = frozenset(facts.model for facts in self.gpus.values())
+
+    def list_slices(self) -> None:
+        """Take note of which GPUs are on offer now."""
+        healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
+        if self.strays:
+            set_aside = {gpu for stray in self.strays.values() for gpu in stray.gpus}
+            healthy = [facts for facts in healthy if facts.gpu not in set_aside]
+        own = [facts for facts in healthy if facts.gpu not in self.foreign]
+        self.slices = {facts.gpu: GpuSlice(facts.gpu, WHOLE, facts.mem_bytes) for facts in own}
+        self.entire = NodeAllocation(self.id, tuple(self.slices.values()))
+        self.sound = len(own) == len(self.gpus) and self.drain is None
+        self.beside = {}
+        for facts in healthy if self.facts.share_with_foreign and self.foreign else ():
+            if (use := self.foreign.get(facts.gpu)) is not None and (taken := use.mem_bytes) is not None:
+                self.beside[facts.gpu] = GpuSlice(facts.gpu, WHOLE, max(0, facts.mem_bytes - taken))
+
+
+class Room:
+    """The usable nodes by how many GPUs nobody is promised, so that room is found without a look at every node.
+
+    ``idle[n]`` has the nodes with n such GPUs, if there are any; ``shared`` those where parts of a GPU are in use.
+    """
+
+    def __init__(self) -> None:
+        self.idle: defaultdict[int, dict[NodeId, None]] = defaultdict(dict)
+        self.shared: dict[NodeId, None] = {}
+        self.total = 0
+        self._count: dict[NodeId, int] = {}
+
+    def update(self, node: Node, use: Use) -> None:
+        """Put ``node`` where it belongs if ``use`` of it is promised."""
+        # This is done for every piece of every placement.
+        id, shares, idle = node.id, use.shares, self.idle
+        if node.sound and node.connected and not node.lost:
+            count = len(node.slices) - len(use.whole)
+            if shares:
+                count -= len(shares)
+        else:
+            count = node.idle(use) if node.usable else -1
+        before = self._count.get(id, -1)
+        if count != before:
+            self._count[id] = count
+            if before >= 0:
+                self.total -= before
+                del idle[before][id]
+            if count >= 0:
+                self.total += count
+                idle[count][id] = None
+        if shares and count >= 0:
+            self.shared[id] = None
+        elif self.shared:
+            self.shared.pop(id, None)
+
+    def copy(self) -> "Room":
+        """An independent copy."""
+        other = Room()
+        other.idle.update((count, nodes.copy()) for count, nodes in self.idle.items())
+        other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
+        return other
+
+
+@frozen
+class Most:
+    """The most that a node has for one job, reachable or not. ``gpus`` are the counts of all, the largest first.
+
+    ``sums`` are the counts of the largest node, of the two largest, and so on. ``alike``: no node has a taint, and all
+    GPUs are of one model.
+    """
+
+    gpus: tuple[int, ...]
+    sums: tuple[int, ...]
+    gpu_mem_bytes: int
+    cpus: float
+    mem_bytes: int
+    alike: bool
+
+    def gpus_of(self, nodes: int) -> int:
+        """How many GPUs that many nodes have at most."""
+        return self.sums[min(nodes, len(self.sums)) - 1]
+
+    def nodes_with(self, share: int) -> int:
+        """How many nodes have so many parts of GPUs."""
+        return sum(1 for count in self.gpus if count * WHOLE >= share)
+
+
+class Apart(Protocol):
+    """Who is kept apart from whom (see `ebbtide_core.resources.anti_affinity`)."""
+
+    def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
+        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        ...
+
+
+class Books:
+    """The books of the nodes of one pool.
+
+    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
+    service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
+    checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
+    is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
+    ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
+    ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
+    ``apart`` is None if nobody is, ``booked`` if there are no bookings.
+    """
+
+    def __init__(
+        self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str], fitting: Fitting = Fitting.BEST
+    ) -> None:
+        self.fitting = fitting
+        self.everywhere = everywhere
+        self.nodes: dict[NodeId, Node] = {}
+        self.usable: dict[NodeId, Node] = {}
+        self.room = Room()
+        self.problems = problems
+        self.roots = roots
+        self.drained: dict[NodeId, Node] = {}
+        self.largest = 0
+        self.foreign: dict[NodeId, Node] = {}
+        self.beside: dict[NodeId, Node] = {}
+        self.apart: Apart | None = None
+        self.booked: Bookings | None = None
+        self.sliced: dict[NodeId, Node] = {}
+        self.tainted: dict[NodeId, Node] = {}
+        self.mixed: dict[NodeId, Node] = {}
+        self.picky = False
+        self._remembered: dict[Hashable, Any] = {}
+        self._most: Most | None = None
+
+    def register(self, event: NodeRegistered, now: float) -> Node:
+        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
+
+        It wants a `refresh` after that.
+        """
+        gpus = {facts.gpu: facts for facts in event.gpus}
+        node = self.everywhere.get(event.node)
+        if node is None:
+            node = self.everywhere[event.node] = Node(event.node, event, gpus)
+        self.nodes[event.node] = node
+        for gpu, facts in node.gpus.items():
+            if gpu not in gpus and node.held.share(gpu) > 0:
+                gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
+        if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
+            node.quarantine.clear()
+            node.foreign.clear()
+        node.foreign = {gpu: use for gpu, use in node.foreign.items() if gpu in gpus}
+        for gpu in node.quarantine.keys() & gpus.keys():
+            gpus[gpu] = replace(gpus[gpu], healthy=False, unhealthy_reason=node.quarantine[gpu])
+        node.facts, node.gpus, node.last_seen = event, gpus, now
+        node.connected, node.lost, node.dead = True, False, ""
+        node.strays = {ref: stray for ref, stray in node.strays.items() if ref in event.known}
+        node.link()
+        return node
+
+    def part_with(self, node: Node) -> None:
+        """Have ``node``, of which nothing is held or promised, here no more."""
+        del self.nodes[node.id]
+        node.connected = False
+        self.refresh(node)
+
+    def refresh(self, node: Node) -> None:
+        """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        node.list_slices()
+        usable = node.usable
+        sliced = node.topology is not None and node.topology.slices
+        indexes = (self.usable, True), (self.foreign, node.foreign), (self.beside, node.beside), (self.sliced, sliced)
+        if node.reachable and node.drain is not None:
+            self.drained[node.id] = node
+        else:
+            self.drained.pop(node.id, None)
+        kinds = (self.tainted, node.facts.taints), (self.mixed, len(node.models) > 1)
+        for index, belongs in (*indexes, *kinds):
+            if usable and belongs:
+                index[node.id] = node
+            else:
+                index.pop(node.id, None)
+        self.room.update(node, node.promised)
+        self.roots.clear()
+        self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
+        self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
+        self._remembered.clear()
+        self.largest = max((other.together for other in self.usable.values()), default=0)
+        self._most = None
+
+    @property
+    def most(self) -> Most:
+        """The most that a node has of anything."""
+        if self._most is None:
+            nodes = self.nodes.values()
+            gpus = tuple(sorted((node.together for node in nodes), reverse=True))
+            self._most = Most(
+                gpus=gpus,
+                sums=tuple(accumulate(gpus)),
+                gpu_mem_bytes=max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0),
+                cpus=max((node.facts.cpus for node in nodes), default=0.0),
+                mem_bytes=max((node.facts.mem_bytes for node in nodes), default=0),
+                alike=not any(node.facts.taints for node in nodes) and len({m for n in nodes for m in n.models}) <= 1,
+            )
+        return self._most
+
+    def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What ``work_out`` finds for ``key``; it is asked once, until a node comes, goes or changes."""
+        found: T | None = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= MOST_REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = work_out()
+        return found
+
+    def occupy(self, job: JobId, allocation: Allocation) -> None:
+        """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""
+        nodes, update = self.nodes, self.room.update
+        for piece in allocation.nodes:
+            node = nodes[piece.node]
+            held, promised = node.held, node.promised
+            fine = held.add(piece)
+            if promised is not held:
+                fine = promised.add(piece) and fine
+            if not fine:
+                self.problems.append(f"job {job} gets GPUs of node {node.id} that are held or promised already")
+            node.attempts.add(job)
+            node.planned.add(job)
+            update(node, promised)
+
+    def vacate(self, job: JobId, allocation: Allocation) -> None:
+        """Note that what an attempt occupied is proven free, and promised to nobody."""
+        nodes, update = self.nodes, self.room.update
+        for piece in allocation.nodes:
+            node = nodes[piece.node]
+            held, promised = node.held, node.promised
+            fine = held.remove(piece)
+            if promised is not held:
+                fine = promised.remove(piece) and fine
+            if not fine:
+                self.problems.append(f"job {job} leaves what it did not have on node {node.id}")
+            node.attempts.discard(job)
+            node.planned.discard(job)
+            update(node, promised)
+
+    def keep(self, job: JobId, piece: NodeAllocation) -> None:
+        """Note that an attempt of ``job`` has ``piece`` for as long as it lives, wherever its GPUs go."""
+        node = self.nodes[piece.node]
+        node.held.add(piece)
+        if node.promised is not node.held:
+            node.promised.add(piece)
+        node.attempts.add(job)
+
+    def drop(self, job: JobId, piece: NodeAllocation) -> None:
+        """Note that it no longer has it."""
+        node = self.nodes[piece.node]
+        fine = node.held.remove(piece)
+        if node.promised is not node.held:
+            fine = node.promised.remove(piece) and fine
+        if not fine:
+            self.problems.append(f"job {job} drops what it did not keep on node {node.id}")
+        node.attempts.discard(job)
+
+    def free(self, job: JobId, allocation: Allocation, leaves: bool = True) -> None:
+        """Note that what an attempt held is proven free; to whom it is promised was settled before.
+
+        Unless it ``leaves``, the attempt lives on there without them.
+        """
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            node.part()
+            if not node.held.remove(piece):
+                self.problems.append(f"job {job} frees what it did not hold on node {node.id}")
+            node.join()
+            if leaves:
+                node.attempts.discard(job)
+
+    def promise(self, job: JobId, allocation: Allocation) -> None:
+        """Note that ``allocation`` is kept for ``job``."""
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            node.part()
+            if not node.promised.add(piece):
+                self.problems.append(f"job {job} is promised GPUs of node {node.id} that are promised already")
+            node.planned.add(job)
+            self.room.update(node, node.promised)
+
+    def release(self, job: JobId, allocation: Allocation) -> None:
+        """Note that it no longer is, or that an attempt there is not to go on."""
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            node.part()
+            if not node.promised.remove(piece):
+                self.problems.append(f"job {job} gives up what it was not promised on node {node.id}")
+            node.join()
+            node.planned.discard(job)
+            self.room.update(node, node.promised)
+
+    def open(self, allocation: Allocation) -> bool:
+        """Whether nothing holds any of it, and it is promised to nobody."""
+        for piece in allocation.nodes:
+            node = self.usable.get(piece.node)
+            if node is None or not node.fits(piece, node.held):
+                return False
+            if node.promised is not node.held and not node.fits(piece, node.promised):
+                return False
+        return True
+
+    def free_now(self, allocation: Allocation) -> bool:
+        """Whether nothing holds any of it, whoever it is promised to."""
+        for piece in allocation.nodes:
+            node = self.usable.get(piece.node)
+            if node is None or not node.fits(piece, node.held):
+                return False
+        return True

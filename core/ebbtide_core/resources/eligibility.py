@@ -1,0 +1,276 @@
+"""Where a job may go at all: the nodes and GPUs that meet what it needs, whoever uses them now.
+
+All GPUs of one job are of one model, unless it asks for anything else: ranks on different GPUs wait for the slowest. So
+what is open to a job are *domains*, each of them nodes, and GPUs of these, that it may have at the same time. They are
+worked out once for all jobs with the same needs, until a node comes, goes or changes. Where no job needs anything in
+particular, no node has a taint and all GPUs are of one model, nothing here is asked.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+from typing import Final
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.constraints import suits, why_no_gpu, why_not
+from ebbtide_core.model.types import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, NodeAllocation, NodeId
+from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.topology import together
+
+NODES_NAMED: Final = 4
+"""Nodes that a reason lists."""
+
+
+class Span(Enum):
+    """Over what a job goes: of one GPU it does not matter which others are beside it."""
+
+    GPU = auto()
+    NODE = auto()
+    NODES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes that a job may have, ``barred`` of each the GPUs that it may not have beside the others."""
+
+    nodes: dict[NodeId, Node]
+    barred: dict[NodeId, frozenset[GpuId]]
+
+    def offered(self, node: Node) -> Iterable[GpuSlice]:
+        """The GPUs of ``node`` that are on offer to the job, whoever uses them."""
+        barred = self.barred.get(node.id, frozenset())
+        return (piece for gpu, piece in node.slices.items() if gpu not in barred)
+
+    def count(self, node: Node) -> int:
+        """How many these are."""
+        return len(node.slices) if node.id not in self.barred else sum(1 for _ in self.offered(node))
+
+    def together(self, node: Node) -> int:
+        """How many of them it could have as one job, the broken ones as well."""
+        barred = self.barred.get(node.id)
+        if barred is None:
+            return node.together
+        return together(facts for facts in node.gpus.values() if facts.gpu not in barred)
+
+
+def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
+    """Where ``job`` may have ``share`` parts of GPUs; None: on all usable nodes, whichever their GPUs."""
+    if not (job.choosy or books.picky):
+        return None
+    span = _span(job, books, share)
+    if not job.choosy and not books.tainted and (span is Span.GPU or (span is Span.NODE and not books.mixed)):
+        return None
+    return _known(job, books, span)
+
+
+def open_to(job: Job, books: Books, share: int) -> tuple[Domain, ...]:
+    """As `domains`, with a domain of everything in place of None."""
+    found = domains(job, books, share)
+    return (Domain(books.usable, {}),) if found is None else found
+
+
+def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
+    """Where ``job`` may have more beside ``allocation``; None: nowhere."""
+    first = allocation.nodes[0]
+    span = Span.GPU if job.spec.needs.mixed_gpus else Span.NODES
+    for domain in _known(job, books, span):
+        if first.gpus[0].gpu in domain.barred.get(first.node, ()):
+            continue
+        if all(id in domain.nodes for id in allocation.node_ids):
+            return domain
+    return None
+
+
+def largest(job: Job, books: Books) -> int:
+    """The most GPUs that ``job`` could have on one usable node."""
+    if not (job.choosy or books.picky) or (not job.choosy and not books.tainted and not books.mixed):
+        return books.largest
+    found = _known(job, books, Span.NODE)
+    return max((domain.together(node) for domain in found for node in domain.nodes.values()), default=0)
+
+
+def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> bool:
+    """Whether ``job`` may go to ``node``, which is usable, and to that GPU of it."""
+    found = domains(job, books, 0)
+    if found is None:
+        return True
+    [domain] = found
+    return node in domain.nodes and gpu not in domain.barred.get(node, ())
+
+
+def allows(job: Job, books: Books, allocation: Allocation) -> bool:
+    """Whether ``job`` may have ``allocation``: whatever a policy plans, it gets nothing else."""
+    if not (job.choosy or books.picky) or job.own_room is not None:
+        return True
+    if not all(_allows(job, books, piece) for piece in allocation.nodes):
+        return False
+    return job.spec.needs.mixed_gpus or len(_models(books, allocation)) <= 1
+
+
+def _allows(job: Job, books: Books, piece: NodeAllocation) -> bool:
+    if not piece.gpus:
+        return may_use(job, books, piece.node)
+    return all(may_use(job, books, piece.node, gpu.gpu) for gpu in piece.gpus)
+
+
+def _models(books: Books, allocation: Allocation) -> set[str]:
+    """The models of its GPUs that are still there."""
+    found = [books.nodes[piece.node].gpus.get(gpu.gpu) for piece in allocation.nodes for gpu in piece.gpus]
+    return {facts.model for facts in found if facts is not None}
+
+
+# --- the domains ---
+
+
+def _span(job: Job, books: Books, share: int) -> Span:
+    spec = job.spec
+    if share <= WHOLE or spec.needs.mixed_gpus:
+        return Span.GPU
+    if spec.nodes > 1 or spec.spread or (spec.max_nodes > 1 and share > largest(job, books) * WHOLE):
+        return Span.NODES
+    return Span.NODE
+
+
+def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
+    """The domains of jobs like it, from the books if they have them."""
+    key = (job.spec.needs, job.excluded, job.excluded_gpus, span)
+    return books.remember(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
+
+
+def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:
+    able = [(node, _suited(job, node)) for node in nodes if _takes(job, node)]
+    if span is Span.GPU:
+        asks = job.spec.needs.of_gpus or job.excluded_gpus
+        yield _domain((node, gpus) for node, gpus in able if gpus or not asks)
+        return
+    by_model = [(node, _by_model(gpus)) for node, gpus in able]
+    if span is Span.NODES:
+        for model in sorted({model for _, models in by_model for model in models}):
+            yield _domain((node, models[model]) for node, models in by_model if model in models)
+        return
+    # On one node, what is alike elsewhere makes no difference: the first domain has the commonest model of every node.
+    most_first = [(node, sorted(models.values(), key=len, reverse=True)) for node, models in by_model]
+    for rank in range(max((len(groups) for _, groups in most_first), default=0)):
+        yield _domain((node, groups[rank]) for node, groups in most_first if rank < len(groups))
+
+
+def _domain(chosen: Iterable[tuple[Node, list[GpuFacts]]]) -> Domain:
+    nodes, barred = dict[NodeId, Node](), dict[NodeId, frozenset[GpuId]]()
+    for node, gpus in chosen:
+        nodes[node.id] = node
+        if len(gpus) < len(node.gpus):
+            barred[node.id] = frozenset(node.gpus) - {facts.gpu for facts in gpus}
+    return Domain(nodes, barred)
+
+
+def _takes(job: Job, node: Node) -> bool:
+    facts = node.facts
+    return node.id not in job.excluded and not why_not(job.spec.needs, node.id, facts.labels, facts.taints)
+
+
+def _suited(job: Job, node: Node) -> list[GpuFacts]:
+    needs = job.spec.needs
+    left = [facts for facts in node.gpus.values() if facts.gpu not in job.excluded_gpus]
+    return [facts for facts in left if not needs.of_gpus or suits(needs, facts)]
+
+
+def _by_model(gpus: Iterable[GpuFacts]) -> dict[str, list[GpuFacts]]:
+    found: dict[str, list[GpuFacts]] = {}
+    for facts in gpus:
+        found.setdefault(facts.model, []).append(facts)
+    return found
+
+
+# --- whether it fits where nobody else is ---
+
+
+def could_spread(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on as many nodes as it wants, with one checkpoint root, if nobody else ran there."""
+    each = job.gpus_min // job.spec.nodes // WHOLE
+    for domain in open_to(job, books, job.gpus_min):
+        roots = [
+            node.facts.checkpoint_root_id
+            for node in domain.nodes.values()
+            if domain.count(node) >= each and reads_checkpoint(job, node, books)
+        ]
+        if any(roots.count(root) >= job.spec.nodes for root in set(roots)):
+            return True
+    return False
+
+
+def could_combine(job: Job, books: Books) -> bool:
+    """Whether as many nodes as ``job`` may have, with one checkpoint root, have enough if nobody else ran there."""
+    most = 0
+    for domain in open_to(job, books, job.gpus_min):
+        counts: dict[str, list[int]] = {}
+        for node in domain.nodes.values():
+            if reads_checkpoint(job, node, books):
+                counts.setdefault(node.facts.checkpoint_root_id, []).append(domain.count(node))
+        most = max([most, *(sum(sorted(group)[-job.spec.max_nodes :]) for group in counts.values())])
+    return job.gpus_min <= most * WHOLE
+
+
+def could_gather(job: Job, books: Books) -> bool:
+    """Whether as many nodes as ``job`` may have had enough GPUs for it if nobody else ran there."""
+    for domain in open_to(job, books, job.gpus_min):
+        counts = sorted(map(domain.count, domain.nodes.values()), reverse=True)
+        if job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE:
+            return True
+    return False
+
+
+def could_run(job: Job, books: Books) -> bool:
+    """Whether ``job`` would fit on the nodes in service if nobody else ran there."""
+    if job.spec.nodes > 1:
+        return could_spread(job, books)
+    if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
+        return False
+    if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
+        return False
+    if not job.checkpoint_root_id:
+        return True
+    return any(reads_checkpoint(job, node, books) for node in books.usable.values())
+
+
+def holds_up(job: Job, books: Books) -> bool:
+    """Whether those behind ``job``, for which there is no room, wait for it.
+
+    It holds up nobody if the only room that it can have is not free, or if none of the nodes in service will ever do.
+    """
+    if job.own_room is not None:
+        return False
+    return not (job.choosy or books.picky or books.drained) or could_run(job, books)
+
+
+# --- in words ---
+
+
+def why_not_here(job: Job, node: Node) -> str:
+    """Why ``job`` may not go to ``node``, in words; empty if it may, with one GPU at least."""
+    needs = job.spec.needs
+    if node.id in job.excluded:
+        return job.excluded_because.get(node.id, "excluded")
+    if why := why_not(needs, node.id, node.facts.labels, node.facts.taints):
+        return why
+    if job.excluded_gpus and node.gpus and node.gpus.keys() <= job.excluded_gpus:
+        return "its log told of a fault of its GPUs"
+    if job.gpus_min and node.gpus and not _suited(job, node):
+        return f"no GPU meets {why_no_gpu(needs, next(iter(node.gpus.values())))}"
+    return ""
+
+
+def obstacle(job: Job, books: Books) -> str:
+    """What is in the way of a job that needs something in particular, and waits; empty if nothing is but others."""
+    found = domains(job, books, 0)
+    if found is not None and not found[0].nodes:
+        nodes = islice(books.usable.values(), NODES_NAMED)
+        named = "; ".join(f"{node.id}: {why_not_here(job, node)}" for node in nodes)
+        more = f"; and {len(books.usable) - NODES_NAMED} more" if len(books.usable) > NODES_NAMED else ""
+        return f": none of the connected nodes will do ({named}{more})"
+    if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
+        return f" of one model on one node: those that it may use have {most} at most"
+    left_out = [f"node {id} ({text})" for id, text in sorted(job.excluded_because.items())]
+    left_out += [f"GPU {id} (its log told of a fault)" for id in sorted(job.excluded_gpus)]
+    return f", not of {', '.join(left_out[:NODES_NAMED])}" if left_out else ""

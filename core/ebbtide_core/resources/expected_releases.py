@@ -1,0 +1,155 @@
+"""When those that run give back what they have, and so when there is room for one who waits.
+
+An attempt leaves when its work is done, or when the time that was asked for is up: the job's time limit, or the end of
+its reservation. In the latter case it still has its grace period. Where neither is known, an estimate has to do.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ebbtide_core.estimates.work import Curve, expected_end, work_done
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.pools import PoolState
+
+
+class Leave(NamedTuple):
+    """That ``job`` leaves at Unix time ``time``, for certain at the latest then, or as far as one can tell.
+
+    With ``asks_again`` it is a reservation that ends: the job waits in the queue for its next one.
+    """
+
+    time: float
+    sequence: int
+    asks_again: bool
+    certain: bool
+    job: Job
+
+
+def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | None = None) -> float | None:
+    """For how many seconds at most an attempt of ``job`` that starts ``at`` then would hold ``share`` parts of GPUs.
+
+    That is what is left of its time limit, or until it has run for ``reserved_s`` in all, and its grace period; or what
+    is left of the work that its submitter declared. None if nothing bounds it.
+    """
+    limits = [limit for limit in (job.spec.time_limit_s, reserved_s) if limit is not None]
+    if limits:
+        return max(0.0, min(limits) - job.running_s(at)) + job.spec.grace_s
+    if job.spec.work_s is not None:
+        return max(0.0, job.spec.work_s - work_done(job, at, speedup)) / speedup(share)
+    return None
+
+
+Gone = tuple[Leave, Allocation]
+"""Who leaves, and what that frees."""
+
+
+def first_room(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
+    """Who leaves last of those that have to leave before ``job`` fits, and the room that it then gets.
+
+    ``leaving`` is in order of time. What those who left had is given back in ``trial``, at least on the nodes of the
+    room. None if all of them are not enough. ``job`` must not fit before the first has left.
+    """
+    return _room_of_gang(trial, job, leaving) if trial.is_gang(job) else _room_on_node(trial, job, leaving)
+
+
+# Most of those that leave make no difference yet, and to count GPUs costs less than to look for room.
+
+
+def _room_of_gang(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
+    at_most, gone = trial.idle, list[Allocation]()
+    for leave, allocation in leaving:
+        gone.append(allocation)
+        at_most += -(-allocation.share // WHOLE)
+        if at_most * WHOLE < job.gpus_min:
+            continue
+        while gone:
+            trial.give(gone.pop())
+        room, at_most = trial.find(job, job.gpus_min), trial.idle
+        if room is not None:
+            return leave, room
+    return None
+
+
+def _room_on_node(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
+    needed, given = job.gpus_min // WHOLE, set[JobId]()
+    at_most: dict[NodeId, int] = {}
+    gone: dict[NodeId, list[Gone]] = {}
+    for leave, allocation in leaving:
+        for piece in allocation.nodes:
+            node = trial.nodes.get(piece.node)
+            if node is None:
+                continue
+            id = node.id
+            if id not in gone:
+                at_most[id], gone[id] = node.idle(trial.use(id)), []
+            at_most[id] += len(piece.gpus)
+            gone[id].append((leave, allocation))
+            if at_most[id] < needed:
+                continue
+            for other, freed in gone.pop(id):
+                if other.job.id not in given:
+                    given.add(other.job.id)
+                    trial.give(freed)
+            room = trial.find(job, job.gpus_min, (id,))
+            if room is not None:
+                return leave, room
+    return None
+
+
+class Told(NamedTuple):
+    """What the ``head`` of the line was told: that it waits until ``last`` leaves, in words."""
+
+    head: JobId
+    last: JobId
+    text: str
+
+
+class Leaving:
+    """The attempts that run, in the order in which they leave; kept up to date, so that a pass need not sort them.
+
+    ``starting`` are those that were placed and do not run yet. Those of which nothing is known are in neither. ``told``
+    is what was said last.
+    """
+
+    def __init__(self, state: PoolState) -> None:
+        self._state = state
+        self._known: dict[JobId, tuple[Leave, ...]] = {}
+        self.order: list[Leave] = []
+        self.starting: dict[JobId, Job] = {}
+        self.told: Told | None = None
+
+    def __contains__(self, job: JobId) -> bool:
+        """Whether that job runs, and something tells when it leaves."""
+        return job in self._known
+
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        live = job.live if job.running else None
+        if live is not None and live.started is None:
+            self.starting[job.id] = job
+        else:
+            self.starting.pop(job.id, None)
+        leaves = () if live is None or live.started is None else self._leaves(job, live, live.started)
+        known = self._known.get(job.id, ())
+        if leaves == known:
+            return
+        for leave in known:
+            del self.order[bisect_left(self.order, leave)]
+        for leave in leaves:
+            insort(self.order, leave)
+        if leaves:
+            self._known[job.id] = leaves
+        else:
+            del self._known[job.id]
+
+    def _leaves(self, job: Job, attempt: Attempt, started: float) -> tuple[Leave, ...]:
+        held = held_s(job, started, attempt.allocation.share, attempt.speedup or self._state.speedup)
+        end = expected_end(job, self._state.history, self._state.speedup) if held is None else started + held
+        found = () if end is None else (Leave(end, job.sequence, False, held is not None, job),)
+        if attempt.reserved_s is None:
+            return found
+        end = started + max(0.0, attempt.reserved_s - job.ran_s) + job.spec.grace_s
+        return (*found, Leave(end, job.sequence, True, True, job))

@@ -1,0 +1,134 @@
+"""Which GPUs of one node a job would get, and how much memory of a GPU that it shares."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import chain, filterfalse, islice
+from typing import Final
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, GpuId, GpuSlice, SuspendMode
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.topology import Topology
+
+CONTEXT_BYTES: Final = 600 * 2**20
+"""What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
+
+
+def pick(
+    job: Job, share: int, node: Node, use: Use, beside: Collection[GpuId] | None = None
+) -> tuple[GpuSlice, ...] | None:
+    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
+
+    ``beside`` are those of them that it has there anyway; none, and not None, if all that it has are on other nodes.
+    """
+    if share == 0:
+        return ()
+    if share < WHOLE:
+        return _pick_shared(job, share, node, use)
+    count, memory = share // WHOLE, job.gpu_mem_bytes
+    if node.topology is not None:
+        return _pick_linked(job, count, node, node.topology, use, beside)
+    if node.held is use and not (job.attempts or memory or use.whole or use.shares):
+        return node.entire.gpus[:count] if count <= len(node.slices) else None
+    own = _own_gpus(job)
+    if not own:
+        free = tuple(islice(_idle(node, memory, use, node.held), count))
+        if len(free) == count:
+            return free
+    # Its own first, then those that nobody holds any more, then those that are being freed.
+    idle = list(_idle(node, memory, use))
+    chosen = {piece.gpu: piece for piece in idle if piece.gpu in own}
+    for piece in chain(_idle(node, memory, use, node.held), idle):
+        if len(chosen) >= count:
+            break
+        chosen[piece.gpu] = piece
+    if len(chosen) < count:
+        return None
+    ids = set(islice(chosen, count))
+    return tuple(piece for piece in idle if piece.gpu in ids)
+
+
+def _pick_linked(
+    job: Job, count: int, node: Node, topology: Topology, use: Use, beside: Collection[GpuId] | None
+) -> tuple[GpuSlice, ...] | None:
+    """As `pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
+    alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
+    idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
+    own = idle.keys() & _own_gpus(job)
+    now = idle.keys() & {piece.gpu for piece in _idle(node, memory, use, node.held)}
+    chosen: frozenset[GpuId] = frozenset()
+    for pool in (own, now, idle.keys()):
+        rest = pool - chosen
+        if len(chosen) + len(rest) < count:
+            chosen |= rest
+            continue
+        more = topology.choose(rest, count - len(chosen), idle.keys(), chosen | set(beside or ()))
+        return tuple(piece for id, piece in idle.items() if id in chosen or id in more)
+    return None
+
+
+def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
+    """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
+    ids: Iterator[GpuId] = iter(node.slices)
+    for use in uses:
+        for taken in (use.whole, use.shares):
+            if taken:
+                ids = filterfalse(taken.__contains__, ids)
+    pieces = map(node.slices.__getitem__, ids)
+    return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
+
+
+def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
+    """What ``job`` gets of the memory of a GPU of which it gets ``share``, in bytes.
+
+    That is its share of it. If its submitter named what its data need, it is that and `CONTEXT_BYTES`; what was
+    measured since has that inside.
+    """
+    needed = job.gpu_mem_bytes
+    if not needed:
+        return whole.mem_bytes * share // WHOLE
+    if needed != job.spec.gpu_mem_bytes:
+        return needed
+    return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
+
+
+def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use) -> float | None:
+    """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
+
+    The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
+    relative to the whole GPU, added up.
+    """
+    share_left = WHOLE - use.share(whole.gpu) - share
+    memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
+    if share_left < 0 or memory_left < 0:
+        return None
+    return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
+
+
+def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
+    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
+
+    Those with processes of no job come last, where they are offered at all.
+    """
+    best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
+    own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
+    for offers in (node.slices, node.beside):
+        for id, offered in offers.items():
+            if swaps and node.gpus[id].mps and use.share(id):
+                continue  # the driver swaps nobody out from under an MPS server
+            whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
+            if (left := left_over(job, share, whole, offered, use)) is None:
+                continue
+            leaving = node.held.share(id) + share > WHOLE
+            cost = (leaving and id not in own, id not in own, left)
+            if best is None or cost < best[0]:
+                best = cost, GpuSlice(id, share, memory_of(job, share, whole))
+        if best is not None:
+            return (best[1],)
+    return None
+
+
+def _own_gpus(job: Job) -> frozenset[GpuId]:
+    holding = job.holding
+    return frozenset(holding.allocation.gpu_ids) if holding is not None else frozenset()

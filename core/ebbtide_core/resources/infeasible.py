@@ -1,0 +1,117 @@
+"""Needs that no node meets: a job that could never run is refused, and told which of its options is at fault."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from ebbtide_core.model.constraints import Needs, Selector, suits, why_not
+from ebbtide_core.model.sizes import compared, size_text
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import WHOLE, GpuFacts, NodeId, gpus
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.topology import together
+
+NAMED: Final = 6
+"""Names that a refusal lists."""
+
+
+def unmet(spec: JobSpec, share: int, nodes: Iterable[Node]) -> str:
+    """Why none of ``nodes`` can ever run such a job with ``share`` parts of GPUs, in a line; empty if they can."""
+    left, needs = list(nodes), spec.needs
+    if unknown := [id for id in needs.on if all(node.id != id for node in left)]:
+        return f"--on: there is no node {unknown[0]!r}: there are {_names(node.id for node in left)}"
+    left = [node for node in left if (not needs.on or node.id in needs.on) and node.id not in needs.exclude]
+    if not left:
+        return "--exclude: no node is left"
+    for wanted in needs.select:
+        if not (having := [node for node in left if node.facts.labels.get(wanted.key) in wanted.values]):
+            return f"--select {wanted}: {_labelled(wanted, left)}"
+        left = having
+    if share:
+        if message := _no_gpus(needs, left):
+            return message
+        left = [node for node in left if any(suits(needs, facts) for facts in node.gpus.values())]
+    if not (clean := [node for node in left if not why_not(needs, node.id, node.facts.labels, node.facts.taints)]):
+        tainted = _names(f"{node.id} ({', '.join(node.facts.taints)})" for node in left)
+        return f"--tolerate: every node that would do has a taint that the job does not tolerate: {tainted}"
+    return _too_small(spec, clean) or (_too_few(spec, share, clean) if share else "")
+
+
+def _labelled(wanted: Selector, nodes: list[Node]) -> str:
+    there = {value for node in nodes if (value := node.facts.labels.get(wanted.key)) is not None}
+    return (
+        f"the nodes that would do have {wanted.key}={_names(there)}" if there else f"no node has a label {wanted.key}"
+    )
+
+
+def _no_gpus(needs: Needs, nodes: list[Node]) -> str:
+    """What is wrong with the GPUs of all of ``nodes``."""
+    there = [facts for node in nodes for facts in node.gpus.values()]
+    if not there:
+        return "--gpus: the nodes that would do have none"
+    steps = (
+        (Needs(gpu_types=needs.gpu_types), f"--gpu-type {' '.join(needs.gpu_types)}", _models(there)),
+        (
+            Needs(compute_capability=needs.compute_capability),
+            f"--compute-capability {needs.compute_capability}",
+            _names({f"{facts.model} with {facts.compute_capability or '?'}" for facts in there}),
+        ),
+        (
+            Needs(gpu_total_mem_bytes=needs.gpu_total_mem_bytes),
+            f"--gpu-total-mem {size_text(needs.gpu_total_mem_bytes)}",
+            f"GPUs with {size_text(max((facts.mem_bytes for facts in there), default=0))} at most",
+        ),
+    )
+    for need, option, others in steps:
+        if not (there := [facts for facts in there if suits(need, facts)]):
+            return f"{option}: the nodes that would do have {others}"
+    return ""
+
+
+def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
+    if spec.cpus > (cpus := max(node.facts.cpus for node in nodes)):
+        return f"--cpus: {spec.cpus:g} is more than the {cpus:g} of the largest node that would do"
+    if spec.mem_bytes > (most := max(node.facts.mem_bytes for node in nodes)):
+        asked, largest = compared(spec.mem_bytes, most)
+        return f"--mem: {asked} is more than the {largest} of the largest node that would do"
+    return ""
+
+
+def _too_few(spec: JobSpec, share: int, nodes: list[Node]) -> str:
+    """Whether those nodes never have enough GPUs of one kind for it."""
+    able = [node for node in nodes if node.facts.cpus >= spec.cpus and node.facts.mem_bytes >= spec.mem_bytes]
+    counts = _counts(spec, able)
+    if spec.nodes > 1:
+        each = share // spec.nodes
+        fitting = max((sum(1 for count in group if count * WHOLE >= each) for group in counts), default=0)
+        what = f"{spec.nodes} nodes with {gpus(each)} GPUs each"
+        return "" if fitting >= spec.nodes else f"--nodes: {what}{_kind(spec)} are more than the {fitting} there are"
+    most = max((sum(sorted(group)[-spec.most_nodes :]) for group in counts), default=0)
+    if share <= most * WHOLE:
+        return ""
+    where = "one node has that would do" if spec.most_nodes == 1 else f"{spec.most_nodes} nodes have that would do"
+    return f"--gpus: {gpus(share)}{_kind(spec)} are more than the {most} that {where}"
+
+
+def _kind(spec: JobSpec) -> str:
+    return "" if spec.needs.mixed_gpus or spec.gpus_min <= WHOLE else " of one model (--mixed-gpus takes several)"
+
+
+def _counts(spec: JobSpec, nodes: list[Node]) -> list[list[int]]:
+    """How many GPUs a job like it could have of each of ``nodes``, by model unless it takes all kinds together."""
+    found: dict[str, dict[NodeId, list[GpuFacts]]] = {}
+    for node in nodes:
+        for facts in node.gpus.values():
+            if suits(spec.needs, facts) and facts.mem_bytes >= spec.gpu_mem_bytes:
+                kind = "" if spec.needs.mixed_gpus else facts.model
+                found.setdefault(kind, {}).setdefault(node.id, []).append(facts)
+    return [[together(each) for each in by_node.values()] for by_node in found.values()]
+
+
+def _models(there: Iterable[GpuFacts]) -> str:
+    return _names({facts.model for facts in there})
+
+
+def _names(found: Iterable[str]) -> str:
+    names = sorted(found)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,412 @@
+"""Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.settings import Fitting
+from ebbtide_core.model.types import WHOLE, Allocation, GpuId, NodeAllocation, NodeId
+from ebbtide_core.resources.bookings import Barred
+from ebbtide_core.resources.books import Books, Node, Room
+from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
+from ebbtide_core.resources.gpu_selection import left_over, pick
+from ebbtide_core.resources.node_usage import Use
+
+
+class Trial:
+    """The promised use of every node, as if a plan had been carried out; copied only where it differs.
+
+    What is taken is entered when somebody next looks: the last placement of a pass, often its only one, costs nothing.
+    """
+
+    def __init__(self, books: Books, *, as_if_unbooked: bool = False) -> None:
+        self.nodes = books.usable
+        self._books = books
+        self._booked = None if as_if_unbooked else books.booked
+        self._room: Room = books.room
+        self._emptiest_best = books.fitting is Fitting.WORST
+        self._changed = False
+        self._taken: list[Allocation] = []
+        self._use: dict[NodeId, Use] = {}
+        self._barred: Barred = {}
+        """The GPUs that the job which was asked about last may not have because they are booked."""
+        self._domain: Domain | None = None
+        """Where the search under way may look; its nodes are ``nodes`` then."""
+
+    @property
+    def idle(self) -> int:
+        """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""
+        if not self._taken:
+            return self._room.total
+        return self._room.total - sum([taken.share // WHOLE for taken in self._taken])
+
+    @property
+    def most(self) -> int:
+        """The greatest share that may be promised to nobody, in parts; never less than there is."""
+        if (idle := self.idle) > 0:
+            return idle * WHOLE
+        shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
+        return WHOLE - 1 if shared else 0
+
+    @property
+    def room(self) -> Room:
+        """The nodes by idle GPUs; not to be changed."""
+        self._enter()
+        return self._room
+
+    def use(self, node: NodeId) -> Use:
+        """What is in use on ``node``; not to be changed."""
+        if self._taken:
+            self._enter()
+        return self._use.get(node) or self.nodes[node].promised
+
+    def take(self, allocation: Allocation) -> None:
+        """Put ``allocation`` into use."""
+        self._taken.append(allocation)
+
+    def give(self, allocation: Allocation) -> None:
+        """Give ``allocation`` back."""
+        self._enter()
+        for node, use, piece in self._changing(allocation):
+            use.remove(piece)
+            self._room.update(node, use)
+
+    def _enter(self) -> None:
+        """Enter what was taken into the copy."""
+        taken, self._taken = self._taken, []
+        for allocation in taken:
+            for node, use, piece in self._changing(allocation):
+                use.add(piece)
+                self._room.update(node, use)
+
+    def _changing(self, allocation: Allocation) -> Iterator[tuple[Node, Use, NodeAllocation]]:
+        if not self._changed:
+            self._room, self._changed = self._room.copy(), True
+        for piece in allocation.nodes:
+            node = self.nodes.get(piece.node)
+            if node is None:
+                continue
+            use = self._use.get(piece.node)
+            if use is None:
+                use = self._use[piece.node] = node.promised.copy()
+            yield node, use, piece
+
+    def is_gang(self, job: Job, share: int | None = None) -> bool:
+        """Whether ``job`` can have ``share`` parts of GPUs (by default, its smallest size) on several nodes only."""
+        if job.spec.nodes > 1:
+            return True
+        share = job.gpus_min if share is None else share
+        return share > WHOLE and job.spec.max_nodes > 1 and share > largest(job, self._books) * WHOLE
+
+    def find(
+        self,
+        job: Job,
+        share: int,
+        nodes: Iterable[NodeId] | None = None,
+        *,
+        free_now: bool = False,
+        fullest: bool = False,
+    ) -> Allocation | None:
+        """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
+
+        Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
+        fullest node (best fit), but to the emptiest those that can grow, and any in a pool that fits so (worst fit),
+        unless the ``fullest`` is asked for. Shares of GPUs go where least is left of one. A gang,
+        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; so does a job
+        that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
+        """
+        self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        if (own := job.own_room) is not None:
+            return self._own(job, own, nodes, free_now)
+        picky = (job.choosy or self._books.picky) and self._domain is None
+        if picky and (among := domains(job, self._books, share)) is not None:
+            return self._find_among(among, job, share, nodes, free_now, fullest)
+        if job.spec.nodes > 1 or (share > WHOLE and self.is_gang(job, share)):
+            return self._on_several(job, share, nodes, free_now)
+        later, known, uses = None, self.nodes, self._use
+        cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
+        for id in self._best_first(job, share, fullest) if nodes is None else nodes:
+            node = known.get(id)
+            # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
+            if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
+                continue
+            if later and waits and (node.held.cpus + cpus > node.facts.cpus or node.idle(node.held) < count):
+                continue
+            piece = self._on_node(job, share, node)
+            if piece is None:
+                continue
+            if self._free_now(job, node, piece):
+                return Allocation((piece,))
+            later = later or piece
+        if share > WHOLE and job.spec.spread:
+            several = self._combined(job, count, nodes, free_now or later is not None)
+            if several is not None:
+                return several
+        return None if later is None or free_now else Allocation((later,))
+
+    def _find_among(
+        self,
+        among: tuple[Domain, ...],
+        job: Job,
+        share: int,
+        nodes: Iterable[NodeId] | None,
+        free_now: bool,
+        fullest: bool,
+    ) -> Allocation | None:
+        """As `find`, within one of the domains; what is free now in any of them comes first."""
+        everywhere, nodes = self.nodes, None if nodes is None else tuple(nodes)
+        try:
+            for now in (True, False) if len(among) > 1 and not free_now else (free_now,):
+                for self._domain in among:
+                    self.nodes = self._domain.nodes
+                    room = self.find(job, share, nodes, free_now=now, fullest=fullest)
+                    if room is not None:
+                        return room
+        finally:
+            self.nodes, self._domain = everywhere, None
+        return None
+
+    def _on_several(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        if job.spec.nodes > 1:
+            return self._spread(job, share, nodes, free_now)
+        return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
+
+    def _own(self, job: Job, own: Allocation, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``own``, the only room for ``job``, if nobody else has it here."""
+        [piece] = own.nodes
+        node = self.nodes.get(piece.node)
+        if (
+            node is None
+            or (nodes is not None and piece.node not in nodes)
+            or not node.fits(piece, self.use(piece.node))
+            or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
+            or piece.gpus[0].gpu in self._barred.get(piece.node, ())
+        ):
+            return None
+        return own if not free_now or _free_now(job, node, piece) else None
+
+    def has_room(self, job: Job, node: Node) -> bool:
+        """Whether ``node`` has room for ``job``, or for its part of it if it wants several nodes."""
+        self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        if job.spec.nodes > 1:
+            return self._on_node(job, job.gpus_min // job.spec.nodes, node) is not None
+        return self.find(job, job.gpus_min, (node.id,)) is not None
+
+    def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+        """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.
+
+        They come from its own nodes, and from others only if ``share`` is more than any node has.
+        """
+        self._enter()
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        if not (job.choosy or self._books.picky):
+            return self._grown(job, allocation, share)
+        if (domain := domain_of(job, allocation, self._books)) is None:
+            return None
+        everywhere, self.nodes, self._domain = self.nodes, domain.nodes, domain
+        try:
+            return self._grown(job, allocation, share)
+        finally:
+            self.nodes, self._domain = everywhere, None
+
+    def _grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
+        pieces, left = [], (share - allocation.share) // WHOLE
+        for piece in allocation.nodes:
+            node = self.nodes[piece.node]
+            use, own_gpus = self._seen(node), [gpu.gpu for gpu in piece.gpus]
+            if node.topology is not None and not node.topology.slices.isdisjoint(own_gpus):
+                return None
+            more = min(left, node.idle_together(use))
+            extra = pick(job, more * WHOLE, node, use, own_gpus)
+            if extra:
+                piece = NodeAllocation(piece.node, piece.gpus + extra, piece.cpus, piece.mem_bytes)
+                left -= more
+            pieces.append(piece)
+        own = allocation.node_ids
+        root = self.nodes[own[0]].facts.checkpoint_root_id if job.spec.spread else None
+        for node, idle in self._emptiest_first(None) if left and self.is_gang(job, share) else ():
+            if len(pieces) == job.spec.max_nodes or not left:
+                break
+            new = (
+                self._on_node(job, min(idle, left) * WHOLE, node, ())
+                if node.id not in own and _sees(node, root)
+                else None
+            )
+            if new is not None:
+                pieces.append(new)
+                left -= len(new.gpus)
+        return None if left else Allocation(tuple(pieces))
+
+    def _open(self, node: Node, use: Use) -> Use:
+        """``use`` of ``node``, and what is booked for others beside."""
+        return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
+
+    def _best_first(self, job: Job, share: int, fullest: bool) -> Iterable[NodeId]:
+        """The nodes that may have room, those with GPUs that are booked for the user of ``job`` now before others."""
+        candidates = self._candidates(job, share, fullest)
+        if self._booked is None or not (booked := self._booked.own(job)):
+            return candidates
+        return sorted(candidates, key=lambda id: id not in booked)
+
+    def idle_beside(self, job: Job, allocation: Allocation) -> int:
+        """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
+        domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        if self._booked is not None:
+            self._barred = self._booked.barred(job)
+        seen = [(self.nodes[id], self._open(self.nodes[id], self.use(id))) for id in allocation.node_ids]
+        if domain is None:
+            return sum(node.idle(use) for node, use in seen)
+        return sum(node.idle(use.without(domain.barred.get(node.id, ()))) for node, use in seen)
+
+    def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
+        """The nodes that may have room, the best first."""
+        idle = self._room.idle
+        if 0 < share < WHOLE:
+            yield from self._by_least_left(job, share)
+        first = max(1, share // WHOLE) if share else 0
+        for count in sorted(idle, reverse=(job.gpus_max > share or self._emptiest_best) and not fullest):
+            if count >= first:
+                yield from idle[count]
+        if 0 < share < WHOLE and self._books.beside:
+            yield from self._books.beside
+
+    def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
+        """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
+        fits: dict[NodeId, float] = {}
+        most = WHOLE - share  # may be in use of a GPU: most that are shared are full, and need no closer look
+        for id in self._room.shared:
+            if (node := self.nodes.get(id)) is None:
+                continue
+            use = self.use(id)
+            gpus = [gpu for gpu, used in use.shares.items() if used <= most]
+            slices = [whole for gpu in gpus if (whole := node.slices.get(gpu)) is not None]
+            left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
+            if left:
+                fits[id] = min(left)
+        return sorted(fits, key=fits.__getitem__)
+
+    def _on_node(
+        self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
+    ) -> NodeAllocation | None:
+        """Room for ``job`` there; ``beside``: as for `pick`."""
+        use, spec = self._use.get(node.id) or node.promised, job.spec
+        if (
+            (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
+            or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
+            or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
+        ):
+            return None
+        if self._books.apart is not None and 0 < share < WHOLE:
+            use = use.without(self._books.apart.gpus(job.id, node))
+        if self._domain is not None and (barred := self._domain.barred.get(node.id)) is not None:
+            use = use.without(barred)
+        slices = None
+        if self._booked is not None:
+            use = self._open(node, use)
+            if own := self._booked.own(job).get(node.id):
+                slices = pick(job, share, node, use.without(node.gpus.keys() - own), beside)
+        slices = pick(job, share, node, use, beside) if slices is None else slices
+        return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
+
+    def _seen(self, node: Node) -> Use:
+        """What is in use on ``node``, as a job sees it that may not have all of its GPUs."""
+        barred = None if self._domain is None else self._domain.barred.get(node.id)
+        use = self._open(node, self._use.get(node.id) or node.promised)
+        return use if barred is None else use.without(barred)
+
+    def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
+        """Whether nobody else holds any of ``piece``, for which there is room in this trial."""
+        return self._untouched(node) or _free_now(job, node, piece)
+
+    def _untouched(self, node: Node) -> bool:
+        """Whether what fits here in this trial fits beside what is held, too."""
+        return node.promised is node.held and node.id not in self._use
+
+    def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``count`` whole GPUs of several nodes; those that are free now if that is possible."""
+        if self._room.total < count:
+            return None
+        wanted = None if nodes is None else set(nodes)
+        spec, use, most = job.spec, self._use, job.spec.max_nodes
+        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
+        for now in (True,) if free_now else (True, False):
+            pieces: list[NodeAllocation] = []
+            left = count
+            for node, idle in self._emptiest_first(wanted):
+                piece: NodeAllocation | None
+                if modest and idle == len(node.slices) <= left and node.promised is node.held and node.id not in use:
+                    # Most pieces of most gangs are all of an idle node: for a job that asks for nothing else, and has
+                    # nowhere to come back to, there is nothing to look at.
+                    piece = node.entire
+                else:
+                    piece = self._on_node(job, min(idle, left) * WHOLE, node, ())
+                    if now and piece is not None and not self._free_now(job, node, piece):
+                        piece = None
+                if piece is not None:
+                    pieces.append(piece)
+                    left -= len(piece.gpus)
+                    if left == 0 or len(pieces) == most:
+                        break
+            if left == 0:
+                return Allocation(tuple(pieces))
+        return None
+
+    def _combined(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """``count`` whole GPUs of nodes that share a checkpoint root; if several do, of as few nodes as possible."""
+        if self._room.total < count:
+            return None
+        groups: dict[str, list[NodeId]] = {}
+        for id in self.nodes if nodes is None else nodes:
+            if (node := self.nodes.get(id)) is not None:
+                groups.setdefault(node.facts.checkpoint_root_id, []).append(id)
+        for now in (True,) if free_now else (True, False):
+            found = [room for group in groups.values() if (room := self._gang(job, count, group, now)) is not None]
+            if found:
+                return min(found, key=lambda room: len(room.nodes))
+        return None
+
+    def _spread(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
+        """The same number of whole GPUs on each of as many nodes as ``job`` wants, which share a checkpoint root."""
+        count = job.spec.nodes
+        each, wanted = share // count, None if nodes is None else set(nodes)
+        for now in (True,) if free_now else (True, False):
+            found: dict[str, list[NodeAllocation]] = {}
+            for id in self._candidates(job, each, True):
+                node = self.nodes.get(id) if wanted is None or id in wanted else None
+                piece = None if node is None else self._on_node(job, each, node, ())
+                if node is None or piece is None or (now and not self._free_now(job, node, piece)):
+                    continue
+                pieces = found.setdefault(node.facts.checkpoint_root_id, [])
+                pieces.append(piece)
+                if len(pieces) == count:
+                    return Allocation(tuple(pieces))
+        return None
+
+    def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
+        idle, known, sliced = self._room.idle, self.nodes, self._books.sliced
+        for count in sorted(idle, reverse=True):
+            if count == 0:
+                return
+            for id in idle[count]:
+                if (wanted is None or id in wanted) and (node := known.get(id)) is not None:
+                    whole = self._domain is None or id not in self._domain.barred
+                    if whole and not (sliced and id in sliced) and id not in self._barred:
+                        yield node, count
+                    elif together := node.idle_together(self._seen(node)):
+                        yield node, together
+
+
+def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
+    """Whether nobody else holds any of it."""
+    holding = job.holding
+    own = None if holding is None else next((own for own in holding.allocation.nodes if own.node == node.id), None)
+    return node.fits(piece, node.held, own)
+
+
+def _sees(node: Node, root: str | None) -> bool:
+    return root is None or node.facts.checkpoint_root_id == root

@@ -1,0 +1,1 @@
+"""What people are told of the cluster: stories, explanations, forecasts, notices, usage. Nothing is decided here."""

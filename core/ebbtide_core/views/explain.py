@@ -1,0 +1,182 @@
+"""Why a job waits, and when it may start: for the one who asks, not for any decision."""
+
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
+
+from ebbtide_core.estimates.work import Source, expected_end, remaining
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.constraints import NO_NEEDS, asked
+from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.policies.draft import count_text, need_text
+from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.staying import Stay
+from ebbtide_core.resources.anti_affinity import kept_from
+from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.eligibility import why_not_here
+from ebbtide_core.resources.expected_releases import Leave, first_room
+from ebbtide_core.resources.foreign_processes import in_the_way
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.state import ClusterState
+
+MOST_STAYS: Final = 8
+"""Rules by which others stay that an explanation tells, and jobs of each that it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What one node could give the job: idle GPUs of all it has, and what is in the way."""
+
+    node: NodeId
+    idle: int
+    gpus: int
+    obstacle: str
+
+
+@dataclass(slots=True)
+class Stays:
+    """Who is not asked to step aside, and why: the first of them, and how ``many`` there are in all."""
+
+    why: Stay
+    jobs: list[JobId] = field(default_factory=list)
+    many: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """See `explain`. Times are Unix seconds, None if not known; ``ahead`` is None for a job that does not wait."""
+
+    job: JobId
+    needs: str
+    ahead: int | None
+    nodes: tuple[NodeView, ...]
+    room_at: float | None
+    basis: str
+    remaining_s: float | None
+    remaining_from: Source | None
+    stays: tuple[Stays, ...]
+
+
+def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = None) -> Explanation:
+    """What ``job`` needs, who stands before it, what each node could give, and when there is room for it.
+
+    There is room when enough of those that run now have ended as expected, nobody is preempted, and nobody who waits
+    takes it first. Whom ``policy``, that of its pool, does not preempt for it is told beside that.
+    """
+    pool = state.pools[job.pool]
+    ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
+    if state.aside.get(job.id) or job.id in state.shut_out:
+        ahead = 0  # it is in no queue, and starts wherever there is room
+    room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
+    if (
+        backs_off := ahead is None
+        and job.waiting
+        and job.held_by is None
+        and job.vain_in_row > 0 < job.not_before - now
+    ):
+        room_at, basis = job.not_before, f"it is launched again then: {job.vain_in_row} launches in a row failed"
+    left = remaining(job, now, pool.history, pool.speedup)
+    return Explanation(
+        job=job.id,
+        needs=_needs(job) + pool.where,
+        ahead=ahead,
+        nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None or backs_off else (),
+        room_at=room_at,
+        basis=basis,
+        remaining_s=left.work_s if left else None,
+        remaining_from=left.source if left else None,
+        stays=_stays(pool, policy, job, now) if policy and ahead is not None else (),
+    )
+
+
+def _stays(pool: PoolState, policy: Policy, job: Job, now: float) -> tuple[Stays, ...]:
+    """Who is not asked to step aside on nodes where ``job`` could run, by rule: what ends soon comes first."""
+    if Trial(pool.books).find(job, job.gpus_min) is not None:
+        return ()  # it is in nobody's way
+    fit = {id for id, node in pool.books.nodes.items() if node.reachable and not why_not_here(job, node)}
+    found: dict[Stay, Stays] = {}
+    for other in pool.planned.values():
+        if other is job or other.planned is None or fit.isdisjoint(other.planned.node_ids):
+            continue
+        if (why := policy.stays(other, job, now)) is not None:
+            stays = found.setdefault(why, Stays(why))
+            stays.many += 1
+            if len(stays.jobs) < MOST_STAYS:
+                stays.jobs.append(other.id)
+    ordered = sorted(found.values(), key=lambda stays: (stays.why.until is None, stays.why.until or 0.0))
+    return tuple(ordered[:MOST_STAYS])
+
+
+def _needs(job: Job) -> str:
+    spec = job.spec
+    if (own := job.own_room) is not None:
+        return f"GPU {own.gpu_ids[0]} of node {own.node_ids[0]}: its memory is in host memory there"
+    parts = [need_text(job, job.gpus_min)]
+    if job.elastic:
+        parts[0] += f" to {count_text(job.gpus_max)}"
+    if job.gpu_mem_bytes:
+        parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if spec.needs is not NO_NEEDS:
+        parts += asked(spec.needs)
+    if spec.cpus:
+        parts.append(f"{spec.cpus:g} CPUs")
+    if spec.mem_bytes:
+        parts.append(f"{spec.mem_bytes / 2**30:g} GiB of memory")
+    return ", ".join(parts)
+
+
+def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
+    node = pool.books.nodes[id]
+    use, spec = node.promised, job.spec
+    obstacles = [
+        ("not connected", not node.reachable),
+        (drained := _why_drained(node), bool(drained)),
+        (unfit := why_not_here(job, node), bool(unfit)),
+        ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
+        ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
+        ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
+        ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
+    ]
+    found = [text for text, stands in obstacles if stands]
+    if not found and not Trial(pool.books).has_room(job, node):
+        others = kept_from(job, pool.books, node)
+        found = [f"kept apart from {others}" if others else "too few GPUs left"]
+        found += in_the_way(node) if job.gpus_min else ()
+        if pool.books.booked is not None and job.gpus_min and (booked := pool.books.booked.obstacle(job, id)):
+            found.append(booked)
+    return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
+
+
+def _why_drained(node: Node) -> str:
+    """That it is out of service, if it is."""
+    if node.drain is None:
+        return ""
+    return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"
+
+
+def _expected(pool: PoolState, job: Job) -> Leave | None:
+    """When ``job`` ends, as far as one can tell; else when its reservation does, and it waits for the next."""
+    end = expected_end(job, pool.history, pool.speedup)
+    live = job.live
+    if end is None and live is not None and live.started is not None and live.reserved_s is not None:
+        end = live.started + max(0.0, live.reserved_s - job.ran_s)
+    return None if end is None else Leave(end, job.sequence, False, False, job)
+
+
+def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
+    """When there is room, and how that is known."""
+    trial = Trial(pool.books)
+    if trial.find(job, job.gpus_min) is not None:
+        return now, "there is room now: it waits for those ahead of it"
+    expected = [_expected(pool, other) for other in pool.planned.values()]
+    known = sorted(leave for leave in expected if leave is not None)
+    gives = ((leave, leave.job.planned) for leave in known if leave.job.planned is not None)
+    if (found := first_room(trial, job, gives)) is not None:
+        last, _ = found
+        return max(now, last.time), f"once job {last.job.id} and those that end before it have ended"
+    unknown = len(expected) - len(known)
+    if unknown:
+        return None, f"not known: nothing tells when {unknown} of the {len(expected)} jobs that run will end"
+    return None, "not known: the nodes that are connected have no room for it even when nothing runs"

@@ -1,0 +1,216 @@
+"""When a waiting job starts, seen by letting the cluster itself go on: the same policy, on a copy, as far as is known.
+
+Jobs that run end when their progress, earlier runs or time limits say so; who is asked to stop takes as long as it was
+measured to need, else its grace period; nobody submits anything. Of a job of which nothing tells, it is assumed that
+it never ends: what waits for it has no known start.
+"""
+
+import heapq
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core.commands import Command, Launch, Record, Resume, Stop, WakeAt
+from ebbtide_core.estimates.work import Source, expected_end, remaining, work_done
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import Allocation, Checkpointed, ExitFacts, GpuId, HeldBy, JobId, JobState
+
+if TYPE_CHECKING:
+    from ebbtide_core.cluster import Cluster
+
+MOST_JOBS: Final = 2000
+"""Unfinished ones of which a copy is made; with more, nothing is foreseen."""
+MOST_PASSES: Final = 2000
+"""After so many, what lies ahead is too far away to be told."""
+
+_ENDED: Final = ExitFacts()
+_ASIDE: Final = ExitFacts(stop_requested=True, delivered=True, acknowledged=True, checkpointed=Checkpointed.YES)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a job starts (Unix seconds, None if that is not known), how that is known, and on what.
+
+    ``after`` are the jobs that have to leave its GPUs first; of these, ``preempted`` are asked to, for it.
+    """
+
+    start: float | None
+    basis: str
+    allocation: Allocation | None = None
+    after: tuple[JobId, ...] = ()
+    preempted: tuple[JobId, ...] = ()
+
+
+def fork(cluster: "Cluster") -> "Cluster":
+    """A copy that can go its own way. What is over is shared with the original, and is not to be changed."""
+    state, memo = cluster.state, dict[int, Any]()
+    jobs = memo[id(state.jobs)] = dict(state.jobs)
+    memo[id(state.operations)] = memo[id(state.requests)] = {}
+    for id_, job in state.unfinished.items():
+        memo[id(job.story)] = []
+        jobs[id_] = deepcopy(job, memo)
+    copy = deepcopy(cluster, memo)
+    copy._wake_at = None  # whoever was asked to wake the original does not wake the copy
+    return copy
+
+
+def forecast(cluster: "Cluster", job: JobId, now: float, changes: Iterable[Event] = ()) -> Forecast:
+    """Let ``cluster``, a `fork`, go on from ``now`` with ``changes`` until ``job`` is placed. It is used up."""
+    return _Ahead(cluster, job, now).look(changes)
+
+
+class _Ahead:
+    """A world in which everything goes as expected."""
+
+    def __init__(self, cluster: "Cluster", job: JobId, now: float) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._now = now
+        self._heap: list[tuple[float, int, Event]] = []
+        self._order = 0
+        self._bounds = 0
+        self._unknown: list[JobId] = []
+        self._held = self._holders()
+        self._preempted: list[JobId] = []
+        self._placed: Allocation | None = None
+        self._booked = ""
+        for other in list(cluster.state.unfinished.values()):
+            self._expect(other)
+
+    def look(self, changes: Iterable[Event]) -> Forecast:
+        for change in changes:
+            self._carry_out(self._cluster.handle(change, self._now))
+        for _ in range(MOST_PASSES):
+            self._carry_out(self._cluster.handle(e.SchedulingDue(), self._now))
+            if self._placed is not None:
+                return self._seen(self._placed)
+            if not self._heap:
+                return Forecast(None, self._why_never())
+            if (kept_out := self._cluster.state.shut_out.get(self._job)) is not None:
+                self._booked = self._cluster.state.bookings.obstacle(kept_out)
+            self._now = max(self._now, self._heap[0][0])
+            while self._heap and self._heap[0][0] <= self._now:
+                event = heapq.heappop(self._heap)[2]
+                if not self._is_void(event):
+                    self._carry_out(self._cluster.handle(event, self._now))
+        return Forecast(None, f"not known: too far ahead, behind {MOST_PASSES} other changes")
+
+    # --- what is expected ---
+
+    def _expect(self, job: Job) -> None:
+        """Note when ``job`` ends, or is gone if it was asked to stop."""
+        state = self._cluster.state
+        left = remaining(job, self._now, state.history, state.speedup)
+        if left is not None:
+            # From here on its work is what is foreseen now, however often it is stopped and goes on.
+            self._bounds += left.source is Source.TIME_LIMIT
+            job.spec = replace(job.spec, work_s=work_done(job, self._now, state.speedup) + left.work_s)
+        live = job.live
+        if live is None:
+            return
+        if live.stop is not None:
+            self._leave(job, live.stop.requested)
+        elif live.started is None:
+            self._start(job)
+        else:
+            self._work(job)
+
+    def _start(self, job: Job) -> None:
+        attempt = job.attempts[-1]
+        self._at(self._now, e.AttemptStarted(job.id, attempt.number, 0, swaps=attempt.swaps))
+
+    def _work(self, job: Job) -> None:
+        end = expected_end(job, self._cluster.state.history, self._cluster.state.speedup)
+        if end is None:
+            self._unknown.append(job.id)
+        else:
+            self._at(end, e.AttemptExited(job.id, job.attempts[-1].number, _ENDED, freed=True))
+
+    def _leave(self, job: Job, asked: float) -> None:
+        attempt = job.attempts[-1]
+        stop = attempt.stop
+        assert stop is not None
+        needs = stop.grace_s if job.save_s is None else min(job.save_s, stop.grace_s)
+        if attempt.started is None:  # it has nothing to save
+            needs = 0.0
+        exit = replace(_ASIDE, checkpoint_s=needs)
+        self._at(asked + needs, e.AttemptExited(job.id, job.attempts[-1].number, exit, freed=True))
+
+    def _is_void(self, event: Event) -> bool:
+        """Whether it is the end of work that was left off before, or no more than a time to look again."""
+        if isinstance(event, e.SchedulingDue):
+            return True
+        if not isinstance(event, e.AttemptExited) or event.exit is not _ENDED:
+            return False
+        live = self._cluster.state.jobs[event.job].live
+        return live is None or live.stop is not None
+
+    def _at(self, time: float, event: Event) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (time, self._order, event))
+
+    # --- what the cluster asks for ---
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Record(event):
+                    self._note(event)
+                case Launch() | Resume():
+                    self._start(self._cluster.state.jobs[command.job])
+                case Stop():
+                    self._leave(self._cluster.state.jobs[command.job], self._now)
+                case WakeAt(time=time):
+                    self._at(time, e.SchedulingDue())
+                case _:
+                    pass
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case e.AttemptStarted():
+                self._work(self._cluster.state.jobs[event.job])
+            case e.AttemptPlaced(job=self._job, allocation=allocation):
+                self._placed = allocation
+            case e.ReturnRequested(job=self._job):
+                self._placed = self._cluster.state.jobs[self._job].attempts[-1].allocation
+            case e.StopRequested(for_job=self._job):
+                self._preempted.append(event.job)
+            case _:
+                pass
+
+    # --- what it comes to ---
+
+    def _holders(self) -> dict[GpuId, list[JobId]]:
+        holders: dict[GpuId, list[JobId]] = {}
+        for job in self._cluster.state.unfinished.values():
+            if (attempt := job.holding) is not None:
+                for gpu in attempt.allocation.gpu_ids:
+                    holders.setdefault(gpu, []).append(job.id)
+        return holders
+
+    def _seen(self, placed: Allocation) -> Forecast:
+        jobs = self._cluster.state.jobs
+        before = dict.fromkeys(id for gpu in placed.gpu_ids for id in self._held.get(gpu, ()))
+        after = tuple(id for id in before if id != self._job and jobs[id].holding is None)
+        return Forecast(self._now, self._basis(after), placed, after, tuple(self._preempted))
+
+    def _basis(self, after: tuple[JobId, ...]) -> str:
+        if self._preempted:
+            return "once those that it preempts have stepped aside"
+        if not after:
+            return f"once this is over: {self._booked}" if self._booked else "there is room"
+        return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"
+
+    def _why_never(self) -> str:
+        job = self._cluster.state.jobs[self._job]
+        if job.held_by is not None:
+            verb = "resume" if job.state is JobState.SUSPENDED and job.held_by is HeldBy.USER else "release"
+            return f"not before 'ebb {verb} {job.id}': {job.reason}"
+        running = [id for id in self._unknown if self._cluster.state.jobs[id].live is not None]
+        if running:
+            named = ", ".join(running[:4]) + (f" and {len(running) - 4} more" if len(running) > 4 else "")
+            return f"not known: nothing tells when job {named} ends"
+        return f"not known: {job.reason}"

@@ -1,0 +1,362 @@
+"""Who had which GPU time, and what became of it: a fold over the journal.
+
+The ledger folds events into a cluster's state of its own, as a master that recovers does, and looks after each at what
+it changed. So it says nothing of a job that the cluster would not have said at that time. docs/operations.md ("Usage")
+says in words what is counted as what.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.admission.queues import Queue, QueueKey, by_arrival
+from ebbtide_core.estimates.work import LINEAR
+from ebbtide_core.events import EVENT_TYPES, Event
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.job.outcome import Ending, read_exit
+from ebbtide_core.model.settings import DEFAULT_POOL, Settings
+from ebbtide_core.model.spec_error import SpecError
+from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
+from ebbtide_core.resources.books import Node
+from ebbtide_core.state import ClusterState
+from ebbtide_core.transitions.fold import apply
+from ebbtide_core.views.gpu_time import Account, Dimension, GpuAccount, Periods, Usage
+
+_SAY_NOTHING: Final = (
+    e.FirstStepMade, e.WorkResumed, e.WorkUnsaved, e.RateMeasured, e.InterferenceFound, e.ProgressReported,
+)  # fmt: skip
+KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
+"""The events that a ledger needs; others change nothing in it."""
+MOST_BOOKED: Final = 5_000_000
+"""Jobs by period: half a GiB while they are added up."""
+MOST_ACCOUNTS: Final = 200_000
+"""As many as there are jobs: twenty MiB of answer."""
+
+
+class _Nowhere(Queue):
+    """Nobody is scheduled here."""
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Do nothing."""
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Do nothing."""
+
+
+class _Life(Enum):
+    """What a job does, whatever it has of GPUs."""
+
+    WAITING = "waiting"
+    HELD = "held"
+    SUSPENDED = "suspended"
+    PLACED = "placed"
+
+
+class _Stage(Enum):
+    """Where an attempt that holds GPUs is."""
+
+    STARTING = "starting"
+    COMPUTING = "computing"
+    LEAVING = "leaving"
+
+
+class _Fate(Enum):
+    """What becomes of what an attempt computed since its last checkpoint."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+class _Rest(Enum):
+    """What becomes of the part of a GPU that is not allocated."""
+
+    IDLE = "idle"
+    FOREIGN = "foreign"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(slots=True)
+class _JobEntry:
+    """One job: since when it is in what state, and the stretches of computing that no checkpoint holds yet.
+
+    ``accounts`` are those that it is booked on, by period.
+    """
+
+    job: Job
+    pool: str
+    since: float
+    life: _Life | None = _Life.WAITING
+    stage: _Stage | None = None
+    stage_since: float = 0.0
+    held: Allocation | None = None
+    judged: int = 0
+    unsaved: list[tuple[float, float]] = field(default_factory=list)
+    unsaved_since: float = 0.0
+    idle_since: float | None = None
+    accounts: dict[int, Account] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _GpuEntry:
+    """One GPU: how many parts of it are allocated since when, and what the rest is; None: there is no such GPU now."""
+
+    since: float
+    rest: _Rest | None = None
+    held: int = 0
+    users: frozenset[str] = frozenset()
+    account: GpuAccount = field(default_factory=GpuAccount)
+
+
+class Ledger:
+    """Takes in events in order; `close` says what they come to in ``periods``, by as many dimensions as wanted.
+
+    With ``user``, only jobs of that user are counted, and foreign processes of that user. Raises `SpecError` if that is
+    more than a master can hold.
+    """
+
+    def __init__(self, periods: Periods, by: Iterable[Dimension] = (Dimension.USER,), user: str | None = None) -> None:
+        self._periods = periods
+        self._by = tuple(by)
+        self._user = user
+        self._state = ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, LINEAR, Settings())
+        self._jobs: dict[JobId, _JobEntry] = {}
+        self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
+        self._foreign: dict[str, float] = {}
+        self._accounts: dict[tuple[str, ...], Account] = {}
+        self._total = Account()
+        self._last = 0.0
+        self._booked = 0
+
+    def take(self, event: Event, now: float) -> None:
+        """Take in ``event`` of Unix time ``now``, the next in the journal; what a clock was ahead by has not passed."""
+        now = self._last = max(self._last, now)
+        if isinstance(event, e.JobRemoved | e.JobRetired):
+            return  # it is over, and was let go then
+        apply(self._state, event, now)
+        if (job := getattr(event, "job", None)) is not None:
+            self._look_at_job(job, event, now)
+        elif (node := getattr(event, "node", None)) is not None:
+            self._look_at_node(node, now)
+
+    def close(self, now: float) -> Usage:
+        """What all that comes to, with what goes on counted until Unix time ``now``. Nothing may follow."""
+        now = max(self._last, now)
+        for entry in self._jobs.values():
+            self._book_idle(entry, now)
+            self._book_life(entry, now)
+            self._book_stage(entry, now)
+            entry.accounts.clear()
+        accounts = {}
+        for node, gpus in self._gpus.items():
+            for gpu, books in gpus.items():
+                self._settle(books, now)
+                accounts[node, gpu] = books.account
+        return Usage(self._accounts, self._total, accounts, self._foreign, self._user is None)
+
+    @property
+    def known_since(self) -> float:
+        """Jobs that had ended before that Unix time may be forgotten, and are not counted."""
+        return self._state.known_since
+
+    # --- jobs ---
+
+    def _look_at_job(self, id: JobId, event: Event, now: float) -> None:
+        """Book what ended by ``event``, and note what began."""
+        entry = self._jobs.get(id)
+        if entry is None:
+            job = self._state.jobs.get(id)
+            if job is None:
+                return
+            entry = self._jobs[id] = _JobEntry(job, job.pool, now)
+        job = entry.job
+        self._follow_life(entry, now)
+        self._follow_attempt(entry, now)
+        if isinstance(event, e.CheckpointPublished):
+            entry.unsaved, entry.unsaved_since = [], now
+        elif isinstance(event, e.AttemptFreed) and event.dirty_gpus:
+            for piece in job.attempts[event.attempt - 1].allocation:
+                self._look_at_node(piece.node, now)
+        if job.ending is not None and entry.held is None:
+            del self._jobs[id]  # or all of a long journal would be held in memory
+            self._state.jobs.pop(id, None)
+
+    def _follow_life(self, entry: _JobEntry, now: float) -> None:
+        life, pool = _life(entry.job), entry.job.pool
+        if life is not entry.life or pool != entry.pool:
+            self._book_life(entry, now)
+            entry.life = life
+        if pool != entry.pool:
+            self._book_stage(entry, now)
+            entry.pool = pool
+            entry.accounts.clear()
+
+    def _follow_attempt(self, entry: _JobEntry, now: float) -> None:
+        holding = entry.job.holding
+        stage = None if holding is None else _stage(holding)
+        held = None if holding is None else holding.allocation
+        idle_since = holding.idle_since if holding is not None and stage is _Stage.COMPUTING else None
+        if idle_since != entry.idle_since:
+            self._book_idle(entry, now)
+            entry.idle_since = idle_since
+        if stage is not entry.stage or held is not entry.held:
+            self._book_stage(entry, now)
+            if entry.stage is _Stage.COMPUTING:
+                entry.unsaved.append((entry.unsaved_since, now))
+            entry.stage, entry.unsaved_since = stage, now
+        if held is not entry.held:
+            self._move(entry.held, held, now)
+            entry.held = held
+        last = entry.job.attempt
+        if last is not None and last.exited is not None and last.number > entry.judged:
+            self._judge(entry, last)
+
+    def _judge(self, entry: _JobEntry, attempt: Attempt) -> None:
+        """The attempt has ended: what became of what it computed since its last checkpoint."""
+        gpus, fate = attempt.allocation.share / WHOLE, _fate(entry.job, attempt)
+        for start, end in () if fate is _Fate.KEPT else entry.unsaved:
+            self._book(entry, fate.value, start, end, gpus)
+        entry.judged, entry.unsaved = attempt.number, []
+
+    def _book_idle(self, entry: _JobEntry, now: float) -> None:
+        """Whoever was idle until ``now`` computed nothing meanwhile that could be lost."""
+        if entry.idle_since is None or entry.held is None:
+            return
+        self._book(entry, "idle", entry.idle_since, now, entry.held.share / WHOLE)
+        if entry.idle_since > entry.unsaved_since:
+            entry.unsaved.append((entry.unsaved_since, entry.idle_since))
+        entry.unsaved_since = now
+
+    def _book_life(self, entry: _JobEntry, now: float) -> None:
+        if entry.life is not None:
+            self._book(entry, entry.life.value, entry.since, now, 1.0)
+        entry.since = now
+
+    def _book_stage(self, entry: _JobEntry, now: float) -> None:
+        if entry.stage is not None and entry.held is not None:
+            self._book(entry, entry.stage.value, entry.stage_since, now, entry.held.share / WHOLE)
+        entry.stage_since = now
+
+    def _book(self, entry: _JobEntry, column: str, start: float, end: float, times: float) -> None:
+        """Add the seconds from ``start`` to ``end``, so many ``times``, to a column of the job's accounts."""
+        if self._user is not None and entry.job.user != self._user:
+            return
+        for period, seconds in self._periods.cut(start, end):
+            account = entry.accounts.get(period)
+            if account is None:
+                account = entry.accounts[period] = self._account(entry, period)
+                self._check_size()
+            for sums in (account, self._total):
+                setattr(sums, column, getattr(sums, column) + seconds * times)
+                sums.jobs.add(entry.job.id)
+
+    def _check_size(self) -> None:
+        """Count that a job is booked in a period for the first time."""
+        self._booked += 1
+        if self._booked > MOST_BOOKED:
+            raise SpecError("--since", f"comes to more than {MOST_BOOKED} jobs by day: ask for a shorter time")
+        if len(self._accounts) > MOST_ACCOUNTS:
+            raise SpecError("--by", f"comes to more than {MOST_ACCOUNTS} lines: ask for a shorter time, or for less")
+
+    def _account(self, entry: _JobEntry, period: int) -> Account:
+        parts = {
+            Dimension.USER: entry.job.user,
+            Dimension.POOL: entry.pool,
+            Dimension.JOB: entry.job.id,
+            Dimension.DAY: str(period),
+        }
+        return self._accounts.setdefault(tuple(parts[dimension] for dimension in self._by), Account())
+
+    # --- GPUs ---
+
+    def _move(self, before: Allocation | None, after: Allocation | None, now: float) -> None:
+        """Parts of GPUs are allocated that were not, or no longer are."""
+        for allocation, sign in ((before, -1), (after, 1)):
+            for piece in allocation or ():
+                for gpu in piece.gpus:
+                    entry = self._gpus[piece.node][gpu.gpu]
+                    self._settle(entry, now)
+                    entry.held += sign * gpu.share
+
+    def _look_at_node(self, id: NodeId, now: float) -> None:
+        """Note which of its GPUs there are, and which are on offer."""
+        node = self._state.nodes.get(id)
+        if node is None:
+            return
+        known = self._gpus.setdefault(id, {})
+        for gpu in node.gpus.keys() | known.keys():
+            entry = known.setdefault(gpu, _GpuEntry(now))
+            self._settle(entry, now)
+            entry.rest = _rest(node, gpu)
+            use = None if node.lost else node.foreign.get(gpu)
+            entry.users = frozenset() if use is None else frozenset(process.user for process in use.processes)
+
+    def _settle(self, entry: _GpuEntry, now: float) -> None:
+        """Count what it was until ``now``."""
+        seconds = sum(seconds for _, seconds in self._periods.cut(entry.since, now))
+        entry.since = now
+        if not seconds or entry.rest is None:
+            return
+        account, allocated = entry.account, seconds * entry.held / WHOLE
+        account.known += seconds
+        account.allocated += allocated
+        rest = entry.rest.value
+        setattr(account, rest, getattr(account, rest) + seconds - allocated)
+        for user in entry.users if self._user is None else entry.users & {self._user}:
+            self._foreign[user] = self._foreign.get(user, 0.0) + seconds / len(entry.users)
+
+
+def _life(job: Job) -> _Life | None:
+    """What ``job`` does; None if it is over."""
+    if job.ending is not None:
+        return None
+    if job.live is not None and not job.off_gpu:
+        return _Life.PLACED
+    if job.suspended:
+        return _Life.SUSPENDED
+    return _Life.WAITING if job.held_by is None else _Life.HELD
+
+
+def _stage(attempt: Attempt) -> _Stage:
+    if attempt.stop is not None or attempt.exited is not None:
+        return _Stage.LEAVING
+    return _Stage.STARTING if attempt.started is None else _Stage.COMPUTING
+
+
+def _fate(job: Job, attempt: Attempt) -> _Fate:
+    """What became of what ``attempt``, which has ended, had computed until then."""
+    exit, order = attempt.exit, attempt.stop
+    if exit is None:  # it never ran
+        return _Fate.KEPT
+    cause = None if order is None or order.cause is StopCause.BROKEN else order.cause
+    match read_exit(exit, job.spec, cause).ending:
+        case Ending.COMPLETED:
+            return _Fate.KEPT
+        case Ending.FAILED:
+            return _Fate.LOST
+        case _ if exit.checkpointed is Checkpointed.YES:
+            return _Fate.KEPT
+        case Ending.REQUEUED:
+            return _Fate.KEPT if attempt.published else _Fate.UNKNOWN
+        case Ending.SUSPENDED if not exit.swap_failure:
+            return _fate_by_conduct(exit, attempt.published)
+        case _:
+            return _Fate.LOST
+
+
+def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
+    """The same, of who was asked to leave: it may save, then or now and then, where nobody looks."""
+    if exit.checkpointed is Checkpointed.UNKNOWN:
+        return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
+    return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN
+
+
+def _rest(node: Node, gpu: GpuId) -> _Rest | None:
+    facts = node.gpus.get(gpu)
+    if facts is None:
+        return None
+    if node.lost or node.drain is not None or not facts.healthy:
+        return _Rest.UNAVAILABLE
+    return _Rest.FOREIGN if gpu in node.foreign else _Rest.IDLE

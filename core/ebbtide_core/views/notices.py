@@ -1,0 +1,65 @@
+"""Which events are moments that people want to hear of."""
+
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.lifecycle.unsaved_work import in_words
+from ebbtide_core.model.notice_rules import Moment
+from ebbtide_core.model.types import Checkpointed, HeldBy, JobState
+from ebbtide_core.policies.draft import where
+from ebbtide_core.views.narrate import narrate
+
+_ENDINGS: Final = {
+    JobState.COMPLETED: Moment.COMPLETED,
+    JobState.FAILED: Moment.FAILED,
+    JobState.CANCELLED: Moment.CANCELLED,
+}
+
+
+def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
+    """What ``event``, recorded ``at`` that time and applied to ``job``, is for people, and in words; None if nothing.
+
+    It may be asked as soon as the event was applied, or later.
+    """
+    match event:
+        case e.LogMatched():
+            return Moment.LOG, f"printed {event.match.line!r}"
+        case e.JobHeld(by=HeldBy.SYSTEM):
+            return Moment.HELD, event.reason
+        case e.JobIdle():
+            return Moment.IDLE, narrate(event)
+        case e.WorkUnsaved(checkpointed=Checkpointed.NO):
+            return Moment.UNSAVED, in_words(event)
+        case e.AttemptStarted():
+            return _started(job, event)
+        case e.AttemptSwapped(note=""):
+            return Moment.SUSPENDED, _why_stopped(job.attempts[event.attempt - 1])
+        case e.AttemptExited() | e.AttemptRefused() | e.CancelRequested():
+            if job.ending is not None and job.ended == at:
+                return _ENDINGS[job.ending], job.reason
+            return None if isinstance(event, e.CancelRequested) else _suspended(job, event.attempt, at)
+        case _:
+            return None
+
+
+def _started(job: Job, event: e.AttemptStarted) -> tuple[Moment, str] | None:
+    """The first node of an attempt speaks for all."""
+    allocation = job.attempts[event.attempt - 1].allocation
+    if event.node and event.node != allocation.node_ids[0]:
+        return None
+    again = event.swaps or any(attempt.first_started is not None for attempt in job.attempts[: event.attempt - 1])
+    came_from = "" if event.resumed_step is None else f" from step {event.resumed_step}"
+    return (Moment.RESUMED if again else Moment.STARTED), f"{where(allocation)}{came_from}"
+
+
+def _suspended(job: Job, number: int, at: float) -> tuple[Moment, str] | None:
+    attempt = job.attempts[number - 1]
+    if attempt.exited != at or attempt.stop is None or attempt.started is None:
+        return None
+    return Moment.SUSPENDED, _why_stopped(attempt)
+
+
+def _why_stopped(attempt: Attempt) -> str:
+    return attempt.stop.reason if attempt.stop is not None else attempt.outcome

@@ -1,0 +1,123 @@
+"""The method that opens a channel from a client to something on a job's node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.job.gang import has_ended, has_started
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.types import JobId, JobKind, NodeId
+from ebbtide_protos.v1 import channel_pb2, client_pb2_grpc
+
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.nodes.agents import Agents, LogUnavailableError
+from ebbtide_master.nodes.channels import Channel
+
+OPEN_TIMEOUT_S: Final = 10.0
+HANG_UP_TIMEOUT_S: Final = 60.0
+"""What a client has to read the last window, and to hang up."""
+MAX_RUN_BYTES: Final = limits.MAX_RUN_BYTES
+"""Of a command that is started inside a job, its environment included."""
+
+
+class Connecting(client_pb2_grpc.ClientServiceServicer):
+    """A part of the clients' side."""
+
+    _loop: MasterLoop
+    _agents: Agents
+
+    async def Connect(
+        self, request_iterator: AsyncIterator[channel_pb2.ChannelInput], context: Any
+    ) -> AsyncIterator[channel_pb2.ChannelOutput]:
+        """Open what the first message wants, and pass on what either side sends until the node closes it."""
+        channel = await self._open(await _wanted(request_iterator))
+        reading = asyncio.create_task(_read(channel, request_iterator))
+        try:
+            while True:
+                message = await channel.next_out()
+                yield message
+                if message.WhichOneof("body") == "closed":
+                    # A client that still sends when its call ends would lose what it has not read yet.
+                    await asyncio.wait([reading], timeout=HANG_UP_TIMEOUT_S)
+                    return
+        finally:
+            reading.cancel()
+            self._agents.channels.leave(channel)
+
+    async def _open(self, want: channel_pb2.OpenChannel) -> Channel:
+        node = await self._loop.ask(lambda cluster: _checked(cluster, want))
+        session = self._agents.session(node)
+        if session is None:
+            raise LogUnavailableError(f"node {node} is not connected")
+        return self._agents.channels.open(session, node, want)
+
+
+async def _wanted(stream: AsyncIterator[channel_pb2.ChannelInput]) -> channel_pb2.OpenChannel:
+    """What the first message asks for."""
+    try:
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            first = await anext(stream)
+    except (TimeoutError, StopAsyncIteration):
+        raise SpecError("channel", f"nothing was asked for within {OPEN_TIMEOUT_S:g} s") from None
+    want = first.open
+    if first.WhichOneof("body") != "open" or want.WhichOneof("want") is None:
+        raise SpecError("channel", "the first message must say what is wanted")
+    if want.run.ByteSize() > MAX_RUN_BYTES:
+        raise SpecError("command", f"{want.run.ByteSize()} bytes are over the limit of {MAX_RUN_BYTES}")
+    if len(want.tree.paths) > limits.MAX_TREE_PATHS:
+        raise SpecError("paths", f"{len(want.tree.paths)} are more than the limit of {limits.MAX_TREE_PATHS}")
+    if want.WhichOneof("want") == "port" and want.port > 65535:
+        raise SpecError("port", f"{want.port} is not a port from 1 to 65535")
+    return want
+
+
+async def _read(channel: Channel, stream: AsyncIterator[channel_pb2.ChannelInput]) -> None:
+    async for message in stream:
+        channel.pass_in(message)
+
+
+def _checked(cluster: Cluster, want: channel_pb2.OpenChannel) -> NodeId:
+    """The node that can give what is wanted, of which is then known of which attempt. Raises `RefusedError`."""
+    job = cluster.job(JobId(want.job_id))
+    if job is None:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {want.job_id} does not exist"))
+    if want.WhichOneof("want") == "tree":
+        attempt = _last(job)
+        want.tree.workdir = job.spec.workdir
+    else:
+        attempt = _running(job)
+    if want.WhichOneof("want") == "session" and job.spec.kind is not JobKind.SHELL:
+        raise _conflict(f"job {job.id} is no shell: 'ebb exec {job.id}' starts one in it")
+    want.attempt = attempt.number
+    return _node(job, attempt, want)
+
+
+def _last(job: Job) -> Attempt:
+    if job.attempt is None:
+        raise _conflict(f"job {job.id} has not run yet")
+    return job.attempt
+
+
+def _running(job: Job) -> Attempt:
+    attempt = job.live
+    if attempt is None or attempt.started is None:
+        raise _conflict(f"job {job.id} does not run: it is {job.state.name}")
+    return attempt
+
+
+def _node(job: Job, attempt: Attempt, want: channel_pb2.OpenChannel) -> NodeId:
+    nodes = attempt.allocation.node_ids
+    node = NodeId(want.node) if want.node else nodes[0]
+    if node not in nodes:
+        where = f"is on node {', '.join(nodes)}, not on {want.node[: limits.MAX_NODE_NAME_LENGTH]!r}"
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {job.id} {where}"))
+    if want.WhichOneof("want") != "tree" and (not has_started(attempt, node) or has_ended(attempt, node)):
+        raise _conflict(f"job {job.id} does not run on node {node}")
+    return node
+
+
+def _conflict(message: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.CONFLICT, message))

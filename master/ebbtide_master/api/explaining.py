@@ -1,0 +1,194 @@
+"""Why a job waits, when it starts, what would follow if it were another; and everything that it went through."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import ITS_TURN, Job
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import JobId
+from ebbtide_core.views.explain import Explanation, explain
+from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, fork
+from ebbtide_protos.spec import share_to_parts
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.api.arrays import found
+from ebbtide_master.api.copies import LONGEST_S, Copies
+from ebbtide_master.api.views import event_message, reason_of
+from ebbtide_master.clock import Clock
+from ebbtide_master.identity.caller import caller
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
+from ebbtide_master.store.journal import Store, StoredEvent
+
+TOLD_FROM_S: Final = 1.0
+"""Waiting for a shorter time is not worth a word."""
+LINES_OF_A_PART: Final = 20
+"""Are put into words at a time, in about a millisecond."""
+Changes = Callable[[Cluster], list[Event]]
+"""From a cluster to what is asked about, as wishes of a user."""
+
+
+class _Serving(Protocol):
+    _loop: MasterLoop
+    _clock: Clock
+    _store: Store
+    _copies: Copies
+
+
+class Explaining:
+    """The part of the clients' side that explains. It looks ahead in a copy of this process."""
+
+    async def Explain(self: _Serving, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
+        """Why a job waits, and when it may start."""
+        now = self._clock.now()
+        async with self._copies.turn(caller().user):
+            message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
+            if seen is None:
+                return message
+            told = await seen
+        if told is None:
+            message.forecast.basis = f"not foreseen: that took longer than {LONGEST_S:g} s"
+        else:
+            message.MergeFrom(client_pb2.Explanation.FromString(told))
+        return message
+
+    async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
+        """Every event that one job went through."""
+        await self._loop.ask(lambda cluster: found(cluster, request.job_id))
+        reply, story, last = client_pb2.StoryReply(), _Story(), 0
+        while lines := await asyncio.to_thread(_page_of_story, self._store, request.job_id, last):
+            await self._loop.ask_in_parts(partial(story.tell, lines, reply))
+            last = lines[-1].sequence
+        return reply
+
+
+def _page_of_story(store: Store, job: str, after: int) -> list[StoredEvent]:
+    """Some lines about ``job``, from that behind ``after``. Blocks."""
+    return list(store.events(after, job, limits.EVENTS_AT_ONCE))
+
+
+class _Story:
+    """Tells events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # it waits, or waited when it was last placed
+
+    def tell(self, lines: Iterable[StoredEvent], reply: client_pb2.StoryReply, _: Cluster) -> Parts[None]:
+        """Add ``lines``, which follow those of before, to ``reply``."""
+        for number, line in enumerate(lines):
+            if not number % LINES_OF_A_PART:
+                yield
+            reply.events.append(self._told(line))
+
+    def _told(self, line: StoredEvent) -> client_pb2.Event:
+        message = event_message(line)
+        match line.event:
+            case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
+                self._since = line.time
+            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= TOLD_FROM_S:
+                message.text += f" (until then: {ITS_TURN})"
+            case _:
+                pass
+        return message
+
+
+def _explained(
+    cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
+) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
+    """What is known at once, and what a copy foresees, if anything can be."""
+    job = found(cluster, request.job_id)
+    changes, explanation = _changes(request), explain(cluster.state, job, now, cluster.policies.get(job.pool))
+    message = explanation_message(job, explanation)
+    waits = not job.state.finished and job.planned is None and job.live is None
+    if changes is not None:
+        _check(cluster, job, waits, changes(cluster))
+    if not waits:
+        return message, None
+    if (count := len(cluster.state.unfinished)) > MOST_JOBS:
+        message.forecast.basis = f"not foreseen: {count} unfinished jobs are over the limit of {MOST_JOBS}"
+        return message, None
+    return message, copies.compute(lambda: _foreseen(cluster, job.id, now, changes))
+
+
+def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> None:
+    """Refuse what could not be wished for either."""
+    if not waits:
+        what = f"job {job.id} is {job.state.value}: --what-if is about when a waiting job starts"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, what))
+    for change in changes:
+        if (refusal := cluster.refusal(change)) is not None:
+            raise RefusedError(refusal)
+
+
+def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
+    """A function from a cluster to the changes that are asked about; None if nothing is."""
+    standing = request.HasField("priority") or request.HasField("weight")
+    size, pool = request.HasField("gpus_min"), request.HasField("pool")
+    if not (standing or size or pool):
+        return None
+
+    def changes(cluster: Cluster) -> list[Event]:
+        job, found = cluster.state.jobs[JobId(request.job_id)], list[Event]()
+        if standing:
+            priority = request.priority if request.HasField("priority") else job.priority
+            weight = request.weight if request.HasField("weight") else job.weight
+            found.append(e.JobChanged(job.id, priority, weight, job.priority, job.weight))
+        if size:
+            low = share_to_parts("--what-if gpus", request.gpus_min)
+            high = share_to_parts("--what-if gpus", request.gpus_max) if request.HasField("gpus_max") else low
+            found.append(e.ResizeRequested(job.id, low, high))
+        if pool:
+            found.append(e.JobMoved(job.id, request.pool, job.pool))
+        return found
+
+    return changes
+
+
+def _foreseen(cluster: Cluster, job: JobId, now: float, changes: Changes | None) -> bytes:
+    """When the job starts, and when it would, as a part of an explanation."""
+    ahead = fork(cluster)
+    message = client_pb2.Explanation(forecast=forecast_message(forecast(ahead, job, now)))
+    if changes is not None:
+        ahead = fork(cluster)
+        message.what_if.CopyFrom(forecast_message(forecast(ahead, job, now, changes(ahead))))
+    return message.SerializeToString()
+
+
+def forecast_message(seen: Forecast) -> client_pb2.Forecast:
+    """When a job starts."""
+    return client_pb2.Forecast(
+        start_at=seen.start,
+        basis=seen.basis,
+        after=seen.after,
+        preempts=seen.preempted,
+        nodes=seen.allocation.node_ids if seen.allocation is not None else (),
+    )
+
+
+def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
+    """Why a job waits."""
+    source = explanation.remaining_from
+    return client_pb2.Explanation(
+        job_id=job.id,
+        state=job.state.value,
+        reason=reason_of(job),
+        needs=explanation.needs,
+        ahead=explanation.ahead,
+        nodes=[
+            client_pb2.NodeView(node=view.node, idle_gpus=view.idle, gpus=view.gpus, obstacle=view.obstacle)
+            for view in explanation.nodes
+        ],
+        room_at=explanation.room_at,
+        basis=explanation.basis,
+        remaining_s=explanation.remaining_s,
+        remaining_from=source.value if source is not None else "",
+        pool=job.pool,
+        stays=[
+            client_pb2.Stays(reason=stays.why.reason, until=stays.why.until, job_ids=stays.jobs, jobs=stays.many)
+            for stays in explanation.stays
+        ],
+    )

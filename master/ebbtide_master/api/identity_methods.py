@@ -1,0 +1,244 @@
+"""``ebb user``, ``ebb token``, ``ebb whoami``: who is who, as clients ask for it and as admins change it."""
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.types import HeldBy
+from ebbtide_protos.v1 import client_pb2_grpc, user_pb2
+
+from ebbtide_master.clock import Clock
+from ebbtide_master.identity.accounts import accounts
+from ebbtide_master.identity.caller import Role, caller
+from ebbtide_master.identity.identities import Identities, User
+from ebbtide_master.identity.tokens import Token
+from ebbtide_master.loop import PAUSE, Facts, MasterLoop, RefusedError
+
+One = TypeVar("One")
+Message = TypeVar("Message")
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+ROLES: Final = ("user", "operator", "admin")
+MAX_USERS: Final = 10_000
+MAX_TOKENS: Final = 100
+"""Of one user."""
+MAX_LABEL: Final = 128
+AT_A_TIME: Final = 100
+"""Users that are told of, in less than a millisecond."""
+MAX_UID: Final = 2**32 - 2
+DAY_S: Final = 86_400.0
+LIFETIME_S: Final = 90 * DAY_S
+MAX_LIFETIME_S: Final = 3650 * DAY_S
+
+
+class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
+    """Part of the clients' side of the master. The gate has seen to it that those who ask may."""
+
+    identities: Identities
+    _loop: MasterLoop
+    _clock: Clock
+
+    # --- users ---
+
+    async def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: Any) -> user_pb2.Identity:
+        """Who asks, and by which token."""
+        who, now = caller(), self._clock.now()
+        user = self.identities.user(who.user) or User(who.user, who.role)
+        token = self.identities.token(who.token)
+        told = None if token is None else _token_message(token)
+        return user_pb2.Identity(user=self._message(user), token=told, now=now)
+
+    async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
+        """All, by name."""
+        return user_pb2.ListUsersReply(users=await _in_parts(self._message, list(self.identities.users())))
+
+    async def AddUser(self, request: user_pb2.AddUserRequest, context: Any) -> user_pb2.User:
+        """A user that was not there."""
+        user = _user(request.user)
+        async with self.identities.changing:
+            if self.identities.user(user.name) is not None:
+                raise _refused(RefusalKind.CONFLICT, f"user {user.name} exists already: 'ebb user set' changes it")
+            _check_count(len(list(self.identities.users())) + 1)
+            await self.identities.put_user(user)
+        return self._message(user)
+
+    async def SetUser(self, request: user_pb2.SetUserRequest, context: Any) -> user_pb2.User:
+        """Another role, account or uid."""
+        async with self.identities.changing:
+            user = self._known(request.name)
+            wanted = user_pb2.User(
+                name=user.name,
+                role=request.role if request.HasField("role") else user.role.name.lower(),
+                account=request.account if request.HasField("account") else user.account,
+                uid=request.uid if request.HasField("uid") else user.uid,
+            )
+            changed = _user(wanted)
+            self._check_admins(user, changed.role)
+            await self.identities.put_user(changed)
+        return self._message(changed)
+
+    async def RemoveUser(self, request: user_pb2.RemoveUserRequest, context: Any) -> user_pb2.RemoveUserReply:
+        """A user who is gone: out at once. What they have running goes on, and nothing else of theirs starts."""
+        async with self.identities.changing:
+            user = self._known(request.name)
+            self._check_admins(user, Role.USER)
+            tokens = await self.identities.remove_user(user.name)
+        reply = user_pb2.RemoveUserReply(tokens=tokens)
+
+        def facts(cluster: Cluster) -> Facts:
+            for job in _unfinished(cluster, user.name):
+                yield PAUSE
+                if job.waiting and job.held_by is None:
+                    reply.held.append(job.id)
+                    yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: user {user.name} was removed")
+
+        def running(cluster: Cluster) -> list[str]:
+            return [job.id for job in _unfinished(cluster, user.name) if job.live is not None]
+
+        reply.running.extend(await self._loop.tell(facts, running))
+        return reply
+
+    async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:
+        """Those of a list, or of this machine's accounts; whoever is there already keeps their role."""
+        wanted = await asyncio.to_thread(self._wanted, request)
+        async with self.identities.changing:
+            known = {user.name: user for user in self.identities.users()}
+            _check_count(len(known.keys() | wanted.keys()))
+            merged = {name: _merged(known.get(name), user) for name, user in wanted.items()}
+            changed = {name: user for name, user in merged.items() if known.get(name) != user}
+            if changed and not request.dry_run:
+                await self.identities.put_users(changed)
+
+        def message(user: User) -> user_pb2.ImportedUser:
+            return user_pb2.ImportedUser(user=self._message(user), change=_change(known.get(user.name), user))
+
+        return user_pb2.ImportUsersReply(users=await _in_parts(message, [user for _, user in sorted(merged.items())]))
+
+    def _wanted(self, request: user_pb2.ImportUsersRequest) -> dict[str, User]:
+        """By name. Raises `SpecError` for what is wrong with one of them."""
+        if not (request.all_accounts or request.group):
+            return {user.name: user for user in map(_user, request.users)}
+        try:
+            return {user.name: user for user in map(_user, accounts(request.group))}
+        except (KeyError, ValueError):  # or no name can be like that
+            raise _refused(RefusalKind.UNKNOWN, f"--group: the master knows no group {request.group[:64]!r}") from None
+
+    # --- tokens ---
+
+    async def CreateToken(self, request: user_pb2.CreateTokenRequest, context: Any) -> user_pb2.CreateTokenReply:
+        """A new token; the only time that its text is told."""
+        now, name = self._clock.now(), request.for_user or caller().user
+        lifetime_s = request.lifetime_s if request.HasField("lifetime_s") else LIFETIME_S
+        if not (math.isfinite(lifetime_s) and 0 <= lifetime_s <= MAX_LIFETIME_S):
+            raise SpecError("--expires", f"is not between 0 s and {MAX_LIFETIME_S / DAY_S:.0f} days from now")
+        if len(request.label) > MAX_LABEL or not request.label.isprintable():
+            raise SpecError("--label", f"is not a text of at most {MAX_LABEL} printable characters")
+        async with self.identities.changing:
+            user = self._known(name)
+            await self._forget_expired(user.name, now)
+            if len(list(self.identities.tokens_of(user.name))) >= MAX_TOKENS:
+                raise _refused(RefusalKind.LIMIT, f"{user.name} has {MAX_TOKENS} tokens, the limit: revoke some")
+            expires = now + lifetime_s if lifetime_s else None
+            token, text = await self.identities.issue(user.name, now, expires, request.label)
+        return user_pb2.CreateTokenReply(token=_token_message(token), text=text)
+
+    async def ListTokens(self, request: user_pb2.ListTokensRequest, context: Any) -> user_pb2.ListTokensReply:
+        """A user's, or everybody's."""
+        names = [user.name for user in self.identities.users()]
+        if not request.all:
+            names = [self._known(request.for_user or caller().user).name]
+        by_user = await _in_parts(lambda name: [_token_message(t) for t in self.identities.tokens_of(name)], names)
+        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
+
+    async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
+        """Nobody is proven by it any more."""
+        token = self.identities.token(request.id)
+        if token is None:
+            raise _refused(RefusalKind.UNKNOWN, f"token {request.id[:40]!r} does not exist: 'ebb token ls' shows ids")
+        await self.identities.revoke(token.id)
+        return _token_message(token)
+
+    # --- what they have in common ---
+
+    async def _forget_expired(self, name: str, now: float) -> None:
+        """They prove nothing, and must not count."""
+        for token in list(self.identities.tokens_of(name)):
+            if token.expires is not None and token.expires <= now:
+                await self.identities.revoke(token.id)
+
+    def _known(self, name: str) -> User:
+        user = self.identities.user(name)
+        if user is None:
+            raise _refused(RefusalKind.UNKNOWN, f"user {name[:64]!r} does not exist: 'ebb user ls' shows all")
+        return user
+
+    def _check_admins(self, user: User, role: Role) -> None:
+        """Somebody has to be left who can say who is who."""
+        admins = [one for one in self.identities.users() if one.role is Role.ADMIN]
+        if admins == [user] and role is not Role.ADMIN:
+            raise _refused(RefusalKind.CONFLICT, f"{user.name} is the last admin: make somebody else one first")
+
+    def _message(self, user: User) -> user_pb2.User:
+        tokens = len(list(self.identities.tokens_of(user.name)))
+        return user_pb2.User(
+            name=user.name, role=user.role.name.lower(), account=user.account, uid=user.uid, tokens=tokens
+        )
+
+
+async def _in_parts(message: Callable[[One], Message], known: Sequence[One]) -> list[Message]:
+    """A message on each; others have turns in between."""
+    found = list[Message]()
+    for start in range(0, len(known), AT_A_TIME):
+        await asyncio.sleep(0)
+        found += map(message, known[start : start + AT_A_TIME])
+    return found
+
+
+def _user(message: user_pb2.User) -> User:
+    """The user that is asked for. Raises `SpecError` for what is wrong with it."""
+    role = message.role or "user"
+    if not NAME.fullmatch(message.name):
+        raise SpecError("user", f"{message.name[:64]!r} is not a name of at most 32 letters, digits, '.', '_' and '-'")
+    if message.account and not NAME.fullmatch(message.account):
+        raise SpecError("--account", f"{message.account[:64]!r} is not the name of an account")
+    if role not in ROLES:
+        raise SpecError("--role", f"{role[:64]!r} is none of {', '.join(ROLES)}")
+    if message.uid > MAX_UID:
+        raise SpecError("--uid", f"{message.uid} is more than {MAX_UID}")
+    return User(message.name, Role[role.upper()], message.account, message.uid if message.HasField("uid") else None)
+
+
+def _merged(known: User | None, wanted: User) -> User:
+    """Who is there already keeps their role, which somebody gave them; the rest is as the list says."""
+    if known is None:
+        return wanted
+    uid = known.uid if wanted.uid is None else wanted.uid
+    return replace(known, account=wanted.account or known.account, uid=uid)
+
+
+def _change(before: User | None, after: User) -> str:
+    return "added" if before is None else "unchanged" if before == after else "changed"
+
+
+def _check_count(users: int) -> None:
+    if users > MAX_USERS:
+        raise _refused(RefusalKind.LIMIT, f"{users} users are over the limit of {MAX_USERS}")
+
+
+def _unfinished(cluster: Cluster, user: str) -> list[Job]:
+    return [job for job in cluster.state.unfinished.values() if job.user == user]
+
+
+def _token_message(token: Token) -> user_pb2.Token:
+    return user_pb2.Token(id=token.id, user=token.user, label=token.label, created=token.created, expires=token.expires)
+
+
+def _refused(kind: RefusalKind, message: str) -> RefusedError:
+    return RefusedError(Refusal(kind, message))

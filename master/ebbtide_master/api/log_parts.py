@@ -1,0 +1,121 @@
+"""Which node has the part of an attempt's output that somebody asks for, and where what they ask for begins."""
+
+from functools import partial
+from typing import Any, Final
+
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.job.gang import has_started
+from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model.types import LaunchMode, NodeId
+from ebbtide_protos.v1 import agent_pb2, client_pb2
+
+from ebbtide_master.api.arrays import found
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.nodes.agents import Agents, LogUnavailableError
+
+EARLIER_ATTEMPTS: Final = 100
+"""In which the last lines are looked for at most."""
+
+
+class LogBegins:
+    """The part of the clients' side that knows where the end of a log begins."""
+
+    _loop: MasterLoop
+    _agents: Agents
+
+    async def _log_begin(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
+        """The attempt, and the offset in what it printed, with which to begin."""
+        begin = (request.attempt or 1, 0)
+        if request.since:
+            begin = await self._begin_since(request)
+        if request.tail:
+            begin = max(begin, await self._begin_of_tail(request))
+        return begin
+
+    async def _begin_since(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
+        """In the first attempt that has not ended before."""
+        number = request.attempt or 1
+        while True:
+            attempt, node, _ = await self._loop.ask(partial(attempt_of, request=request, number=number))
+            if attempt is None or request.attempt:
+                break
+            if attempt.exited is None or attempt.exited >= request.since:
+                break
+            number += 1
+        if attempt is None or node is None or not has_started(attempt, node):
+            return number, 0
+        return number, (await self._edge_of(request, attempt, node)).next
+
+    async def _begin_of_tail(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
+        """In the last attempt that printed, or as many before it as it takes, as far as they can be read."""
+        last = request.attempt or await self._loop.ask(lambda cluster: len(found(cluster, request.job_id).attempts))
+        begin, wanted = (last or 1, 0), request.tail
+        for number in range(last, (last - 1) if request.attempt else max(0, last - EARLIER_ATTEMPTS), -1):
+            attempt, node, _ = await self._loop.ask(partial(attempt_of, request=request, number=number))
+            if attempt is None or node is None or not has_started(attempt, node):
+                continue
+            try:
+                edge = await self._edge_of(request, attempt, node, wanted)
+            except LogUnavailableError:
+                if number == last:
+                    raise
+                break
+            begin, wanted = (number, edge.next), wanted - edge.lines
+            if wanted <= 0:
+                break
+        return begin
+
+    async def _edge_of(
+        self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId, tail: int = 0
+    ) -> agent_pb2.LogData:
+        """Where the last lines of the attempt's log begin, or without ``tail`` what was printed since."""
+        asked = {"tail": tail} if tail else {"since": request.since}
+        answer = await self._agents.read_log(node, window_of(request, attempt, **asked))
+        if answer.error:
+            raise LogUnavailableError(f"log of job {request.job_id}: {answer.error}")
+        return answer
+
+
+def window_of(request: client_pb2.ReadLogsRequest, attempt: Attempt, **asked: Any) -> agent_pb2.ReadLog:
+    """What a node is asked of the attempt's log."""
+    rank = request.rank if request.HasField("rank") else None
+    return agent_pb2.ReadLog(job_id=request.job_id, attempt=attempt.number, rank=rank, **asked)
+
+
+def attempt_of(
+    cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
+) -> tuple[Attempt | None, NodeId | None, bool]:
+    """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
+    job = found(cluster, request.job_id)
+    attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
+    return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
+
+
+def node_of_part(request: client_pb2.ReadLogsRequest, job: Job, attempt: Attempt) -> NodeId | None:
+    """The node whose part is asked for; None if ``attempt`` had none there, or `RefusedError` if that was named."""
+    nodes = attempt.allocation.node_ids
+    found = NodeId(request.node) if request.node in nodes else None if request.node else nodes[0]
+    if request.HasField("rank"):
+        of_rank = _node_of_rank(request.rank, job, attempt)
+        found = of_rank if not request.node or of_rank == request.node else None
+    if found is None and request.attempt:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, _why_not(request, job, attempt)))
+    return found
+
+
+def _node_of_rank(rank: int, job: Job, attempt: Attempt) -> NodeId | None:
+    """Ranks count on from node to node: of a ``ddp`` job one for each GPU, else one for each node."""
+    for piece in attempt.allocation:
+        here = max(1, len(piece.gpus)) if job.spec.launch is LaunchMode.DDP else 1
+        if rank < here:
+            return piece.node
+        rank -= here
+    return None
+
+
+def _why_not(request: client_pb2.ReadLogsRequest, job: Job, attempt: Attempt) -> str:
+    if request.node and not request.HasField("rank"):
+        nodes = ", ".join(attempt.allocation.node_ids)
+        return f"attempt {attempt.number} of job {job.id} was on node {nodes}, not on {request.node!r}"
+    where = f" on node {request.node!r}" if request.node else ""
+    return f"attempt {attempt.number} of job {job.id} had no rank {request.rank}{where}"

@@ -1,0 +1,101 @@
+"""``ebb master reload``, and SIGHUP: the configuration is read again while everything goes on."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.model.settings import Settings
+from ebbtide_protos.v1 import client_pb2_grpc, user_pb2
+
+from ebbtide_master.clock import Clock
+from ebbtide_master.config.file import Config
+from ebbtide_master.config.table import ConfigError
+from ebbtide_master.identity.caller import caller
+from ebbtide_master.loop import MasterLoop, RefusedError
+from ebbtide_master.nodes.agents import Agents
+from ebbtide_master.notify.notifier import Notifier
+
+POOLS: Final = ("pools", "gpu_pool", "cpu_pool")
+"""Of the settings: what a pool is scheduled by has queues of its own, which are made when a master starts."""
+LIVE: Final = ("log_rules", "notify")
+"""Of the rest of the file."""
+_NAMES: Final = {"idle_s": "sessions", "bounds": "limits", "metrics_port": "metrics"}
+"""How a section is called in the file where that is not the field's name."""
+_DERIVED: Final = ("settings", "names_default_pool")
+
+log = logging.getLogger(__name__)
+
+
+class Reloading:
+    """Reads the file with ``read``, and has everybody go by it. ``config`` is what they go by now."""
+
+    def __init__(
+        self,
+        read: Callable[[], Config],
+        config: Config,
+        loop: MasterLoop,
+        agents: Agents,
+        notifier: Notifier,
+        clock: Clock,
+    ) -> None:
+        self._read = read
+        self._config = config
+        self._loop = loop
+        self._agents = agents
+        self._notifier = notifier
+        self._clock = clock
+        self._alone = asyncio.Lock()
+
+    async def reload(self, user: str = "") -> user_pb2.ReloadReply:
+        """What holds now that did not, and what only another start takes in. A `ConfigError` has changed nothing."""
+        async with self._alone:
+            wanted = await asyncio.to_thread(self._read)
+            settings, changed, later = _compared(self._loop.settings, wanted.settings)
+            for name in (field.name for field in fields(Config) if field.name not in _DERIVED):
+                if getattr(wanted, name) != getattr(self._config, name):
+                    (changed if name in LIVE else later).append(_NAMES.get(name, name))
+
+            def facts(cluster: Cluster) -> list[Event]:
+                cluster.reconfigure(settings, self._clock.now())
+                return [e.ConfigurationRead(tuple(changed), user)] if changed else []
+
+            await self._loop.tell(facts, lambda _: None)
+            self._agents.set_log_rules(wanted.log_rules)
+            self._notifier.settings = wanted.notify
+            self._config = replace(self._config, log_rules=wanted.log_rules, notify=wanted.notify)
+            log.info("configuration=read changed=%s restart=%s", ",".join(changed), ",".join(later))
+            return user_pb2.ReloadReply(changed=changed, needs_restart=later)
+
+    async def on_signal(self) -> None:
+        """The same, for whom there is only the log to tell."""
+        try:
+            await self.reload()
+        except ConfigError as error:
+            log.error("configuration=wrong nothing has changed: %s", error)
+
+
+class ReloadMethod(client_pb2_grpc.ClientServiceServicer):
+    """Part of the clients' side of the master."""
+
+    reloading: Reloading
+
+    async def Reload(self, request: user_pb2.ReloadRequest, context: Any) -> user_pb2.ReloadReply:
+        """Read the configuration again."""
+        try:
+            return await self.reloading.reload(caller().user)
+        except ConfigError as error:
+            raise RefusedError(Refusal(RefusalKind.INVALID, f"{error} (nothing has changed)")) from None
+
+
+def _compared(old: Settings, new: Settings) -> tuple[Settings, list[str], list[str]]:
+    """The settings to go by, what is new in them, and what has to wait for another start."""
+    differ = [field.name for field in fields(Settings) if getattr(old, field.name) != getattr(new, field.name)]
+    pools = [name for name in differ if name in POOLS]
+    later = pools if "pools" in pools else []
+    kept = {name: getattr(old, name) for name in later}
+    return replace(new, **kept), [_NAMES.get(name, name) for name in differ if name not in later], later

@@ -1,0 +1,75 @@
+"""How clients bring the working directories of their jobs."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.model import workdir_snapshot
+from ebbtide_core.model.spec import JobSpec, SpecError
+from ebbtide_protos.snapshots import snapshot_from_message
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from ebbtide_master.api.arrays import JOBS_OF_A_PART
+from ebbtide_master.identity.caller import caller
+from ebbtide_master.loop import MasterLoop, Parts, RefusedError
+from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.store.journal import Store
+
+
+class SnapshotMethods:
+    """Part of the clients' side of the master."""
+
+    _loop: MasterLoop
+    _store: Store
+    _snapshots: Snapshots
+
+    async def FindSnapshot(self, request: job_pb2.Snapshot, context: Any) -> client_pb2.SnapshotState:
+        """Whether the master has a snapshot, and from whoever asks."""
+        return client_pb2.SnapshotState(present=self._snapshots.has(_checked(request), caller().user))
+
+    async def UploadSnapshot(
+        self, request_iterator: AsyncIterator[client_pb2.SnapshotUpload], context: Any
+    ) -> AsyncIterator[client_pb2.SnapshotState]:
+        """Keep a snapshot; the reply leaves once it is verified and on disk."""
+        first = await anext(request_iterator, client_pb2.SnapshotUpload())
+        snapshot = _checked(first.snapshot)
+        if not self._store.has_room():
+            raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
+        kept, user = await self._loop.ask_in_parts(needed), caller().user
+        self._snapshots.collect(kept)
+        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept)
+        yield client_pb2.SnapshotState(present=True)
+
+    def _check_snapshot(self, spec: JobSpec) -> None:
+        """Refuse a job whose snapshot is not here, or not from whoever submits it."""
+        if spec.snapshot is not None and not self._snapshots.has(spec.snapshot, caller().user):
+            message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
+            raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
+
+
+def needed(cluster: Cluster) -> Parts[dict[str, set[str]]]:
+    """The digests of the snapshots that unfinished jobs begin with, and whose these jobs are."""
+    found = dict[str, set[str]]()
+    for number, job in enumerate(list(cluster.state.unfinished.values())):
+        if not number % JOBS_OF_A_PART:
+            yield
+        if job.spec.snapshot is not None:
+            found.setdefault(job.spec.snapshot.digest, set()).add(job.user)
+    return found
+
+
+async def _windows(
+    first: client_pb2.SnapshotUpload, rest: AsyncIterator[client_pb2.SnapshotUpload]
+) -> AsyncIterator[bytes]:
+    yield first.data
+    async for message in rest:
+        yield message.data
+
+
+def _checked(message: job_pb2.Snapshot) -> workdir_snapshot.SnapshotRef:
+    snapshot = snapshot_from_message(message)
+    try:
+        workdir_snapshot.check(snapshot)
+    except ValueError as error:
+        raise SpecError("--snapshot", str(error)) from None
+    return snapshot

@@ -1,0 +1,197 @@
+"""Backups of journal and vault: taken beside a running master, and worth nothing until they were folded.
+
+A backup is a directory ``backups/TIME`` of the master's home, with both files and ``backup.json``, which says what was
+found in it. It gets its name last.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.model.settings import DEFAULT_POLICY
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.views.digest import digest
+
+from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.journal import DamagedLine, StoreError
+from ebbtide_master.store.recovery import fold
+from ebbtide_master.store.sqlite import JOURNAL_NAME, VAULT_NAME
+from ebbtide_master.store.sqlite_file import BACKUPS_NAME, reading
+from ebbtide_master.store.sqlite_journal import SqliteJournal, damages
+
+RECORD_NAME: Final = "backup.json"
+DRAFT: Final = ".draft-"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is in a journal; ``digest`` is of the state that it amounts to, ``next_id`` the id of the next job."""
+
+    cluster_id: str
+    epoch: int
+    lines: int
+    last_time: float
+    jobs: int
+    next_id: int
+    digest: str
+    damage: tuple[DamagedLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup in ``path``, made at Unix time ``taken``; ``said`` is what was found in it then."""
+
+    path: Path
+    taken: float
+    said: dict[str, object]
+
+
+def check(folder: Path) -> Findings:
+    """Read all of the journal, and of the vault, in ``folder``, which a master may write meanwhile.
+
+    Raises `StoreError` if a file is damaged, or no master could start with it.
+    """
+    for path in (folder / JOURNAL_NAME, folder / VAULT_NAME):
+        if path.exists() and (found := damages(path)):
+            raise StoreError(f"{path} is damaged: {found[0]}")
+    journal = SqliteJournal(folder / JOURNAL_NAME)
+    journal.damage.update((line.sequence, line) for line in journal.damaged())
+    cluster = Cluster(create_policy(DEFAULT_POLICY, {}))
+    lines, state = fold(cluster, journal), cluster.state
+    return Findings(
+        cluster_id=journal.cluster_id,
+        epoch=journal.epoch,
+        lines=lines,
+        last_time=journal.last_time,
+        jobs=len(state.jobs),
+        next_id=int(state.gates.next_id(state.submissions)),
+        digest=digest(state),
+        damage=tuple(journal.damage.values()),
+    )
+
+
+def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, Findings]:
+    """Back up what a master keeps in ``home`` to ``to``, else to its backups, of which the newest ``keep`` are kept.
+
+    0 keeps all. Raises `StoreError`; what was not found to be sound is no backup.
+    """
+    folder = to.parent if to is not None else home / BACKUPS_NAME
+    taken = time.time()
+    path = to if to is not None else _unused(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken)))
+    if path.exists():
+        raise StoreError(f"{path} is there already")
+    with fatal_errors():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = folder / f"{DRAFT}{path.name}-{os.getpid()}"
+        draft.mkdir(mode=0o700)
+        try:
+            findings = _fill(draft, home, taken)
+            draft.rename(path)
+            sync(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        if to is None and keep:
+            _prune(folder, keep)
+    return read(path), findings
+
+
+def _unused(folder: Path, name: str) -> Path:
+    """A path that sorts behind those of the same second."""
+    return next(path for number in range(1, 100) if not (path := folder / f"{name}-{number:02}").exists())
+
+
+def _fill(draft: Path, home: Path, taken: float) -> Findings:
+    # The vault comes second: it has what jobs of the journal need, and perhaps what those need that came since.
+    for name in (JOURNAL_NAME, VAULT_NAME):
+        if name == JOURNAL_NAME or (home / name).exists():
+            _copy(home / name, draft / name)
+    findings = check(draft)
+    said = {"taken": taken, "version": version("ebbtide"), "sha256": _sums(draft), **asdict(findings)}
+    (draft / RECORD_NAME).write_text(json.dumps(said, indent=1) + "\n")
+    for path in (*draft.iterdir(), draft):
+        sync(path)
+    return findings
+
+
+def read(path: Path) -> Backup:
+    """The backup in ``path``. Raises `StoreError` if there is none."""
+    try:
+        said: dict[str, object] = json.loads((path / RECORD_NAME).read_text())
+        return Backup(path, float(str(said["taken"])), said)
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"{path} is no backup: {error}") from None
+
+
+def verified(path: Path) -> tuple[Backup, Findings]:
+    """The backup in ``path``, read as a whole. Raises `StoreError` unless it is what it was when it was made."""
+    backup = read(path)
+    with fatal_errors():
+        if backup.said.get("sha256") != _sums(path):
+            raise StoreError(f"{path} is damaged: its files are not those that were made")
+    return backup, check(path)
+
+
+def backups(home: Path) -> Iterator[Backup]:
+    """The backups of ``home``, the newest first, sound or not."""
+    folder = home / BACKUPS_NAME
+    names = sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
+    for name in names:
+        if not name.startswith(DRAFT):
+            with suppress(StoreError):
+                yield read(folder / name)
+
+
+def newest_verified(home: Path) -> Backup | None:
+    """The newest backup that is sound; None if there is none."""
+    for backup in backups(home):
+        with suppress(StoreError):
+            return verified(backup.path)[0]
+    return None
+
+
+def advice(home: Path) -> str:
+    """What to do about a journal that cannot be used, to be added to the words that say why."""
+    backup = newest_verified(home)
+    return "" if backup is None else f"; the newest backup that is sound: ebb master restore {backup.path}"
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a database as of one moment, as one plain file that nobody else may read."""
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(reading(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+        new.execute("PRAGMA journal_mode=DELETE").fetchone()
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file, in hexadecimal."""
+    found = {}
+    for name in (JOURNAL_NAME, VAULT_NAME):
+        if (folder / name).exists():
+            with (folder / name).open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _prune(folder: Path, keep: int) -> None:
+    for backup in list(backups(folder.parent))[keep:]:
+        shutil.rmtree(backup.path)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or a directory, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,150 @@
+"""Putting a backup back in place of a journal: a crash on the way leaves nothing that looks whole and is not."""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ebbtide_core.events import JournalRestored
+from ebbtide_core.events.codec import encode
+
+from ebbtide_master.backup.backups import Backup, Findings, check, sync, verified
+from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.journal import StoreError
+from ebbtide_master.store.sqlite import JOURNAL_NAME, LOCK_NAME, VAULT_NAME, lock
+from ebbtide_master.store.sqlite_file import RESTORING_NAME
+from ebbtide_master.store.sqlite_journal import SqliteJournal, damages
+from ebbtide_master.store.vault import Kind
+
+EPOCHS_SKIPPED: Final = 1000
+"""Starts of masters that the journal may have lost: agents take orders of none that is older than one they know."""
+IDS_SKIPPED: Final = 100_000
+"""Jobs that may have been submitted since the backup, if nothing else tells how many."""
+SIDE_FILES: Final = ("-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was done: ``replaced`` is where the files are that were there before, None if there were none."""
+
+    backup: Backup
+    findings: Findings
+    epoch: int
+    skipped: int
+    replaced: Path | None
+
+
+def restore(home: Path, path: Path) -> Restored:
+    """Put the backup in ``path`` into ``home``, in place of what is there, which is kept.
+
+    Raises `StoreInUseError` while a master runs there, and `StoreError` if the backup is not sound.
+    """
+    held = lock(home / LOCK_NAME)
+    try:
+        with fatal_errors():
+            backup, findings = verified(path)
+            now = time.time()
+            epoch, next_id = _known(home, findings)
+            skipped = next_id - findings.next_id if next_id else IDS_SKIPPED
+            draft = _prepared(home, backup, epoch + EPOCHS_SKIPPED, JournalRestored(backup.taken, skipped), now)
+            replaced = _set_aside(home, now)
+            _switch(home, draft)
+            return Restored(backup, findings, epoch + EPOCHS_SKIPPED, skipped, replaced)
+    finally:
+        os.close(held)
+
+
+def _known(home: Path, findings: Findings) -> tuple[int, int]:
+    """The highest epoch that is known, and the id of the next job, 0 if that is not known."""
+    try:
+        epoch = SqliteJournal(home / JOURNAL_NAME).epoch
+    except StoreError:
+        return findings.epoch, 0
+    try:
+        present = check(home)
+    except StoreError:
+        return max(epoch, findings.epoch), 0
+    if present.cluster_id != findings.cluster_id:
+        return findings.epoch, 0
+    return max(epoch, findings.epoch), max(present.next_id, findings.next_id)
+
+
+def _prepared(home: Path, backup: Backup, epoch: int, event: JournalRestored, now: float) -> Path:
+    """The files as they shall be, in a directory of their own."""
+    draft = home / ".restored"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    shutil.copy2(backup.path / JOURNAL_NAME, draft / JOURNAL_NAME)
+    with closing(sqlite3.connect(draft / JOURNAL_NAME)) as db, db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?), ('restored', ?)", (str(epoch), repr(now)))
+        db.execute(
+            "INSERT INTO events SELECT coalesce(max(sequence), 0) + 1, max(coalesce(max(time), 0), ?), ?, '', '', ?"
+            " FROM events",
+            (now, type(event).__name__, json.dumps(encode(event), separators=(",", ":"))),
+        )
+    _restore_vault(home, backup, draft)
+    check(draft)
+    for path in (*draft.iterdir(), draft):
+        sync(path)
+    return draft
+
+
+def _restore_vault(home: Path, backup: Backup, draft: Path) -> None:
+    """Keep the vault that is there, if it is sound: tokens that were revoked since the backup stay so.
+
+    What is taken of the backup's is what jobs need that were over since, and are not any more.
+    """
+    present, old, new = home / VAULT_NAME, backup.path / VAULT_NAME, draft / VAULT_NAME
+    if not old.exists():
+        return
+    shutil.copy2(old, new)
+    if not present.exists() or not _is_sound(present):
+        return
+    with closing(sqlite3.connect(new)) as db, db:
+        db.execute("DELETE FROM entries WHERE kind <> ?", (Kind.ENVIRONMENT.value,))
+        with closing(sqlite3.connect(f"{present.absolute().as_uri()}?mode=ro", uri=True)) as kept:
+            rows = kept.execute("SELECT kind, key, value FROM entries").fetchall()
+        db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        return not damages(path)
+    except StoreError:
+        return False
+
+
+def _set_aside(home: Path, now: float) -> Path | None:
+    """Copy what is there to a directory of its own."""
+    names = [f"{name}{side}" for name in (JOURNAL_NAME, VAULT_NAME) for side in ("", *SIDE_FILES)]
+    there = [home / name for name in names if (home / name).exists()]
+    if not there:
+        return None
+    replaced = home / time.strftime("replaced-%Y%m%dT%H%M%SZ", time.gmtime(now))
+    replaced.mkdir(mode=0o700, exist_ok=True)
+    for path in there:
+        shutil.copy2(path, replaced / path.name)
+        sync(replaced / path.name)
+    sync(replaced)
+    return replaced
+
+
+def _switch(home: Path, draft: Path) -> None:
+    """Have the new files in the place of the old ones. Until that is done, no master starts there."""
+    marker = home / RESTORING_NAME
+    marker.touch(mode=0o600)
+    sync(home)
+    for name in (JOURNAL_NAME, VAULT_NAME):
+        for side in SIDE_FILES:  # a log of the old file would be taken for one of the new
+            (home / f"{name}{side}").unlink(missing_ok=True)
+        if (draft / name).exists():
+            (draft / name).replace(home / name)
+    sync(home)
+    marker.unlink()
+    sync(home)
+    draft.rmdir()

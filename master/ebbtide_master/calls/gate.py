@@ -1,0 +1,165 @@
+"""The gate before every method: who asks is proven, and may do what they ask for, and sees no more than they may."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.model.types import JobId
+
+from ebbtide_master.api.arrays import array_of
+from ebbtide_master.identity.access import ACCESS, Access, in_words
+from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
+from ebbtide_master.identity.identities import WHAT_TO_DO, Identities
+from ebbtide_master.identity.sight import seen
+from ebbtide_master.identity.standing import Standing
+
+_AT_LEAST: Final = {
+    Access.USER: Role.USER,
+    Access.SEEN: Role.USER,
+    Access.OWNER: Role.USER,
+    Access.BOOKER: Role.USER,
+    Access.HOLDER: Role.USER,
+    Access.OPERATOR: Role.OPERATOR,
+    Access.ADMIN: Role.ADMIN,
+}
+
+_USAGE: Final = "/ebbtide.v1.ClientService/Usage"
+_RESERVE: Final = "/ebbtide.v1.ClientService/ReserveGpus"
+_BY: Final = (_RESERVE, "/ebbtide.v1.ClientService/CancelReservation")
+
+
+class Gate(Protocol):
+    """Stands before every method."""
+
+    identities: Identities
+    """Whom it knows."""
+
+    def admit(self, method: str, context: Any) -> Caller:
+        """Who asks. Raises `NotKnownError`, or `NotAllowedError` if the method is not for them at all."""
+
+    def allow(self, method: str, message: Any, caller: Caller) -> None:
+        """Raise `NotAllowedError` if ``caller`` may not ask for this; what says who asks is set to who does."""
+
+    def show(self, method: str, reply: Any, caller: Caller) -> Any:
+        """What ``caller`` may see of the reply."""
+
+    def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
+        """Whether a stream that ``caller`` opened may go on, for as long as it is open."""
+
+
+class TokenGate:
+    """Takes tokens; owners are those that ``cluster`` knows."""
+
+    def __init__(self, identities: Identities, cluster: Cluster, now: Callable[[], float]) -> None:
+        self.identities = identities
+        self._cluster = cluster
+        self._now = now
+
+    def admit(self, method: str, context: Any) -> Caller:
+        """Who asks."""
+        caller = self.identities.caller(_bearer(context), self._now())
+        access = ACCESS.get(method)
+        if access in (Access.AGENT, Access.INVITED):
+            # Without certificates, whoever may do anything here may also run an agent: it is the same account.
+            needed = Role.ADMIN
+        elif access is not None:
+            needed = _AT_LEAST[access]
+        else:
+            raise NotAllowedError(f"{method} is for nobody")
+        if caller.role < needed:
+            whose, is_one = f"{needed.name.lower()}s", caller.role.name.lower()
+            raise NotAllowedError(f"{in_words(method)} is for {whose}: {caller.user} is {is_one}")
+        return caller
+
+    def allow(self, method: str, message: Any, caller: Caller) -> None:
+        """Whether it is theirs."""
+        _say_who_asks(method, message, caller.user)
+        match ACCESS[method]:
+            case Access.OWNER if caller.role < Role.OPERATOR:
+                for id in _jobs_of(message):
+                    self._check_owner(id, caller)
+            case Access.BOOKER if caller.role < Role.OPERATOR:
+                self._check_booker(message, caller)
+            case Access.HOLDER if caller.role < Role.ADMIN:
+                self._check_holder(message, caller)
+            case _:
+                pass
+
+    def show(self, method: str, reply: Any, caller: Caller) -> Any:
+        """What they may see."""
+        if ACCESS[method] is Access.SEEN and caller.role < Role.OPERATOR:
+            return seen(reply, caller.user, self._owner)
+        return reply
+
+    def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
+        """Whether it goes on."""
+        return self.identities.standing(caller, self._now())
+
+    def _owner(self, id: str) -> str | None:
+        """Whose that job is, or that array, or those tasks of one."""
+        job = self._cluster.job(JobId(id))
+        if job is not None:
+            return job.user
+        array = array_of(self._cluster, id)
+        return None if array is None else array.user
+
+    def _check_owner(self, id: str, caller: Caller) -> None:
+        owner = self._owner(id)
+        if owner is not None and owner != caller.user:
+            raise NotAllowedError(f"job {id} is {owner}'s, not {caller.user}'s")
+
+    def _check_booker(self, message: Any, caller: Caller) -> None:
+        if "reservation_id" in message.DESCRIPTOR.fields_by_name:
+            booking = self._cluster.state.bookings.by_id.get(message.reservation_id)
+            if booking is not None and caller.user not in (booking.user, booking.by):
+                raise NotAllowedError(f"reservation {booking.booking} is {booking.user}'s, not {caller.user}'s")
+        elif message.user != caller.user:
+            raise NotAllowedError(f"--user: GPUs for {message.user[:64]!r} are an operator's to reserve")
+
+    def _check_holder(self, message: Any, caller: Caller) -> None:
+        for name in _holders(message, self.identities):
+            if name != caller.user:
+                raise NotAllowedError(f"tokens of others are an admin's: {caller.user} is {caller.role.name.lower()}")
+
+
+def _holders(message: Any, identities: Identities) -> Iterator[str]:
+    """Whose tokens a request is about; an unknown token is nobody's."""
+    fields = message.DESCRIPTOR.fields_by_name
+    if "for_user" in fields and message.for_user:
+        yield message.for_user
+    if "all" in fields and message.all:
+        yield ""
+    if "id" in fields and (token := identities.token(message.id)) is not None:
+        yield token.user
+
+
+def _say_who_asks(method: str, message: Any, user: str) -> None:
+    """Whatever a request claimed. Of some methods ``user`` is whom it is about, and ``by`` is who asks."""
+    fields = message.DESCRIPTOR.fields_by_name
+    if "open" in fields:
+        if message.WhichOneof("body") == "open":
+            message.open.user = user
+    elif method in _BY:
+        message.by = user
+    elif "user" in fields and fields["user"].message_type is None and method != _USAGE:
+        message.user = user
+    if method == _RESERVE:
+        message.user = message.user or user
+
+
+def _jobs_of(message: Any) -> list[str]:
+    """The ids in a request, or in what opens a channel."""
+    if "open" in message.DESCRIPTOR.fields_by_name:
+        return [message.open.job_id] if message.WhichOneof("body") == "open" else []
+    return [message.job_id]
+
+
+def _bearer(context: Any) -> str:
+    """The token in the call's metadata. Raises `NotKnownError`."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            words = str(value).split(" ", 1)
+            if len(words) == 2 and words[0] == "Bearer":
+                return words[1]
+    raise NotKnownError(f"no token was given: {WHAT_TO_DO}")

@@ -1,0 +1,190 @@
+"""The working directories that jobs were submitted with: a file each, named by its digest, verified before it is kept.
+
+What an upload that broke off has left is removed when the next master starts; nothing else ever sees it.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from ebbtide_core.cluster import Refusal, RefusalKind
+from ebbtide_core.model import limits
+from ebbtide_core.model.workdir_snapshot import SnapshotRef, is_digest
+
+from ebbtide_master.loop import RefusedError
+
+KEPT_S: Final = 24 * 3600.0
+"""How long one is kept that no unfinished job needs: the next submit may be of the same files."""
+MOST_UPLOADS: Final = limits.MAX_UPLOADS
+"""At once."""
+WINDOW_BYTES: Final = 1024 * 1024
+_GZIP: Final = 31
+Needed = Mapping[str, Collection[str]]
+"""The users whose unfinished jobs begin with a snapshot, by its digest."""
+_NONE: Final[Needed] = {}
+
+
+class Snapshots:
+    """The snapshots in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._uploads: Counter[str] = Counter()
+        self._arriving: Counter[str] = Counter()
+        self._owners: dict[str, set[str]] = {}
+        self.per_user = limits.MAX_UPLOADS_PER_USER
+        self.bytes_per_user = limits.SNAPSHOT_BYTES_PER_USER
+        for part in folder.glob("*.part"):
+            part.unlink()
+
+    def has(self, snapshot: SnapshotRef, user: str) -> bool:
+        """Whether it is here, and ``user`` has brought it to this master; if so, it stays for a while.
+
+        Who knows a digest need not have the files: who says that they have them sends them once.
+        """
+        if user not in self._owners.get(snapshot.digest, ()):
+            return False
+        try:
+            os.utime(self._path(snapshot.digest))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    async def receive(
+        self,
+        snapshot: SnapshotRef,
+        user: str,
+        windows: AsyncIterator[bytes],
+        needed: Needed = _NONE,
+    ) -> None:
+        """Keep what ``user`` sends if it is what it is said to be. `RefusedError` if not; half a one is never kept.
+
+        What is ``needed`` by unfinished jobs of theirs counts as theirs, as what they have sent to this master does.
+        """
+        if self._uploads[user] >= self.per_user:
+            raise _limited(f"{user} sends {self.per_user} at a time already, which is the limit")
+        if self._uploads.total() >= MOST_UPLOADS:
+            raise _limited(f"more than {MOST_UPLOADS} are sent at once")
+        kept = self._make_room(user, needed)
+        self._uploads[user] += 1
+        arrived = 0
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._folder / f"{snapshot.digest}.{secrets.token_hex(4)}.part"
+        try:
+            with part.open("xb") as file:
+                receiver = _Receiver(snapshot, file)
+                async for window in _prompt(windows):
+                    arrived += len(window)
+                    self._arriving[user] += len(window)
+                    if (used := kept + self._arriving[user]) > self.bytes_per_user:
+                        most = f"{self.bytes_per_user / limits.MIB:.0f} MiB"
+                        raise _limited(f"{user} has {used / limits.MIB:.0f} MiB with this one: the limit is {most}")
+                    await asyncio.to_thread(receiver.take, window)
+                await asyncio.to_thread(receiver.finish)
+            part.rename(self._path(snapshot.digest))
+            self._owners.setdefault(snapshot.digest, set()).add(user)
+        finally:
+            self._uploads[user] -= 1
+            self._arriving[user] -= arrived
+            with suppress(FileNotFoundError):
+                part.unlink()
+
+    def _make_room(self, user: str, needed: Needed) -> int:
+        """How many bytes the user has here; if that is nearly too much, without those that no job of theirs needs."""
+        theirs = {digest for whose in (self._owners, needed) for digest, users in whose.items() if user in users}
+        sizes = {digest: self._size(digest) for digest in theirs}
+        if sum(sizes.values()) > self.bytes_per_user // 2:
+            for digest in theirs - needed.keys():
+                if self._owners[digest] == {user}:
+                    self._path(digest).unlink(missing_ok=True)
+                    sizes[digest] = 0
+                    del self._owners[digest]
+        return sum(sizes.values())
+
+    def _size(self, digest: str) -> int:
+        try:
+            return self._path(digest).stat().st_size
+        except (OSError, ValueError):
+            return 0
+
+    def read(self, digest: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+        """A window of the compressed archive, and whether it is the last. Raises OSError, ValueError."""
+        with self._path(digest).open("rb") as file:
+            file.seek(offset)
+            data = file.read(min(max_bytes, WINDOW_BYTES))
+            return data, file.tell() == os.fstat(file.fileno()).st_size
+
+    def collect(self, needed: Collection[str], now: float | None = None) -> None:
+        """Remove those that are not among the ``needed`` digests and were not asked for lately."""
+        limit = (time.time() if now is None else now) - KEPT_S
+        for path in self._folder.glob("*.tar.gz"):
+            with suppress(FileNotFoundError):
+                if path.name.removesuffix(".tar.gz") not in needed and path.stat().st_mtime < limit:
+                    path.unlink()
+                    self._owners.pop(path.name.removesuffix(".tar.gz"), None)
+
+    def _path(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise ValueError(f"{digest[:80]!r} is not a SHA-256 digest")
+        return self._folder / f"{digest}.tar.gz"
+
+
+class _Receiver:
+    """Unpacks what arrives, to see what it is, and never more than there may be."""
+
+    def __init__(self, snapshot: SnapshotRef, file: BinaryIO) -> None:
+        self._snapshot = snapshot
+        self._file = file
+        self._unpacked = 0
+        self._digest = hashlib.sha256()
+        self._unpack = zlib.decompressobj(_GZIP)
+
+    def take(self, window: bytes) -> None:
+        self._file.write(window)
+        while window:
+            try:
+                block = self._unpack.decompress(window, WINDOW_BYTES)
+            except zlib.error as error:
+                raise _damaged(f"it is not compressed as it should be: {error}") from None
+            self._digest.update(block)
+            self._unpacked += len(block)
+            if self._unpacked > self._snapshot.bytes or self._unpack.unused_data:
+                raise _damaged("it is larger than it was said to be")
+            window = self._unpack.unconsumed_tail
+
+    def finish(self) -> None:
+        if not self._unpack.eof or self._unpacked != self._snapshot.bytes:
+            raise _damaged(f"{self._unpacked} of {self._snapshot.bytes} bytes came")
+        if self._digest.hexdigest() != self._snapshot.digest:
+            raise _damaged("it has another digest: did files change meanwhile?")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+async def _prompt(windows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same; `RefusedError` if nothing comes for too long."""
+    while True:
+        try:
+            async with asyncio.timeout(limits.UPLOAD_IDLE_S):
+                window = await anext(windows, None)
+        except TimeoutError:
+            raise _limited(f"nothing was sent for {limits.UPLOAD_IDLE_S:g} s") from None
+        if window is None:
+            return
+        yield window
+
+
+def _limited(why: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.LIMIT, f"--snapshot: {why}"))
+
+
+def _damaged(why: str) -> RefusedError:
+    return RefusedError(Refusal(RefusalKind.CONFLICT, f"--snapshot: {why}"))

@@ -1,0 +1,61 @@
+"""The environments of jobs: in the vault, for they hold secrets; nobody but the nodes that run the jobs gets one back.
+
+Those of an array share one entry. What differs from task to task, its params, is no secret, and part of its spec.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from ebbtide_core.model.types import JobId
+
+from ebbtide_master.store.vault import Kind, Vault
+
+
+class Environments:
+    """Kept in memory for launches; what is noted becomes durable before the journal has the job (`keep`)."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._texts = vault.read(Kind.ENVIRONMENT)
+        self._noted: dict[str, str | None] = {}
+
+    def of(self, job: JobId) -> dict[str, str]:
+        """The environment of the job, or of its array; empty for jobs that the journal has one of."""
+        found: dict[str, str] = json.loads(self._texts.get(_owner(job), "{}"))
+        return found
+
+    def note(self, job: JobId, env: Mapping[str, str]) -> None:
+        """The job, or array, that is being submitted has this environment."""
+        self._set(job, json.dumps(dict(env), separators=(",", ":")) if env else None)
+
+    def note_again(self, job: JobId, old: JobId) -> None:
+        """The job, or array, is being submitted with the environment of another one."""
+        self._set(job, self._texts.get(_owner(old)))
+
+    async def keep(self) -> None:
+        """Make durable what was noted. Raises `StoreError`."""
+        if self._noted:
+            noted, self._noted = self._noted, {}
+            await asyncio.wrap_future(self._vault.put(Kind.ENVIRONMENT, noted))
+
+    async def forget_others(self, exists: Callable[[JobId], bool]) -> None:
+        """Remove those of jobs that do not exist: they were forgotten, or the journal never had them."""
+        await self.forget([id for id in map(JobId, self._texts) if not exists(id)])
+
+    async def forget(self, jobs: Iterable[JobId]) -> None:
+        """Remove those of these jobs, or arrays, which never run again."""
+        gone: Collection[str] = [id for id in jobs if self._texts.pop(id, None) is not None]
+        if gone:
+            await asyncio.wrap_future(self._vault.put(Kind.ENVIRONMENT, dict.fromkeys(gone)))
+
+    def _set(self, job: JobId, text: str | None) -> None:
+        if text is not None:
+            self._texts[job] = self._noted[job] = text
+        elif self._texts.pop(job, None) is not None:  # of a job that was refused in the end: the next one has its id
+            self._noted[job] = None
+
+
+def _owner(job: JobId) -> str:
+    """Under which key the job's environment is."""
+    return job.partition(".")[0]

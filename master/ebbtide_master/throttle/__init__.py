@@ -1,0 +1,1 @@
+"""How much of the master one user may take at a time: rates, open calls, turns."""

@@ -1,0 +1,82 @@
+"""When a waiting job starts: the cluster itself goes on, on a copy."""
+
+import pytest
+from ebbtide_core import events as e
+from ebbtide_core.policies.registry import POLICIES
+from ebbtide_core.views.digest import digest
+from ebbtide_core.views.forecast import forecast, fork
+
+from tests.core.lab import Lab
+
+
+def foreseen(lab, job, *changes):
+    return forecast(fork(lab.cluster), job.id, lab.now, changes)
+
+
+@pytest.fixture
+def lab():
+    return Lab("priority", gpus=4, min_run_s="0")
+
+
+def test_those_ahead_are_reckoned_with(lab):
+    long = lab.running(4, time_limit_s=1000.0)
+    lab.submit(4, time_limit_s=500.0)
+    waiting = lab.submit(1)
+    seen = foreseen(lab, waiting)
+    assert seen.start == pytest.approx(long.attempts[0].started + 1500, abs=5)
+    assert seen.basis == "at the latest, by time limits"
+    assert seen.after == (long.id,)
+
+
+def test_with_another_priority_it_would_preempt_and_is_told_whom(lab):
+    running = lab.running(4, time_limit_s=1000.0, grace_s=20.0)
+    waiting = lab.submit(1)
+    changed = e.JobChanged(waiting.id, 10, 1.0, 42, 1.0)
+    seen = foreseen(lab, waiting, changed)
+    assert (seen.preempted, seen.after) == ((running.id,), (running.id,))
+    assert seen.start == pytest.approx(lab.now + 20.0)
+    assert waiting.priority == 42, "the cluster itself is as it was"
+
+
+def test_who_is_asked_to_stop_takes_as_long_as_it_was_measured_to_need(lab):
+    running = lab.running(4, grace_s=100.0)
+    running.save_s = 3.0
+    lab.cluster.state.refresh(running, lab.now)
+    seen = foreseen(lab, lab.submit(4, hold=False, priority=10))
+    assert seen.start == pytest.approx(lab.now - 1 + 3.0, abs=2)
+
+
+def test_a_job_that_may_run_for_ever_is_named(lab):
+    running = lab.running(4)
+    seen = foreseen(lab, lab.submit(1))
+    assert seen.start is None
+    assert seen.basis == f"not known: nothing tells when job {running.id} ends"
+
+
+def test_a_held_job_does_not_start_by_itself(lab):
+    held = lab.submit(1, hold=True)
+    assert foreseen(lab, held).basis == f"not before 'ebb release {held.id}': held by user"
+
+
+def test_progress_tells_when_another_job_ends_even_if_it_is_stopped_in_between(lab):
+    slow = lab.running(4)
+    lab.wait(98.0)
+    lab.progress(slow, 50)  # of 100, after 100 seconds
+    lab.submit(4, priority=10, time_limit_s=30.0)
+    seen = foreseen(lab, lab.submit(4, priority=60))
+    # The first has 100 seconds to go, and steps aside for 30, with its grace period of three minutes.
+    assert seen.start == pytest.approx(lab.now + 100 + 30 + 180, abs=15)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_copy_goes_its_own_way_under_every_policy(policy):
+    lab = Lab(policy, nodes="ab", gpus=4)
+    for size in (1, 2, "1/2", 4, 3, 1):
+        lab.submit(size, time_limit_s=600.0)
+    waiting = lab.submit(4, time_limit_s=60.0)
+    before = digest(lab.cluster.state)
+    copy = fork(lab.cluster)
+    assert digest(copy.state) == before
+    forecast(copy, waiting.id, lab.now)
+    assert digest(lab.cluster.state) == before
+    lab.wait(1.0)

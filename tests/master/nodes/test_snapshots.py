@@ -1,0 +1,101 @@
+"""Working directories on their way from a client over the master to a node."""
+
+import hashlib
+import os
+import zlib
+
+import grpc
+import pytest
+from ebbtide_master.nodes.snapshots import KEPT_S, Snapshots
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+
+from tests.master.world import a_master, refused
+
+ARCHIVE = os.urandom(3000) + bytes(50_000)
+PACKED = zlib.compress(ARCHIVE, wbits=31)
+SNAPSHOT = job_pb2.Snapshot(digest=hashlib.sha256(ARCHIVE).hexdigest(), bytes=len(ARCHIVE))
+
+
+async def upload(master, packed=PACKED, snapshot=SNAPSHOT):
+    async def messages():
+        yield client_pb2.SnapshotUpload(snapshot=snapshot)
+        for at in range(0, len(packed), 1000):
+            yield client_pb2.SnapshotUpload(data=packed[at : at + 1000])
+
+    return [state.present async for state in master.ask.UploadSnapshot(messages())]
+
+
+async def test_a_snapshot_is_asked_for_brought_and_found(tmp_path):
+    async with a_master(tmp_path) as master:
+        assert not (await master.ask.FindSnapshot(SNAPSHOT)).present
+        assert await upload(master) == [True]
+        assert (await master.ask.FindSnapshot(SNAPSHOT)).present
+        assert [path.name for path in (tmp_path / "snapshots").iterdir()] == [f"{SNAPSHOT.digest}.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (PACKED[:-20], "of 53000 bytes came"),
+        (b"not gzip at all", "it is not compressed as it should be"),
+        (zlib.compress(ARCHIVE + b"more", wbits=31), "it is larger than it was said to be"),
+        (PACKED + b"more", "it is larger than it was said to be"),
+        (zlib.compress(bytes(53_000), wbits=31), "it has another digest: did files change meanwhile?"),
+    ],
+)
+async def test_what_is_not_what_it_is_said_to_be_is_not_kept(tmp_path, packed, words):
+    async with a_master(tmp_path) as master:
+        code, said = await refused(upload(master, packed))
+        assert (code, said.startswith("--snapshot: "), words in said) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            True,
+            True,
+        )
+        assert not list((tmp_path / "snapshots").iterdir())
+
+
+@pytest.mark.parametrize("snapshot", [job_pb2.Snapshot(digest="../x", bytes=1), job_pb2.Snapshot(digest="0" * 64)])
+async def test_a_digest_that_is_none_is_refused(tmp_path, snapshot):
+    async with a_master(tmp_path) as master:
+        code, _ = await refused(master.ask.FindSnapshot(snapshot))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_job_whose_snapshot_is_not_here_is_refused(tmp_path):
+    async with a_master(tmp_path) as master:
+        code, words = await refused(master.submit(snapshot=SNAPSHOT))
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert words == f"--snapshot: {SNAPSHOT.digest[:12]} is not here: submit it again"
+
+
+async def test_only_the_node_that_is_to_start_the_job_gets_its_snapshot(tmp_path):
+    async with a_master(tmp_path) as master:
+        await upload(master)
+        agent = await master.agent()
+        job = await master.submit(snapshot=SNAPSHOT)
+        launch = await agent.receive("launch")
+        assert launch.spec.snapshot == SNAPSHOT
+        ask = {"job_id": job, "attempt": 1, "snapshot": SNAPSHOT.digest, "max_bytes": 2000}
+        await agent.send(read_checkpoint=agent_pb2.ReadCheckpoint(request_id=7, **ask))
+        first = await agent.receive("checkpoint_data")
+        assert (first.request_id, first.data, first.end) == (7, PACKED[:2000], False)
+        await agent.send(read_checkpoint=agent_pb2.ReadCheckpoint(request_id=8, offset=2000, **ask))
+        second = await agent.receive("checkpoint_data")
+        assert (first.data + second.data, second.end) == (PACKED, True)
+        other = await master.agent("n2", 0)
+        await other.send(read_checkpoint=agent_pb2.ReadCheckpoint(request_id=9, **ask))
+        assert "does not begin with snapshot" in (await other.receive("checkpoint_data")).error
+
+
+def test_what_no_unfinished_job_needs_goes_after_a_day_and_half_ones_with_the_next_start(tmp_path):
+    old, needed = "a" * 64, "b" * 64
+    for name in (f"{old}.tar.gz", f"{needed}.tar.gz", f"{old}.x.part"):
+        (tmp_path / name).write_bytes(b"")
+    snapshots = Snapshots(tmp_path)
+    assert not list(tmp_path.glob("*.part"))
+    now = (tmp_path / f"{old}.tar.gz").stat().st_mtime
+    snapshots.collect({needed}, now + KEPT_S - 60)
+    assert (tmp_path / f"{old}.tar.gz").exists()
+    os.utime(tmp_path / f"{old}.tar.gz", (now, now))
+    snapshots.collect({needed}, now + KEPT_S + 60)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{needed}.tar.gz"]
