@@ -43,11 +43,11 @@ def work():
     print("ready", flush=True)
     time.sleep(0.3)
     state.append("changed")
-    return state
+    print(*state, flush=True)
 ''')
 try:
     with interrupts.heard(ends=True):
-        print(*work(), flush=True)
+        work()
         time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

@@ -120,13 +120,16 @@ async def test_a_driver_that_comes_to_wait_only_after_the_request_begins_nothing
         assert "next" not in node.log()
 
 
-async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(agent, tmp_path):
+@pytest.mark.parametrize("shell", [(), ("bash", "-c", '"$@"; echo next', "job")], ids=["alone", "below a shell"])
+async def test_a_driver_that_calls_it_a_failure_to_be_ended_hides_nothing_of_a_training_that_has_saved(
+    agent, tmp_path, shell
+):
     """As GNU parallel and Snakemake do: they catch the signal, and end with a code of their own."""
     driver = tmp_path / "parallel"
     code = "import signal, subprocess, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
     driver.write_text(f"#!{sys.executable} -S\n{code}subprocess.call(sys.argv[1:])\nprint('next')\n")
     driver.chmod(0o700)
-    case = Case("parallel", [str(driver), *python("traps_and_exits.py", "85")], YES)
+    case = Case("parallel", [*shell, str(driver), *python("traps_and_exits.py", "85")], YES)
     async with agent() as node:
         status = await suspend(node, case)
         outcome = read(status, case)

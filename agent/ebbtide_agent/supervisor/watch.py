@@ -304,7 +304,8 @@ class Watch:
         ended = [process for process in self._awaited if not process.is_alive()]
         for process in ended:
             if (returncode := procfs.returncode(process.pid)) is not None:
-                self._left_with.append(returncode)
+                if process.pid not in self._ended:  # how a parent ends that was ended says nothing of those below it
+                    self._left_with.append(returncode)
                 self._note_left(process, returncode)
             self._forget(process)
         return bool(ended)

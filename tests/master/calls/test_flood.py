@@ -100,16 +100,16 @@ async def test_one_users_streams_are_counted_and_make_room_when_they_end(tmp_pat
 async def test_who_does_not_read_is_cut_off_and_keeps_nobody_waiting(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(edge, "SLOW_READER_S", 0.2)
     async with a_master(tmp_path) as master:
-        large = submit(30)
-        large.spec.command[:] = ["x" * 100_000] * 5
-        await master.ask.Submit(large, metadata=ANN)
+        many = submit(3_000)
+        many.spec.command[:] = ["x" * 1_000]
+        await master.ask.Submit(many, metadata=ANN)
         # What arrives is not kept for it either, whatever the line could take.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
         channel = grpc.aio.insecure_channel(master.target, options)
         lazy = client_pb2_grpc.ClientServiceStub(channel).WatchJobs(client_pb2.WatchJobsRequest(), metadata=ANN)
         await lazy.read()
         other = master.ask.WatchJobs(client_pb2.WatchJobsRequest(), metadata=ANN)
-        for _ in range(30):
+        for _ in range(3_000):
             await asyncio.wait_for(other.read(), DEADLINE_S)
         watchers = master.service.loop._changes._watchers
         async with asyncio.timeout(DEADLINE_S):

@@ -99,6 +99,15 @@ def standby(url: str, store: PostgresStore, tmp_path: Path, caplog: pytest.LogCa
     standby.close()
 
 
+def wait_until_nobody_leads(url: str) -> None:
+    """A server gives up the lock of a session soon after its client has closed the connection, and not before."""
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    deadline = time.monotonic() + WAIT_S
+    while rows(url, f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND {here}"):
+        assert time.monotonic() < deadline, "the lock of a master that has ended is still held"
+        time.sleep(0.01)
+
+
 class TestStandby:
     def test_it_leads_when_the_leader_stops_and_goes_on_where_it_was(
         self, store: PostgresStore, standby: Standby
@@ -230,6 +239,7 @@ def test_the_first_admin_is_one_of_the_database_that_the_configuration_names(url
     (tmp_path / "ebbtide.toml").write_text(f'[journal]\nstore = "{url}"\n')
     with closing(PostgresStore(url, tmp_path / "other")), pytest.raises(StoreInUseError, match="another master leads"):
         initialise(tmp_path, ("localhost",), 4711)
+    wait_until_nobody_leads(url)
     initialise(tmp_path, ("localhost",), 4711)
     assert not (tmp_path / "journal.db").exists()
     assert len(rows(url, "SELECT key FROM ebbtide.vault WHERE kind = 'token'")) == 1
