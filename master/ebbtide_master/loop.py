@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ebbtide_core.cluster import Cluster, Refusal
 from ebbtide_core.commands import Command, Record, WakeAt
@@ -81,17 +81,48 @@ class _Work:
     answering: Parts[Any] | None = None
 
 
+class Observer(Protocol):
+    """Is told what the loop does."""
+
+    def recorded(self, time: float, events: list[Event], /) -> None:
+        """These events are durable, and the end of the journal."""
+
+    def passed(self, seconds: float, /) -> None:
+        """A scheduling pass took so long."""
+
+    def committed(self, seconds: float, /) -> None:
+        """A commit to the journal took so long."""
+
+
+async def _nothing() -> None:
+    pass
+
+
 class MasterLoop:
-    """Feeds the cluster from its queue. ``perform`` carries a command out; it must not block."""
+    """Feeds the cluster from its queue. ``perform`` carries a command out; it must not block.
+
+    ``keep`` makes durable what the journal relies on, before each commit; an error of it stops the master.
+    ``recorded`` is told of what was recorded, and when, once it is durable and is the end of the journal.
+    """
 
     def __init__(
-        self, cluster: Cluster, store: Store, clock: Clock, changes: Changes, perform: Callable[[Command], None]
+        self,
+        cluster: Cluster,
+        store: Store,
+        clock: Clock,
+        changes: Changes,
+        perform: Callable[[Command], None],
+        keep: Callable[[], Awaitable[None]] = _nothing,
+        recorded: Callable[[float, list[Event]], None] = lambda time, events: None,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._clock = clock
         self._changes = changes
         self._perform = perform
+        self._keep = keep
+        self._recorded = recorded
+        self._observers: list[Observer] = []
         self._wishes: Turns[_Work] = Turns(MAX_QUEUE)
         self._questions: Turns[_Work] = Turns(MAX_QUEUE)
         self._filled = asyncio.Event()
@@ -99,13 +130,10 @@ class MasterLoop:
         self._wakes: list[float] = []
         self._stopped = False
         self._bytes = 0  # of commands and scripts in the batch
-        self.before: Callable[[], Awaitable[None]] = _nothing
-        """Makes durable what the journal relies on; an error of it stops the master."""
-        self.recorded: Callable[[float, list[Event]], None] = lambda time, events: None
-        """Is told of what was recorded, and when, once it is durable and is the end of the journal."""
-        self.passed: Callable[[float], None] = lambda seconds: None
-        self.committed: Callable[[float], None] = lambda seconds: None
-        """Are told how long each pass, and each commit to the journal, took."""
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` from now on what is done, and how long it takes."""
+        self._observers.append(observer)
 
     @property
     def settings(self) -> Settings:
@@ -207,15 +235,20 @@ class MasterLoop:
         if commands or any(work.facts is _wake for work in batch):
             began = time.perf_counter()
             commands.extend(self._cluster.handle(SchedulingDue(), now))
-            self.passed(time.perf_counter() - began)
+            passed_s = time.perf_counter() - began
+            for observer in self._observers:
+                observer.passed(passed_s)
         records = [command.event for command in commands if isinstance(command, Record)]
         if records:
             stamped = [(now, event) for event in records]
-            await self.before()
+            await self._keep()
             began = time.perf_counter()
             await asyncio.wrap_future(self._store.append(stamped))
-            self.committed(time.perf_counter() - began)
-            self.recorded(now, records)
+            committed_s = time.perf_counter() - began
+            self._recorded(now, records)
+            for observer in self._observers:
+                observer.committed(committed_s)
+                observer.recorded(now, records)
         for command in commands:
             self._carry_out(command)
         for reply in replies:
@@ -329,10 +362,6 @@ def _fail(done: asyncio.Future[Any], error: Exception) -> None:
 def _no_facts(cluster: Cluster) -> Iterable[Event]:
     """The facts of a question."""
     return ()
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _wake(cluster: Cluster) -> Iterable[Event]:

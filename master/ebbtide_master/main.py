@@ -27,7 +27,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 from ebbtide_core.policies.registry import PolicyError, create_policy
 
-from ebbtide_master.api.reloading import Reloading
+from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.backup.backing_up import backing_up
 from ebbtide_master.backup.backups import advice
 from ebbtide_master.calls.edge import GRPC_LOG, is_worth_a_line
@@ -341,7 +341,7 @@ def _stop_signals() -> asyncio.Event:
     return stopped
 
 
-def _reload_signal(reloading: Reloading) -> None:
+def _reload_signal(reloading: ReloadService) -> None:
     """From now on SIGHUP has the configuration read again."""
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 

@@ -17,10 +17,11 @@ from ebbtide_protos import door
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 
-from ebbtide_master.api.arrays import named
-from ebbtide_master.api.clients import Clients, about
-from ebbtide_master.api.joining import Front
-from ebbtide_master.api.reloading import Reloading
+from ebbtide_master.api.cluster import about
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import jobs_named
+from ebbtide_master.api.reloading import ReloadService
+from ebbtide_master.api.servicer import client_services, servicer
 from ebbtide_master.api.unfinished_jobs import Queued
 from ebbtide_master.calls.edge import Edge
 from ebbtide_master.calls.gate import Gate
@@ -32,6 +33,7 @@ from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.nodes.agents import Agents
 from ebbtide_master.nodes.fencing import Fencing
+from ebbtide_master.nodes.sessions import Sessions
 from ebbtide_master.nodes.snapshots import Snapshots
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
@@ -40,7 +42,7 @@ from ebbtide_master.throttle.rates import Meter
 from ebbtide_master.throttle.stream_turns import Telling
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Doors
+    from ebbtide_master.tls.listeners import Doors, Front
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()
@@ -60,9 +62,14 @@ class Service:
     port: int
     agent_port: int
     epoch: int
-    loop: MasterLoop
+    context: Context
     consumer: asyncio.Task[None]
-    reloading: Reloading
+    reloading: ReloadService
+
+    @property
+    def loop(self) -> MasterLoop:
+        """The one queue of the master."""
+        return self.context.loop
 
 
 @asynccontextmanager
@@ -86,43 +93,49 @@ async def serving(
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    bounds = config.bounds
-    snapshots = Snapshots(store.folder / "snapshots")
-    snapshots.per_user, snapshots.bytes_per_user = bounds.uploads, bounds.snapshot_bytes
-    environments = Environments(store.vault)
-    await environments.forget_others(lambda id: bool(named(cluster, id)))
-    agents = Agents(
-        store.cluster_id, epoch, clock, snapshots, environments, config.log_rules, bounds.log_bytes, accounts
-    )
-    loop = MasterLoop(cluster, store, clock, changes, agents.perform)
-    agents.loop = loop
-    fencing = Fencing(config.fencing, loop, clock)
-    agents.silent = fencing.silent
+    bounds, meter = config.bounds, Meter(config.bounds.rates)
     notifier = notifier or Notifier(cluster, store, config.notify)
-    loop.recorded = notifier.recorded
-    loop.before = environments.keep
-    info = about(store, epoch, version("ebbtide"), policy)
-    meter = Meter(config.bounds.rates)
+    environments = Environments(store.vault)
+    await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
+    snapshots = Snapshots(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
+    sessions = Sessions(environments, config.log_rules, bounds.log_bytes, accounts)
+    loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
+    fencing = Fencing(config.fencing, loop, clock)
     server = grpc.aio.server(interceptors=[Edge(Guard(gate, meter))], options=_SERVER_OPTIONS)
-    agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
-    clients = Clients(loop, agents, store, clock, changes, info, snapshots, notifier, environments)
-    clients.queued, clients.telling = Queued(config.bounds.queued), Telling(meter)
-    clients.identities, clients.bounds = gate.identities, bounds
-    clients.reloading = Reloading(reread or (lambda: config), config, loop, agents, notifier, clock)
-    client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     with _listening(server, home):
-        bound, agent_bound = (0, 0) if doors is None else _listen(server, doors)
+        front = None if doors is None else _listen(server, doors)
+        enrolment = None if doors is None else doors.enrolment
+        agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
+        context = Context(
+            about=about(store, epoch, version("ebbtide"), policy),
+            loop=loop,
+            clock=clock,
+            store=store,
+            changes=changes,
+            sessions=sessions,
+            snapshots=snapshots,
+            environments=environments,
+            identities=gate.identities,
+            notifier=notifier,
+            bounds=bounds,
+            queued=Queued(bounds.queued),
+            telling=Telling(meter),
+            front=front,
+        )
+        reloading = ReloadService(context, reread or (lambda: config), config)
+        clients = servicer(client_services(context, reloading))
+        client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
         parts = [consumer := asyncio.create_task(loop.run())]
         if doors is not None:
-            clients.front = Front(doors, doors.public_host, bound, agent_bound)
-            agents.enrolment = doors.enrolment
             parts.append(_upkeep(doors))
         try:
             await _announce(loop, consumer, epoch)
             notifier.run()
             agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
             await server.start()
-            yield Service(bound, agent_bound, epoch, loop, consumer, clients.reloading)
+            bound, agent_bound = (0, 0) if front is None else (front.port, front.agent_port)
+            yield Service(bound, agent_bound, epoch, context, consumer, reloading)
         finally:
             await agents.close()
             await fencing.close()
@@ -145,12 +158,14 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
         yield
 
 
-def _listen(server: grpc.aio.Server, doors: "Doors") -> tuple[int, int]:
-    """The ports of clients and of agents."""
+def _listen(server: grpc.aio.Server, doors: "Doors") -> "Front":
+    """On the ports of clients and of agents."""
     from ebbtide_master.tls.credentials import for_agents, for_clients
+    from ebbtide_master.tls.listeners import Front
 
     bound = _bind(server, doors.host, doors.port, for_clients(doors.folder), "--port")
-    return bound, _bind(server, doors.host, doors.agent_port, for_agents(doors.folder), "--agent-port")
+    agent_bound = _bind(server, doors.host, doors.agent_port, for_agents(doors.folder), "--agent-port")
+    return Front(doors, doors.public_host, bound, agent_bound)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:

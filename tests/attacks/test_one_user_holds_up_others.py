@@ -21,9 +21,9 @@ from ebbtide_core.model.types import Checkpoint, JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.forecast import fork
 from ebbtide_master import loop as loops
-from ebbtide_master.api import clients, explaining
+from ebbtide_master.api import explaining, journal
 from ebbtide_master.api.copies import Copies
-from ebbtide_master.api.pages import names_of
+from ebbtide_master.api.listings import names_of
 from ebbtide_master.api.views import event_message
 from ebbtide_master.store.journal import StoredEvent, StoreError
 from ebbtide_master.throttle.fair_queue import stand_in
@@ -161,7 +161,7 @@ async def test_others_are_answered_while_a_long_story_is_told(tmp_path: Path, mo
             put_into_words += 1
             return event_message(line)
 
-        monkeypatch.setattr(explaining, "event_message", counted)
+        monkeypatch.setattr(journal, "event_message", counted)
 
         def look(_: Cluster) -> int:
             seen.append(put_into_words)
@@ -267,7 +267,7 @@ async def test_looking_ahead_is_done_in_another_process(tmp_path: Path, monkeypa
 
 async def test_what_takes_too_long_to_foresee_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "forecast", lambda *_: time.sleep(WAIT_S))
-    monkeypatch.setattr(clients, "Copies", lambda: Copies(longest_s=0.1))
+    monkeypatch.setattr(explaining, "Copies", lambda: Copies(longest_s=0.1))
     async with a_master(tmp_path) as master:
         await master.running(await master.agent("n1", 2), gpus=2)
         told = await master.ask.Explain(client_pb2.ExplainRequest(job_id=await master.submit()), timeout=WAIT_S)

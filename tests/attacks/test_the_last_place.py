@@ -7,7 +7,7 @@ import pytest
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import NodeId
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.nodes import agents
+from ebbtide_master.nodes import sessions
 from ebbtide_master.nodes.channels import Channel, Channels
 from ebbtide_master.throttle.fair_queue import stand_in
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, client_pb2
@@ -46,7 +46,7 @@ async def test_one_user_who_follows_all_logs_does_not_keep_others_from_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_LOG_WAITS_PER_NODE", 2)
-    monkeypatch.setattr(agents, "LOG_PAUSE_S", 0.01)
+    monkeypatch.setattr(sessions, "LOG_PAUSE_S", 0.01)
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         job = await master.running(agent)

@@ -1,48 +1,39 @@
-"""Why a job waits, when it starts, what would follow if it were another; and everything that it went through."""
+"""``ebb explain``: why a job waits, when it starts, and what would follow if it were another."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
-from ebbtide_core.job.job import ITS_TURN, Job
-from ebbtide_core.model import limits
+from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.explain import Explanation, explain
 from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, fork
 from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.api.arrays import found
+from ebbtide_master.api.context import Context
 from ebbtide_master.api.copies import LONGEST_S, Copies
-from ebbtide_master.api.views import event_message, reason_of
-from ebbtide_master.clock import Clock
+from ebbtide_master.api.named_jobs import job_named
+from ebbtide_master.api.views import reason_of
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, Parts, RefusedError
-from ebbtide_master.store.journal import Store, StoredEvent
+from ebbtide_master.loop import RefusedError
 
-TOLD_FROM_S: Final = 1.0
-"""Waiting for a shorter time is not worth a word."""
-LINES_OF_A_PART: Final = 20
-"""Are put into words at a time, in about a millisecond."""
 Changes = Callable[[Cluster], list[Event]]
 """From a cluster to what is asked about, as wishes of a user."""
 
 
-class _Serving(Protocol):
-    _loop: MasterLoop
-    _clock: Clock
-    _store: Store
-    _copies: Copies
+class ExplanationService:
+    """Explains jobs. It looks ahead in a copy of this process."""
 
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._copies = Copies()
 
-class Explaining:
-    """The part of the clients' side that explains. It looks ahead in a copy of this process."""
-
-    async def Explain(self: _Serving, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
+    async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
         """Why a job waits, and when it may start."""
         now = self._clock.now()
         async with self._copies.turn(caller().user):
@@ -56,51 +47,12 @@ class Explaining:
             message.MergeFrom(client_pb2.Explanation.FromString(told))
         return message
 
-    async def ShowStory(self: _Serving, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
-        await self._loop.ask(lambda cluster: found(cluster, request.job_id))
-        reply, story, last = client_pb2.StoryReply(), _Story(), 0
-        while lines := await asyncio.to_thread(_page_of_story, self._store, request.job_id, last):
-            await self._loop.ask_in_parts(partial(story.tell, lines, reply))
-            last = lines[-1].sequence
-        return reply
-
-
-def _page_of_story(store: Store, job: str, after: int) -> list[StoredEvent]:
-    """Some lines about ``job``, from that behind ``after``. Blocks."""
-    return list(store.events(after, job, limits.EVENTS_AT_ONCE))
-
-
-class _Story:
-    """Tells events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None  # it waits, or waited when it was last placed
-
-    def tell(self, lines: Iterable[StoredEvent], reply: client_pb2.StoryReply, _: Cluster) -> Parts[None]:
-        """Add ``lines``, which follow those of before, to ``reply``."""
-        for number, line in enumerate(lines):
-            if not number % LINES_OF_A_PART:
-                yield
-            reply.events.append(self._told(line))
-
-    def _told(self, line: StoredEvent) -> client_pb2.Event:
-        message = event_message(line)
-        match line.event:
-            case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
-                self._since = line.time
-            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= TOLD_FROM_S:
-                message.text += f" (until then: {ITS_TURN})"
-            case _:
-                pass
-        return message
-
 
 def _explained(
     cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
 ) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
     """What is known at once, and what a copy foresees, if anything can be."""
-    job = found(cluster, request.job_id)
+    job = job_named(cluster, request.job_id)
     changes, explanation = _changes(request), explain(cluster.state, job, now, cluster.policies.get(job.pool))
     message = explanation_message(job, explanation)
     waits = not job.state.finished and job.planned is None and job.live is None

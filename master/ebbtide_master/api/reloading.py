@@ -10,15 +10,13 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.model.settings import Settings
-from ebbtide_protos.v1 import client_pb2_grpc, user_pb2
+from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_master.clock import Clock
+from ebbtide_master.api.context import Context
 from ebbtide_master.config.file import Config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.nodes.agents import Agents
-from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.loop import RefusedError
 
 POOLS: Final = ("pools", "gpu_pool", "cpu_pool")
 """Of the settings: what a pool is scheduled by has queues of its own, which are made when a master starts."""
@@ -31,25 +29,24 @@ _DERIVED: Final = ("settings", "names_default_pool")
 log = logging.getLogger(__name__)
 
 
-class Reloading:
-    """Reads the file with ``read``, and has everybody go by it. ``config`` is what they go by now."""
+class ReloadService:
+    """Reads the file with ``read``, and has everybody go by it. ``config`` is what they go by at first."""
 
-    def __init__(
-        self,
-        read: Callable[[], Config],
-        config: Config,
-        loop: MasterLoop,
-        agents: Agents,
-        notifier: Notifier,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, master: Context, read: Callable[[], Config], config: Config) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._sessions = master.sessions
+        self._notifier = master.notifier
         self._read = read
         self._config = config
-        self._loop = loop
-        self._agents = agents
-        self._notifier = notifier
-        self._clock = clock
         self._alone = asyncio.Lock()
+
+    async def Reload(self, request: user_pb2.ReloadRequest, context: Any) -> user_pb2.ReloadReply:
+        """Read the configuration again."""
+        try:
+            return await self.reload(caller().user)
+        except ConfigError as error:
+            raise RefusedError(Refusal(RefusalKind.INVALID, f"{error} (nothing has changed)")) from None
 
     async def reload(self, user: str = "") -> user_pb2.ReloadReply:
         """What holds now that did not, and what only another start takes in. A `ConfigError` has changed nothing."""
@@ -65,8 +62,8 @@ class Reloading:
                 return [e.ConfigurationRead(tuple(changed), user)] if changed else []
 
             await self._loop.tell(facts, lambda _: None)
-            self._agents.set_log_rules(wanted.log_rules)
-            self._notifier.settings = wanted.notify
+            self._sessions.set_log_rules(wanted.log_rules)
+            self._notifier.reconfigure(wanted.notify)
             self._config = replace(self._config, log_rules=wanted.log_rules, notify=wanted.notify)
             log.info("configuration=read changed=%s restart=%s", ",".join(changed), ",".join(later))
             return user_pb2.ReloadReply(changed=changed, needs_restart=later)
@@ -77,19 +74,6 @@ class Reloading:
             await self.reload()
         except ConfigError as error:
             log.error("configuration=wrong nothing has changed: %s", error)
-
-
-class ReloadMethod(client_pb2_grpc.ClientServiceServicer):
-    """Part of the clients' side of the master."""
-
-    reloading: Reloading
-
-    async def Reload(self, request: user_pb2.ReloadRequest, context: Any) -> user_pb2.ReloadReply:
-        """Read the configuration again."""
-        try:
-            return await self.reloading.reload(caller().user)
-        except ConfigError as error:
-            raise RefusedError(Refusal(RefusalKind.INVALID, f"{error} (nothing has changed)")) from None
 
 
 def _compared(old: Settings, new: Settings) -> tuple[Settings, list[str], list[str]]:

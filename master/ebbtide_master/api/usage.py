@@ -9,9 +9,8 @@ from ebbtide_core.views.gpu_time import Account, Dimension, Periods, check
 from ebbtide_core.views.ledger import KINDS, Ledger
 from ebbtide_protos.v1 import usage_pb2
 
-from ebbtide_master.clock import Clock
+from ebbtide_master.api.context import Context
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.open_calls import OneEach
 
 EVENTS_AT_ONCE: Final = 500
@@ -23,12 +22,13 @@ LEDGERS: Final = 2
 """That are read at a time, for all users."""
 
 
-class UsageOfClients:
-    """What clients may ask about usage."""
+class UsageService:
+    """Adds up who had which GPU time."""
 
-    _store: Store
-    _clock: Clock
-    _ledgers: OneEach
+    def __init__(self, master: Context) -> None:
+        self._clock = master.clock
+        self._store = master.store
+        self._ledgers = OneEach(LEDGERS)
 
     async def Usage(self, request: usage_pb2.UsageRequest, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
         """Who had which GPU time: how far it is, then the answer. What happens meanwhile is not in it."""

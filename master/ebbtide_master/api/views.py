@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core.admission.gates import held_back
 from ebbtide_core.cluster import Cluster
@@ -28,6 +29,8 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store.journal import StoredEvent
 
+PAGE: Final = 50
+"""Jobs of an answer; a few milliseconds of the master's time."""
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 

@@ -14,12 +14,12 @@ from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1 import client_pb2
 from google.protobuf.message import DecodeError
 
-from ebbtide_master.api.pages import PAGE
+from ebbtide_master.api.views import PAGE
 from ebbtide_master.calls.guard import Allow, Guard
 from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
-from ebbtide_master.nodes.agents import LogUnavailableError
+from ebbtide_master.nodes.sessions import LogUnavailableError
 from ebbtide_master.throttle.open_calls import CrowdedError
 from ebbtide_master.throttle.rates import TooFastError
 

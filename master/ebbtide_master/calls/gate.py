@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import JobId
 
-from ebbtide_master.api.arrays import array_of
+from ebbtide_master.api.named_jobs import array_of
 from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
 from ebbtide_master.identity.identities import WHAT_TO_DO, Identities

@@ -25,7 +25,7 @@ ACCESS: Final = {
         f"/ebbtide.v1.ClientService/{name}": access
         for access, names in {
             Access.USER: (
-                "Submit",  # a snapshot: who has shown that they have it; see snapshot_methods
+                "Submit",  # a snapshot: who has shown that they have it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
             ),

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.events import Event
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -56,7 +55,7 @@ async def exported(loop: MasterLoop, store: Store, doors: "Doors | None", port: 
     def ask() -> Snapshot:
         return asyncio.run_coroutine_threadsafe(loop.ask(seen), running).result(ANSWER_S)
 
-    _count(loop, await loop.ask(lambda cluster: Counts(cluster, registry)))
+    loop.observe(await loop.ask(lambda cluster: Counts(cluster, registry)))
     registry.register(_States(ask))
     try:
         server, thread = start_http_server(port, HOST, registry)
@@ -68,17 +67,6 @@ async def exported(loop: MasterLoop, store: Store, doors: "Doors | None", port: 
         await asyncio.to_thread(server.shutdown)
         server.server_close()
         thread.join()
-
-
-def _count(loop: MasterLoop, counts: Counts) -> None:
-    """Have the loop tell ``counts``, beside whoever it tells already."""
-    tell = loop.recorded
-
-    def recorded(now: float, events: list[Event]) -> None:
-        tell(now, events)
-        counts.recorded(now, events)
-
-    loop.recorded, loop.passed, loop.committed = recorded, counts.passed, counts.committed
 
 
 def _certificates(doors: "Doors | None") -> dict[tuple[str, str], float]:

@@ -15,7 +15,7 @@ PASSES_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Counts:
-    """Counters in ``registry``, and whoever the master's loop has to tell."""
+    """Counters in ``registry``, fed by the master's loop."""
 
     def __init__(self, cluster: Cluster, registry: CollectorRegistry) -> None:
         self._cluster = cluster

@@ -1,29 +1,22 @@
-"""The agents' side of the master: one session per connected node."""
+"""The agents' side of the master: serves the streams of nodes, and turns what comes over them into facts."""
 
 import asyncio
-import itertools
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from ebbtide_core import commands as c
 from ebbtide_core import events as e
-from ebbtide_core.cluster import Cluster
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.lifecycle import pool_membership
-from ebbtide_core.model import limits
-from ebbtide_core.model.log_rules import DEFAULT_RULES, LogRule
-from ebbtide_core.model.output_name import expand
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import GpuId, JobId, NodeId
 from ebbtide_core.nodes import strays
 from ebbtide_core.resources import foreign_processes
 from ebbtide_protos import protocol
-from ebbtide_protos.printed import rule_to_message
-from ebbtide_protos.v1 import agent_pb2, channel_pb2
+from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
@@ -31,163 +24,61 @@ from ebbtide_master.convert import (
     facts_of_status,
     foreign_from_messages,
     heard_of,
-    order_to_message,
     registration_from_hello,
 )
-from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
-from ebbtide_master.loop import MasterLoop, StoppedError
+from ebbtide_master.identity.caller import caller
+from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.nodes import machine_shutdown
-from ebbtide_master.nodes.channels import Channels
 from ebbtide_master.nodes.finished_jobs import ended_jobs
 from ebbtide_master.nodes.idleness import Idleness
-from ebbtide_master.nodes.outbox import Outbox
 from ebbtide_master.nodes.quarantine import is_released
 from ebbtide_master.nodes.relay import Relay, source_of_launch
-from ebbtide_master.nodes.renewing import Renewing
+from ebbtide_master.nodes.sessions import Session, Sessions
 from ebbtide_master.nodes.snapshot_windows import read_snapshot
 from ebbtide_master.nodes.snapshots import Snapshots
 from ebbtide_master.nodes.truncating import bounded
-from ebbtide_master.store.environments import Environments
-from ebbtide_master.throttle.fair_queue import own_line
-from ebbtide_master.throttle.node_places import may_take
+
+if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+    from ebbtide_master.tls.enrolment import Enrolment
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
 """How long a node may be disconnected before it counts as lost."""
-LOG_ANSWER_TIMEOUT_S: Final = 30.0
-LOG_PAUSE_S: Final = 1.0
-"""Between looks at a log that is followed while others take the places of those who are told at once."""
 
 log = logging.getLogger(__name__)
 
 
-class LogUnavailableError(Exception):
-    """The log cannot be read now; the message says why."""
+class Agents(agent_pb2_grpc.AgentServiceServicer):
+    """Turns what agents say into facts. What the core orders goes over their `Sessions`.
 
-
-class Session:
-    """One agent's stream: what waits to be sent, and what it said last.
-
-    Orders are sent once the core has taken its registration in: those of before are decided on anew, given what it has.
+    ``silent`` is told of a node that counts as lost, once that is on disk. ``enrolment`` is None for a master without
+    an authority.
     """
-
-    def __init__(self, hello: agent_pb2.Hello) -> None:
-        self.hello = hello
-        self.registered = False
-        self.registration: e.NodeRegistered | None = None
-        self.outbox = Outbox()
-        self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
-        self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
-        self.sources: dict[tuple[JobId, int], NodeId] = {}
-        self.acknowledged = 0.0  # when the agent was last told that it is heard, in Unix seconds
-        self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
-        self.waits = Counter[str]()  # of these reads, those that wait for more to be printed, by user
-        self.surprised = False  # by a message that makes no sense
-
-    def send(self, message: agent_pb2.MasterMessage) -> None:
-        """Send ``message`` in its turn."""
-        self.outbox.put_nowait(message)
-
-    def send_frame(self, frame: channel_pb2.ChannelInput) -> None:
-        """Send a channel's frame when there is nothing more urgent."""
-        self.outbox.put_frame(frame)
-
-    def close(self) -> None:
-        """End the stream, and let nobody wait for an answer on it."""
-        self.outbox.put_nowait(None)
-        for future in self.reads.values():
-            if not future.done():
-                future.set_exception(LogUnavailableError(f"node {self.hello.node} went away"))
-
-
-class Agents(Renewing):
-    """Turns what agents say into facts, and brings them the core's orders."""
 
     def __init__(
         self,
         cluster_id: str,
         epoch: int,
         clock: Clock,
+        loop: MasterLoop,
+        sessions: Sessions,
         snapshots: Snapshots,
-        environments: Environments,
-        log_rules: Sequence[LogRule] = DEFAULT_RULES,
-        log_bytes: int = limits.LOG_BYTES,
-        accounts: Accounts = lambda user: AGENTS_OWN,
+        silent: Callable[[NodeId], None],
+        enrolment: "Enrolment | None" = None,
     ) -> None:
         self._clock = clock
-        self._log_bytes = log_bytes
-        self._idleness = Idleness(clock)
+        self._loop = loop
+        self._sessions = sessions
         self._snapshots = snapshots
-        self._environments = environments
-        self._accounts = accounts
+        self._silent = silent
+        self._enrolment = enrolment
+        self._idleness = Idleness(clock)
         self._welcome = agent_pb2.Welcome(
             cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S, protocol=protocol.PROTOCOL
         )
-        self._sessions: dict[NodeId, Session] = {}
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
-        self._requests = itertools.count(1)
         self._relay = Relay()
-        self._log_rules = [rule_to_message(rule) for rule in log_rules]
-        self.channels = Channels()
-        self.loop: MasterLoop
-        self.silent: Callable[[NodeId], None] = lambda node: None
-        """Is told of a node that counts as lost, once that is on disk."""
-
-    def set_log_rules(self, log_rules: Sequence[LogRule]) -> None:
-        """What is looked for in what jobs print that start from now on."""
-        self._log_rules = [rule_to_message(rule) for rule in log_rules]
-
-    def perform(self, order: c.Command) -> None:
-        """Send an order to its nodes; one that is not connected is reminded when it registers."""
-        if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
-            for node in order.nodes:
-                session = self._sessions.get(node)
-                if session is not None and session.registered:
-                    session.send(self._message(order, node))
-
-    def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
-        message = order_to_message(order, node)
-        if isinstance(order, c.Launch):
-            account = self._accounts(order.user)
-            message.launch.account = account.name
-            if account.uid is not None:
-                message.launch.uid = account.uid
-            spec = message.launch.spec
-            spec.env.update({**self._environments.of(order.job), **spec.env})
-            message.launch.log_rules.extend(self._log_rules)
-            message.launch.log_bytes = self._log_bytes
-            spec.output = expand(order.spec.output, order.job, order.spec.name, node, order.allocation.node_ids[0])
-        return message
-
-    def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
-        """What the node's GPUs said last; empty if it is not connected."""
-        session = self._sessions.get(node)
-        return session.readings if session is not None else {}
-
-    def hello(self, node: NodeId) -> agent_pb2.Hello | None:
-        """What the node said of itself when it attached; None if it is not connected."""
-        session = self._sessions.get(node)
-        return session.hello if session is not None else None
-
-    def session(self, node: NodeId) -> Session | None:
-        """The node's stream, once it has registered."""
-        session = self._sessions.get(node)
-        return session if session is not None and session.registered else None
-
-    def connected(self, node: NodeId) -> bool:
-        """Whether the node's stream is open."""
-        return node in self._sessions
-
-    def end_stream(self, node: NodeId) -> None:
-        """End the node's stream, if it has one: its agent has to prove itself again."""
-        if session := self._sessions.get(node):
-            session.close()
-
-    def tell_of_removed(self) -> None:
-        """Have nodes ask which jobs were removed; those that are away ask when they are back."""
-        for session in self._sessions.values():
-            session.send(agent_pb2.MasterMessage(jobs_removed=agent_pb2.JobsRemoved()))
 
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
@@ -196,42 +87,23 @@ class Agents(Renewing):
 
     async def close(self) -> None:
         """End all streams."""
-        for session in self._sessions.values():
-            session.close()
+        self._sessions.close()
         for task in self._silences.values():
             task.cancel()
 
-    async def read_log(self, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
-        """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked.
+    # --- certificates ---
 
-        Who waits may get an empty one, but not at once: the node waits for more, or, where others wait already, we do.
-        """
-        session = self._sessions.get(node)
-        if session is None:
-            raise LogUnavailableError(f"node {node} is not connected")
-        user = own_line()
-        if order.wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
-            await asyncio.sleep(LOG_PAUSE_S)
-            order.wait = False
-            return await self.read_log(node, order)
-        session.waits[user] += order.wait
+    async def Renew(self, request: agent_pb2.CertificateRequest, context: Any) -> agent_pb2.CertificateReply:
+        """Sign another key of the node that asks."""
+        node, serial = caller().node, caller().token
+        if self._enrolment is None or not node:
+            raise RefusedError(Refusal(RefusalKind.CONFLICT, "there is no certificate to renew here"))
         try:
-            return await self._read_log(session, node, order)
-        finally:
-            session.waits[user] -= order.wait
-
-    async def _read_log(self, session: Session, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
-        order.request_id = next(self._requests)
-        future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
-        session.reads[order.request_id] = future
-        session.send(agent_pb2.MasterMessage(read_log=order))
-        try:
-            async with asyncio.timeout(LOG_ANSWER_TIMEOUT_S):
-                return await future
-        except TimeoutError:
-            raise LogUnavailableError(f"node {node} does not answer") from None
-        finally:
-            del session.reads[order.request_id]
+            certificate = await self._enrolment.renew(node, serial, request.csr)
+        except ValueError as error:
+            raise SpecError("csr", str(error)) from None
+        log.info("node=%s renewed its certificate", node)
+        return agent_pb2.CertificateReply(certificate=certificate)
 
     # --- the stream ---
 
@@ -249,7 +121,7 @@ class Agents(Renewing):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
-        if refusal := await self.loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration)):
+        if refusal := await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration)):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
@@ -282,7 +154,7 @@ class Agents(Renewing):
             return refusal
         if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
             return f"the node has attempts of another cluster ({hello.cluster_id})"
-        old = self._sessions.get(NodeId(hello.node))
+        old = self._sessions.attached(NodeId(hello.node))
         if old is None or old.hello.incarnation == hello.incarnation:
             return None
         if old.hello.hostname == hello.hostname and old.hello.boot_id != hello.boot_id:
@@ -290,45 +162,43 @@ class Agents(Renewing):
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
 
     def _open(self, node: NodeId, hello: agent_pb2.Hello) -> Session:
-        if old := self._sessions.pop(node, None):
-            old.close()
-            self._relay.closed(old)
-            self.channels.closed(old)
+        session = Session(hello, self._clock.now())
+        if old := self._sessions.put(node, session):
+            self._end(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
-        session = self._sessions[node] = Session(hello)
-        session.acknowledged = self._clock.now()  # what was acknowledged before was so earlier
         session.send(agent_pb2.MasterMessage(welcome=self._welcome))
         return session
 
     def _closed(self, node: NodeId, session: Session) -> None:
+        self._end(session)
+        if self._sessions.remove(node, session):
+            log.info("node=%s disconnected", node)
+            self._silences[node] = asyncio.create_task(self._fall_silent(node, session.acknowledged))
+
+    def _end(self, session: Session) -> None:
         session.close()
         self._relay.closed(session)
-        self.channels.closed(session)
-        if self._sessions.get(node) is not session:  # replaced by a newer one
-            return
-        del self._sessions[node]
-        log.info("node=%s disconnected", node)
-        self._silences[node] = asyncio.create_task(self._fall_silent(node, session.acknowledged))
+        self._sessions.channels.closed(session)
 
     async def _fall_silent(self, node: NodeId, acknowledged: float) -> None:
         with suppress(StoppedError):  # the next master begins with nobody connected
-            await self.loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
+            await self._loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
             await self._declare_lost(node, NODE_SILENCE_S, acknowledged)
 
     async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
         """Unless it registers within so many seconds."""
         await asyncio.sleep(seconds)
         log.warning("node=%s lost: silent for %.0f s", node, seconds)
-        await self.loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)
-        self.silent(node)
+        await self._loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)
+        self._silent(node)
 
     async def _read(
         self, session: Session, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
     ) -> None:
         """Take in the registration, then every message, until the agent hangs up."""
         try:
-            await self.loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
+            await self._loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
             log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
             async for message in stream:
                 await self._take(session, message)
@@ -341,10 +211,11 @@ class Agents(Renewing):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self.loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
+                await self._loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
-                self._acknowledge(session, message.heartbeat.beat)
+                if message.heartbeat.beat:
+                    session.acknowledge(message.heartbeat.beat, self._clock.now())
             case "log":
                 future = session.reads.get(message.log.request_id)
                 if future is not None and not future.done():
@@ -354,34 +225,28 @@ class Agents(Renewing):
             case "checkpoint_data":
                 self._relay.answer(session, message.checkpoint_data)
             case "channel":
-                self.channels.take(session, message.channel)
+                self._sessions.channels.take(session, message.channel)
             case other if not session.surprised:  # once, however many it sends
                 session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
-    def _acknowledge(self, session: Session, beat: int) -> None:
-        """Tell the agent that it is heard. Leases are counted from here: the agent does so from an earlier time."""
-        if beat:
-            session.acknowledged = self._clock.now()
-            session.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat)))
-
     async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
         """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
         if request.ended_of:
-            session.send(agent_pb2.MasterMessage(checkpoint_data=await ended_jobs(self.loop, self._clock, request)))
+            session.send(agent_pb2.MasterMessage(checkpoint_data=await ended_jobs(self._loop, self._clock, request)))
             return
         if request.snapshot:
-            answer = await read_snapshot(self.loop, self._snapshots, request, NodeId(session.hello.node))
+            answer = await read_snapshot(self._loop, self._snapshots, request, NodeId(session.hello.node))
             session.send(agent_pb2.MasterMessage(checkpoint_data=answer))
             return
         key = (JobId(request.job_id), request.attempt)
         node = NodeId(session.hello.node)
         if key not in session.sources:
-            source = await self.loop.ask(lambda cluster: source_of_launch(cluster.state, *key, node))
+            source = await self._loop.ask(lambda cluster: source_of_launch(cluster.state, *key, node))
             if source is not None:
                 session.sources[key] = source
         source = session.sources.get(key)
-        connected = self._sessions.get(source) if source is not None else None
+        connected = self._sessions.attached(source) if source is not None else None
         if connected is None:
             session.sources.pop(key, None)
         why_not = f"node {source} is not connected" if source is not None else "no attempt waits for it"
@@ -416,7 +281,7 @@ class Agents(Renewing):
             yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
             yield from machine_shutdown.facts(cluster.state.nodes[node], heartbeat.leaving, self._clock.now())
 
-        await self.loop.tell(facts, lambda _: None)
+        await self._loop.tell(facts, lambda _: None)
 
 
 def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None) -> list[agent_pb2.GpuProcess]:
@@ -427,7 +292,7 @@ def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None)
 
 def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
-    session.registered, session.registration = True, registration
+    session.register(registration)
     yield pool_membership.registration(cluster.state, registration)
     for gpu in session.hello.gpus:
         if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells

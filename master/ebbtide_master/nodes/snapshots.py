@@ -33,15 +33,20 @@ _NONE: Final[Needed] = {}
 
 
 class Snapshots:
-    """The snapshots in ``folder``."""
+    """The snapshots in ``folder``, of which each user may send ``per_user`` at a time, and have so many bytes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        per_user: int = limits.MAX_UPLOADS_PER_USER,
+        bytes_per_user: int = limits.SNAPSHOT_BYTES_PER_USER,
+    ) -> None:
         self._folder = folder
+        self._per_user = per_user
+        self._bytes_per_user = bytes_per_user
         self._uploads: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
         self._owners: dict[str, set[str]] = {}
-        self.per_user = limits.MAX_UPLOADS_PER_USER
-        self.bytes_per_user = limits.SNAPSHOT_BYTES_PER_USER
         for part in folder.glob("*.part"):
             part.unlink()
 
@@ -69,8 +74,8 @@ class Snapshots:
 
         What is ``needed`` by unfinished jobs of theirs counts as theirs, as what they have sent to this master does.
         """
-        if self._uploads[user] >= self.per_user:
-            raise _limited(f"{user} sends {self.per_user} at a time already, which is the limit")
+        if self._uploads[user] >= self._per_user:
+            raise _limited(f"{user} sends {self._per_user} at a time already, which is the limit")
         if self._uploads.total() >= MOST_UPLOADS:
             raise _limited(f"more than {MOST_UPLOADS} are sent at once")
         kept = self._make_room(user, needed)
@@ -84,8 +89,8 @@ class Snapshots:
                 async for window in _prompt(windows):
                     arrived += len(window)
                     self._arriving[user] += len(window)
-                    if (used := kept + self._arriving[user]) > self.bytes_per_user:
-                        most = f"{self.bytes_per_user / limits.MIB:.0f} MiB"
+                    if (used := kept + self._arriving[user]) > self._bytes_per_user:
+                        most = f"{self._bytes_per_user / limits.MIB:.0f} MiB"
                         raise _limited(f"{user} has {used / limits.MIB:.0f} MiB with this one: the limit is {most}")
                     await asyncio.to_thread(receiver.take, window)
                 await asyncio.to_thread(receiver.finish)
@@ -101,7 +106,7 @@ class Snapshots:
         """How many bytes the user has here; if that is nearly too much, without those that no job of theirs needs."""
         theirs = {digest for whose in (self._owners, needed) for digest, users in whose.items() if user in users}
         sizes = {digest: self._size(digest) for digest in theirs}
-        if sum(sizes.values()) > self.bytes_per_user // 2:
+        if sum(sizes.values()) > self._bytes_per_user // 2:
             for digest in theirs - needed.keys():
                 if self._owners[digest] == {user}:
                     self._path(digest).unlink(missing_ok=True)

@@ -59,6 +59,10 @@ class Notifier:
         self._moment = 0.0  # of the newest line, and what was said because of it and others of the same time
         self._said: set[tuple[JobId, Moment, str]] = set()
 
+    def reconfigure(self, settings: NotifySettings) -> None:
+        """Go by other settings from now on."""
+        self.settings = settings
+
     # --- what happened ---
 
     def replayed(self, sequence: int, time: float, event: Event) -> None:

@@ -37,6 +37,30 @@ class Doors:
         return certificate.ends if certificate is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where this master is reached from other machines, and who may join there."""
+
+    doors: Doors
+    host: str
+    port: int
+    agent_port: int
+
+    @property
+    def enrolment(self) -> Enrolment:
+        """Who has joined, and who may."""
+        return self.doors.enrolment
+
+    @property
+    def address(self) -> str:
+        """Of clients, as HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def certificate_ends(self) -> float | None:
+        """When the master's certificate ends, in Unix seconds."""
+        return self.doors.certificate_ends()
+
+
 def open_doors(
     home: Path, host: str, port: int | None, agent_port: int | None, vault: Vault, now: Callable[[], float]
 ) -> Doors:

@@ -22,17 +22,24 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import FINISHED, HeldBy, JobState
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
-from ebbtide_master.api.clients import Clients
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.reloading import ReloadService
+from ebbtide_master.api.servicer import client_services, servicer
+from ebbtide_master.api.unfinished_jobs import Queued
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
 from ebbtide_master.identity.caller import Caller, Role, set_caller
+from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.nodes.agents import Agents
+from ebbtide_master.nodes.sessions import Sessions
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import _announce
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.recovery import fold
+from ebbtide_master.throttle.rates import Meter
+from ebbtide_master.throttle.stream_turns import Telling
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.faults.schedules.disk import Disk, SimulatedStore
@@ -75,12 +82,28 @@ class SimulatedMaster:
         clock, changes, self.epoch = Clock(self.store.last_time), Changes(), self.store.next_epoch()
         snapshots: Any = SimpleNamespace()
         environments = Environments(self.store.vault)
-        self.agents = Agents(self.store.cluster_id, self.epoch, clock, snapshots, environments, config.log_rules)
-        self.loop = MasterLoop(self.cluster, self.store, clock, changes, self.agents.perform)
-        self.agents.loop, self.loop.before = self.loop, environments.keep
-        about = client_pb2.ClusterInfo()
-        parts = (self.loop, self.agents, self.store, clock, changes, about, snapshots, notifier, environments)
-        self.clients = Clients(*parts)
+        sessions = Sessions(environments, config.log_rules)
+        self.loop = MasterLoop(self.cluster, self.store, clock, changes, sessions.perform, environments.keep)
+        self.agents = Agents(
+            self.store.cluster_id, self.epoch, clock, self.loop, sessions, snapshots, silent=lambda node: None
+        )
+        context = Context(
+            about=client_pb2.ClusterInfo(),
+            loop=self.loop,
+            clock=clock,
+            store=self.store,
+            changes=changes,
+            sessions=sessions,
+            snapshots=snapshots,
+            environments=environments,
+            identities=Identities(self.store.vault),
+            notifier=notifier,
+            bounds=config.bounds,
+            queued=Queued(config.bounds.queued),
+            telling=Telling(Meter(config.bounds.rates)),
+            front=None,
+        )
+        self.clients = servicer(client_services(context, ReloadService(context, lambda: config, config)))
         self.consumer = asyncio.create_task(self.loop.run(), name=f"master {self.epoch}")
 
     async def serve(self, network: Network) -> None:

@@ -9,7 +9,7 @@ from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE
-from ebbtide_master.api.arrays import members
+from ebbtide_master.api.submissions import jobs_requested
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, a_master, make_spec
@@ -80,7 +80,7 @@ async def test_an_array_is_jobs_of_its_own_with_params_in_command_and_environmen
 def test_others_have_a_turn_between_any_two_tasks_of_an_array_that_are_made():
     tasks = [client_pb2.ArrayTask(index=index, params={"lr": str(index)}) for index in range(5)]
     spec = JobSpec(command=("x", "{lr}"), workdir="/", env={"SEED": "1"})
-    parts = members(client_pb2.SubmitRequest(tasks=tasks), spec)
+    parts = jobs_requested(client_pb2.SubmitRequest(tasks=tasks), spec)
     for _ in tasks:
         next(parts)
     with pytest.raises(StopIteration) as end:

@@ -237,7 +237,7 @@ class TestWhatIsOthers:
 
     async def test_a_snapshot_is_for_whoever_has_the_files_not_for_who_knows_its_name(self, tmp_path, monkeypatch):
         async with people(tmp_path) as (master, found):
-            snapshots = master.service.reloading._agents._snapshots
+            snapshots = master.service.context.snapshots
             snapshots._owners["a" * 64] = {"ann"}
             monkeypatch.setattr(type(snapshots), "_path", lambda self, digest: tmp_path)
             message = job_pb2.Snapshot(digest="a" * 64, bytes=10)

@@ -9,19 +9,20 @@ from ebbtide_core.model.spec import JobSpec, SpecError
 from ebbtide_protos.snapshots import snapshot_from_message
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_master.api.arrays import JOBS_OF_A_PART
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import JOBS_OF_A_PART
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, Parts, RefusedError
+from ebbtide_master.loop import Parts, RefusedError
 from ebbtide_master.nodes.snapshots import Snapshots
-from ebbtide_master.store.journal import Store
 
 
-class SnapshotMethods:
-    """Part of the clients' side of the master."""
+class SnapshotService:
+    """Takes snapshots of working directories in."""
 
-    _loop: MasterLoop
-    _store: Store
-    _snapshots: Snapshots
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._store = master.store
+        self._snapshots = master.snapshots
 
     async def FindSnapshot(self, request: job_pb2.Snapshot, context: Any) -> client_pb2.SnapshotState:
         """Whether the master has a snapshot, and from whoever asks."""
@@ -40,11 +41,12 @@ class SnapshotMethods:
         await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept)
         yield client_pb2.SnapshotState(present=True)
 
-    def _check_snapshot(self, spec: JobSpec) -> None:
-        """Refuse a job whose snapshot is not here, or not from whoever submits it."""
-        if spec.snapshot is not None and not self._snapshots.has(spec.snapshot, caller().user):
-            message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
-            raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
+
+def check_snapshot(spec: JobSpec, snapshots: Snapshots) -> None:
+    """Refuse a job whose snapshot is not here, or not from whoever submits it."""
+    if spec.snapshot is not None and not snapshots.has(spec.snapshot, caller().user):
+        message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
 
 
 def needed(cluster: Cluster) -> Parts[dict[str, set[str]]]:

@@ -10,11 +10,12 @@ from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, JobKind, NodeId
-from ebbtide_protos.v1 import channel_pb2, client_pb2_grpc
+from ebbtide_protos.v1 import channel_pb2
 
-from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.nodes.agents import Agents, LogUnavailableError
+from ebbtide_master.api.context import Context
+from ebbtide_master.loop import RefusedError
 from ebbtide_master.nodes.channels import Channel
+from ebbtide_master.nodes.sessions import LogUnavailableError
 
 OPEN_TIMEOUT_S: Final = 10.0
 HANG_UP_TIMEOUT_S: Final = 60.0
@@ -23,11 +24,12 @@ MAX_RUN_BYTES: Final = limits.MAX_RUN_BYTES
 """Of a command that is started inside a job, its environment included."""
 
 
-class Connecting(client_pb2_grpc.ClientServiceServicer):
-    """A part of the clients' side."""
+class ChannelService:
+    """Passes on what the two ends of a channel send."""
 
-    _loop: MasterLoop
-    _agents: Agents
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._sessions = master.sessions
 
     async def Connect(
         self, request_iterator: AsyncIterator[channel_pb2.ChannelInput], context: Any
@@ -45,14 +47,14 @@ class Connecting(client_pb2_grpc.ClientServiceServicer):
                     return
         finally:
             reading.cancel()
-            self._agents.channels.leave(channel)
+            self._sessions.channels.leave(channel)
 
     async def _open(self, want: channel_pb2.OpenChannel) -> Channel:
         node = await self._loop.ask(lambda cluster: _checked(cluster, want))
-        session = self._agents.session(node)
+        session = self._sessions.session(node)
         if session is None:
             raise LogUnavailableError(f"node {node} is not connected")
-        return self._agents.channels.open(session, node, want)
+        return self._sessions.channels.open(session, node, want)
 
 
 async def _wanted(stream: AsyncIterator[channel_pb2.ChannelInput]) -> channel_pb2.OpenChannel:

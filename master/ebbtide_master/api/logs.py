@@ -1,27 +1,75 @@
-"""Which node has the part of an attempt's output that somebody asks for, and where what they ask for begins."""
+"""``ebb logs``: what the attempts of a job printed, read from the nodes where it lies."""
 
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
 
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
-from ebbtide_core.job.gang import has_started
+from ebbtide_core.job.gang import has_ended, has_started
 from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.model import limits
 from ebbtide_core.model.types import LaunchMode, NodeId
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from ebbtide_master.api.arrays import found
-from ebbtide_master.loop import MasterLoop, RefusedError
-from ebbtide_master.nodes.agents import Agents, LogUnavailableError
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import job_named
+from ebbtide_master.loop import RefusedError
+from ebbtide_master.nodes.sessions import LogUnavailableError
 
 EARLIER_ATTEMPTS: Final = 100
 """In which the last lines are looked for at most."""
 
 
-class LogBegins:
-    """The part of the clients' side that knows where the end of a log begins."""
+class LogService:
+    """Passes on what nodes read of their logs."""
 
-    _loop: MasterLoop
-    _agents: Agents
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._changes = master.changes
+        self._sessions = master.sessions
+
+    async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
+        """The logs of one attempt, or of all in order; with ``follow``, until the job is finished.
+
+        Of an attempt on several nodes it is what its part on one of them printed; with ``rank``, only that one.
+        """
+        number, offset = await self._log_begin(request)
+        with self._changes.watch() as watcher:
+            while True:
+                attempt, node, finished = await self._loop.ask(lambda c: attempt_of(c, request, number))  # noqa: B023
+                if attempt is not None and (node is None or has_started(attempt, node) or has_ended(attempt, node)):
+                    if node is not None:
+                        async for chunk in self._attempt_log(request, attempt, node, offset):
+                            yield chunk
+                    if request.attempt:
+                        return
+                    number, offset = number + 1, 0
+                elif request.follow and not finished:
+                    await watcher.wait_changed()
+                elif request.attempt and attempt is None:
+                    message = f"job {request.job_id} has no attempt {request.attempt}"
+                    raise RefusedError(Refusal(RefusalKind.UNKNOWN, message))
+                else:
+                    return
+
+    async def _attempt_log(
+        self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId, offset: int
+    ) -> AsyncIterator[client_pb2.LogChunk]:
+        while True:
+            order = window_of(request, attempt, offset=offset, max_bytes=limits.LOG_WINDOW_BYTES, wait=request.follow)
+            window = await self._sessions.read_log(node, order)
+            if window.error:
+                if not has_started(attempt, node):  # it never ran, and so wrote nothing
+                    return
+                raise LogUnavailableError(f"log of job {request.job_id}: {window.error}")
+            after = max(window.next, offset + len(window.data))
+            if window.data:
+                yield client_pb2.LogChunk(attempt=attempt.number, data=window.data, offset=offset, next=after)
+            offset = after
+            if window.end or not (window.data or request.follow):
+                return
+
+    # --- where to begin ---
 
     async def _log_begin(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
         """The attempt, and the offset in what it printed, with which to begin."""
@@ -48,7 +96,7 @@ class LogBegins:
 
     async def _begin_of_tail(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
         """In the last attempt that printed, or as many before it as it takes, as far as they can be read."""
-        last = request.attempt or await self._loop.ask(lambda cluster: len(found(cluster, request.job_id).attempts))
+        last = request.attempt or await self._loop.ask(lambda cluster: len(job_named(cluster, request.job_id).attempts))
         begin, wanted = (last or 1, 0), request.tail
         for number in range(last, (last - 1) if request.attempt else max(0, last - EARLIER_ATTEMPTS), -1):
             attempt, node, _ = await self._loop.ask(partial(attempt_of, request=request, number=number))
@@ -70,7 +118,7 @@ class LogBegins:
     ) -> agent_pb2.LogData:
         """Where the last lines of the attempt's log begin, or without ``tail`` what was printed since."""
         asked = {"tail": tail} if tail else {"since": request.since}
-        answer = await self._agents.read_log(node, window_of(request, attempt, **asked))
+        answer = await self._sessions.read_log(node, window_of(request, attempt, **asked))
         if answer.error:
             raise LogUnavailableError(f"log of job {request.job_id}: {answer.error}")
         return answer
@@ -86,7 +134,7 @@ def attempt_of(
     cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
 ) -> tuple[Attempt | None, NodeId | None, bool]:
     """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
-    job = found(cluster, request.job_id)
+    job = job_named(cluster, request.job_id)
     attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
     return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
 

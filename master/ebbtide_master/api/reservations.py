@@ -14,11 +14,11 @@ from ebbtide_core.model.types import GpuId, JobId, NodeId
 from ebbtide_core.nodes.booking_placement import ImpossibleError, Wish, choose
 from ebbtide_protos.v1 import booking_pb2
 
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.request_checks import check_words
 from ebbtide_master.api.views import jobs_by_gpu
-from ebbtide_master.clock import Clock
-from ebbtide_master.config.limits import Bounds
 from ebbtide_master.identity.caller import Role, caller
-from ebbtide_master.loop import MasterLoop, Parts, RefusedError
+from ebbtide_master.loop import Parts, RefusedError
 
 MAX_BOOKINGS: Final = 1000
 """That are not over."""
@@ -30,20 +30,21 @@ LATE_S: Final = 60.0
 MAX_TEXT: Final = 128
 
 
-class BookingsOfClients:
-    """What clients may ask about bookings, which they know as reservations."""
+class ReservationService:
+    """Makes and cancels bookings, which clients know as reservations."""
 
-    _loop: MasterLoop
-    _clock: Clock
-    bounds: Bounds
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._bounds = master.bounds
 
     async def ReserveGpus(self, request: booking_pb2.ReserveGpusRequest, context: Any) -> booking_pb2.Reservation:
         """Keep GPUs for a user; which ones is chosen now."""
         now = self._clock.now()
         _check(request, now)
         who = caller() if caller().role < Role.OPERATOR else None
-        if who is not None and request.end > now + self.bounds.reserve_ahead_s:
-            raise SpecError("--for", f"ends more than {self.bounds.reserve_ahead_s / 86_400:g} days from now")
+        if who is not None and request.end > now + self._bounds.reserve_ahead_s:
+            raise SpecError("--for", f"ends more than {self._bounds.reserve_ahead_s / 86_400:g} days from now")
         made: list[BookingMade | Refusal] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -64,7 +65,7 @@ class BookingsOfClients:
         """Why a user, who has reserved so much already, may not have that as well; None if they may."""
         theirs = [one for one in cluster.state.bookings.by_id.values() if request.by in (one.by, one.user)]
         has = sum(len(one.gpus) * max(0.0, one.until - max(one.since, now)) for one in theirs) / 3600.0
-        wants, most = request.gpus * (request.end - max(request.start, now)) / 3600.0, self.bounds.reserved_gpu_hours
+        wants, most = request.gpus * (request.end - max(request.start, now)) / 3600.0, self._bounds.reserved_gpu_hours
         if has + wants <= most:
             return None
         why = f"--for: {request.by} has {has:.4g} GPU hours reserved: {wants:.4g} more are over the limit of {most:g}"
@@ -90,7 +91,7 @@ class BookingsOfClients:
         self, request: booking_pb2.CancelReservationRequest, context: Any
     ) -> booking_pb2.Reservation:
         """Keep those GPUs no longer; what it was is the reply."""
-        _check_text("user", request.by)
+        check_words("user", request.by, MAX_TEXT)
         was: list[booking_pb2.Reservation] = []
 
         def facts(cluster: Cluster) -> Iterable[Event]:
@@ -112,22 +113,17 @@ class BookingsOfClients:
 def _check(request: booking_pb2.ReserveGpusRequest, now: float) -> None:
     """Raise `SpecError` for what can be had at no time."""
     for option, text in (("--user", request.user), ("user", request.by), ("--note", request.note)):
-        _check_text(option, text)
+        check_words(option, text, MAX_TEXT)
     if not request.user:
         raise SpecError("--user", "is empty: GPUs are reserved for somebody")
     for option, text in (("--node", request.node), ("--gpu-type", request.gpu_type)):
-        _check_text(option, text)
+        check_words(option, text, MAX_TEXT)
     if not 1 <= request.gpus <= limits.MAX_GPUS:
         raise SpecError("--gpus", f"{request.gpus} is not between 1 and {limits.MAX_GPUS}")
     if not math.isfinite(request.start) or not now - LATE_S <= request.start <= now + MAX_AHEAD_S:
         raise SpecError("--start", f"is over, or more than {MAX_AHEAD_S / 86_400:.0f} days ahead")
     if not math.isfinite(request.end) or not MIN_LENGTH_S <= request.end - request.start <= MAX_LENGTH_S:
         raise SpecError("--for", f"is not between {MIN_LENGTH_S:g} s and {MAX_LENGTH_S / 86_400:.0f} days")
-
-
-def _check_text(option: str, text: str) -> None:
-    if len(text) > MAX_TEXT or not text.isprintable():
-        raise SpecError(option, f"is not a text of at most {MAX_TEXT} printable characters")
 
 
 def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float) -> BookingMade | Refusal:

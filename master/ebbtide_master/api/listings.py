@@ -1,10 +1,12 @@
-"""Many jobs are shown a page at a time, and named in parts.
+"""``ebb ls``, ``ebb show`` and whoever watches jobs.
 
-So nobody waits meanwhile, and nothing piles up for who reads slowly.
+Many jobs are shown a page at a time, and named in parts. So nobody waits meanwhile, and nothing piles up for who reads
+slowly.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
@@ -12,17 +14,67 @@ from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, JobState
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.api.arrays import array_of, breadth, changed_among, is_over, named, shown
-from ebbtide_master.api.views import STATES, job_message
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import array_of, breadth, is_changed, is_over, jobs_named, resolve_id, show
+from ebbtide_master.api.views import PAGE, STATES, job_message
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts
 
-PAGE: Final = 50
-"""Jobs of an answer; a few milliseconds of the master's time."""
 PAGE_OF_STREAM: Final = 10
 """Jobs that a stream tells of at once: there may be many streams, and what they tell is wanted less urgently."""
 
 NAMES_OF_A_PART: Final = 500
 """Are looked at a time, in less than a millisecond."""
+
+
+class ListingService:
+    """Shows jobs as they are, and as they change."""
+
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._changes = master.changes
+        self._environments = master.environments
+        self._telling = master.telling
+
+    async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
+        """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
+
+        check_ids(request.job_ids)
+        who = caller().user if request.mine else request.of_user
+        names = await self._loop.ask_in_parts(lambda cluster: names_of(cluster, request, who))
+        reply = client_pb2.ListJobsReply()
+        for page in pages(names):
+            async with self._telling.page(caller(), limits.LISTED_COST * len(page)):
+                reply.jobs.extend(await self._loop.ask_in_parts(partial(shown_of, names=page, now=self._clock.now())))
+        return reply
+
+    async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
+        """Everything on one job; of its environment, which may hold secrets, the names."""
+        id, user = request.job_id, caller().user
+        if id.startswith("@"):
+            id = await self._loop.ask(lambda cluster: resolve_id(cluster, request.job_id, user))
+        message = await self._loop.ask_in_parts(lambda cluster: show(cluster, id, self._clock.now()))
+        message.spec.env.update(dict.fromkeys(self._environments.of(JobId(id)), ""))
+        return message
+
+    async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
+        """The jobs now, then each whenever it changes; ends when all that were named are finished."""
+        check_ids(request.job_ids)
+        wanted, ends = list(dict.fromkeys(request.job_ids)), set[str]()
+        with self._changes.watch() as watcher:
+            due, over = await self._loop.ask_in_parts(lambda cluster: to_be_shown(cluster, wanted, None, ends))
+            while True:
+                for page in pages(due, PAGE_OF_STREAM):
+                    async with self._telling.page(caller(), len(page)):
+                        ask = partial(watched, names=page, by_name=bool(wanted), now=self._clock.now())
+                        for message in await self._loop.ask_in_parts(ask):
+                            yield message
+                if over:
+                    return
+                changed = await watcher.wait_changed()
+                ask_on = partial(to_be_shown, wanted=wanted, changed=changed, ends=ends)
+                due, over = await self._loop.ask_in_parts(ask_on)
 
 
 def check_ids(ids: Collection[str]) -> None:
@@ -49,7 +101,7 @@ def names_of(cluster: Cluster, request: client_pb2.ListJobsRequest, user: str = 
     for number, id in enumerate(dict.fromkeys(ids) or known):
         if not number % NAMES_OF_A_PART or ids:
             yield
-        for job in named(cluster, id):
+        for job in jobs_named(cluster, id):
             if (not user or job.user == user) and (not request.states or job.state in states):
                 names[job.id if job.task is None or not request.folded else job.task.array] = None
     return list(names)[-request.limit :] if request.limit else list(names)
@@ -71,7 +123,7 @@ def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list
     found = list[client_pb2.Job]()
     for name in names:
         if cluster.job(JobId(name)) is not None or array_of(cluster, name) is not None:
-            found.append((yield from shown(cluster, name, now, in_list=True)))
+            found.append((yield from show(cluster, name, now, in_list=True)))
         yield
     return found
 
@@ -92,7 +144,7 @@ def to_be_shown(
     for id in wanted:
         yield
         ended = is_over(cluster, id)
-        if changed is None or (ended and id not in ends) or changed_among(cluster, id, changed, arrays):
+        if changed is None or (ended and id not in ends) or is_changed(cluster, id, changed, arrays):
             some.append(id)
         if ended:
             ends.add(id)
@@ -105,7 +157,7 @@ def watched(cluster: Cluster, names: Collection[str], by_name: bool, now: float)
     found = list[client_pb2.Job]()
     for name in names:
         if by_name:
-            found.append((yield from shown(cluster, name, now, briefly=True, in_list=True)))
+            found.append((yield from show(cluster, name, now, briefly=True, in_list=True)))
         elif (job := cluster.state.jobs.get(JobId(name))) is not None:
             found.append(job_message(job, now, in_list=True))
         yield

@@ -8,22 +8,23 @@ from ebbtide_core.model.notice_rules import NoticeRule, check_target
 from ebbtide_core.model.spec import JobSpec, SpecError
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.clock import Clock
+from ebbtide_master.api.context import Context
+from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.notify.delivery import UndeliveredError
 from ebbtide_master.notify.notice import Notice
-from ebbtide_master.notify.notifier import Notifier
 
 
-class NoticeMethods:
-    """Part of the clients' side of the master."""
+class NoticeService:
+    """Lets users try their targets."""
 
-    _notifier: Notifier
-    _clock: Clock
+    def __init__(self, master: Context) -> None:
+        self._clock = master.clock
+        self._notifier = master.notifier
 
     async def TestNotice(self, request: client_pb2.NoticeTest, context: Any) -> client_pb2.NoticeTestReply:
         """Send a word there, once. How it was answered is for operators: it tells what is in the network."""
-        self._check_target(request.target)
+        _check_target(request.target, self._notifier.settings)
         text = f"This is a test, sent by {request.user[:64] or 'somebody'} with 'ebb notify test'."
         notice = Notice(f"test-{secrets.token_hex(8)}", 0, self._clock.now(), "test", text, "", {})
         try:
@@ -32,28 +33,30 @@ class NoticeMethods:
             return client_pb2.NoticeTestReply(detail=str(error) if _may_know() else "not delivered")
         return client_pb2.NoticeTestReply(delivered=True, detail=detail if _may_know() else "delivered")
 
-    def _with_notices(self, spec: JobSpec) -> tuple[JobSpec, list[str]]:
-        """The job as it is accepted, and warnings. One whose words may not go where they are to is refused.
 
-        But a script for Slurm says ``--mail-user`` wherever it is: where that cannot be, it goes without.
-        """
-        allowed, warnings = list[NoticeRule](), list[str]()
-        for rule in spec.notify:
-            try:
-                self._check_target(rule.target)
-                allowed.append(rule)
-            except SpecError as error:
-                if not spec.slurm:
-                    raise
-                warnings.append(f"{error}: nobody is told")
-        return replace(spec, notify=tuple(allowed)) if warnings else spec, warnings
+def with_notices(spec: JobSpec, settings: NotifySettings) -> tuple[JobSpec, list[str]]:
+    """The job as it is accepted, and warnings. One whose words may not go where they are to is refused.
 
-    def _check_target(self, target: str) -> None:
+    But a script for Slurm says ``--mail-user`` wherever it is: where that cannot be, it goes without.
+    """
+    allowed, warnings = list[NoticeRule](), list[str]()
+    for rule in spec.notify:
         try:
-            check_target(target)
-            self._notifier.settings.address(target)
-        except ValueError as error:
-            raise SpecError("--notify", str(error)) from None
+            _check_target(rule.target, settings)
+            allowed.append(rule)
+        except SpecError as error:
+            if not spec.slurm:
+                raise
+            warnings.append(f"{error}: nobody is told")
+    return replace(spec, notify=tuple(allowed)) if warnings else spec, warnings
+
+
+def _check_target(target: str, settings: NotifySettings) -> None:
+    try:
+        check_target(target)
+        settings.address(target)
+    except ValueError as error:
+        raise SpecError("--notify", str(error)) from None
 
 
 def _may_know() -> bool:

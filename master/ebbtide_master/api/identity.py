@@ -12,14 +12,14 @@ from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import HeldBy
-from ebbtide_protos.v1 import client_pb2_grpc, user_pb2
+from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_master.clock import Clock
+from ebbtide_master.api.context import Context
 from ebbtide_master.identity.accounts import accounts
 from ebbtide_master.identity.caller import Role, caller
-from ebbtide_master.identity.identities import Identities, User
+from ebbtide_master.identity.identities import User
 from ebbtide_master.identity.tokens import Token
-from ebbtide_master.loop import PAUSE, Facts, MasterLoop, RefusedError
+from ebbtide_master.loop import PAUSE, Facts, RefusedError
 
 One = TypeVar("One")
 Message = TypeVar("Message")
@@ -38,40 +38,41 @@ LIFETIME_S: Final = 90 * DAY_S
 MAX_LIFETIME_S: Final = 3650 * DAY_S
 
 
-class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
-    """Part of the clients' side of the master. The gate has seen to it that those who ask may."""
+class IdentityService:
+    """Shows and changes users and tokens. The gate has seen to it that those who ask may."""
 
-    identities: Identities
-    _loop: MasterLoop
-    _clock: Clock
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._identities = master.identities
 
     # --- users ---
 
     async def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: Any) -> user_pb2.Identity:
         """Who asks, and by which token."""
         who, now = caller(), self._clock.now()
-        user = self.identities.user(who.user) or User(who.user, who.role)
-        token = self.identities.token(who.token)
+        user = self._identities.user(who.user) or User(who.user, who.role)
+        token = self._identities.token(who.token)
         told = None if token is None else _token_message(token)
         return user_pb2.Identity(user=self._message(user), token=told, now=now)
 
     async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
         """All, by name."""
-        return user_pb2.ListUsersReply(users=await _in_parts(self._message, list(self.identities.users())))
+        return user_pb2.ListUsersReply(users=await _in_parts(self._message, list(self._identities.users())))
 
     async def AddUser(self, request: user_pb2.AddUserRequest, context: Any) -> user_pb2.User:
         """A user that was not there."""
         user = _user(request.user)
-        async with self.identities.changing:
-            if self.identities.user(user.name) is not None:
+        async with self._identities.changing:
+            if self._identities.user(user.name) is not None:
                 raise _refused(RefusalKind.CONFLICT, f"user {user.name} exists already: 'ebb user set' changes it")
-            _check_count(len(list(self.identities.users())) + 1)
-            await self.identities.put_user(user)
+            _check_count(len(list(self._identities.users())) + 1)
+            await self._identities.put_user(user)
         return self._message(user)
 
     async def SetUser(self, request: user_pb2.SetUserRequest, context: Any) -> user_pb2.User:
         """Another role, account or uid."""
-        async with self.identities.changing:
+        async with self._identities.changing:
             user = self._known(request.name)
             wanted = user_pb2.User(
                 name=user.name,
@@ -81,15 +82,15 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
             )
             changed = _user(wanted)
             self._check_admins(user, changed.role)
-            await self.identities.put_user(changed)
+            await self._identities.put_user(changed)
         return self._message(changed)
 
     async def RemoveUser(self, request: user_pb2.RemoveUserRequest, context: Any) -> user_pb2.RemoveUserReply:
         """A user who is gone: out at once. What they have running goes on, and nothing else of theirs starts."""
-        async with self.identities.changing:
+        async with self._identities.changing:
             user = self._known(request.name)
             self._check_admins(user, Role.USER)
-            tokens = await self.identities.remove_user(user.name)
+            tokens = await self._identities.remove_user(user.name)
         reply = user_pb2.RemoveUserReply(tokens=tokens)
 
         def facts(cluster: Cluster) -> Facts:
@@ -108,13 +109,13 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
     async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:
         """Those of a list, or of this machine's accounts; whoever is there already keeps their role."""
         wanted = await asyncio.to_thread(self._wanted, request)
-        async with self.identities.changing:
-            known = {user.name: user for user in self.identities.users()}
+        async with self._identities.changing:
+            known = {user.name: user for user in self._identities.users()}
             _check_count(len(known.keys() | wanted.keys()))
             merged = {name: _merged(known.get(name), user) for name, user in wanted.items()}
             changed = {name: user for name, user in merged.items() if known.get(name) != user}
             if changed and not request.dry_run:
-                await self.identities.put_users(changed)
+                await self._identities.put_users(changed)
 
         def message(user: User) -> user_pb2.ImportedUser:
             return user_pb2.ImportedUser(user=self._message(user), change=_change(known.get(user.name), user))
@@ -140,53 +141,53 @@ class IdentityMethods(client_pb2_grpc.ClientServiceServicer):
             raise SpecError("--expires", f"is not between 0 s and {MAX_LIFETIME_S / DAY_S:.0f} days from now")
         if len(request.label) > MAX_LABEL or not request.label.isprintable():
             raise SpecError("--label", f"is not a text of at most {MAX_LABEL} printable characters")
-        async with self.identities.changing:
+        async with self._identities.changing:
             user = self._known(name)
             await self._forget_expired(user.name, now)
-            if len(list(self.identities.tokens_of(user.name))) >= MAX_TOKENS:
+            if len(list(self._identities.tokens_of(user.name))) >= MAX_TOKENS:
                 raise _refused(RefusalKind.LIMIT, f"{user.name} has {MAX_TOKENS} tokens, the limit: revoke some")
             expires = now + lifetime_s if lifetime_s else None
-            token, text = await self.identities.issue(user.name, now, expires, request.label)
+            token, text = await self._identities.issue(user.name, now, expires, request.label)
         return user_pb2.CreateTokenReply(token=_token_message(token), text=text)
 
     async def ListTokens(self, request: user_pb2.ListTokensRequest, context: Any) -> user_pb2.ListTokensReply:
         """A user's, or everybody's."""
-        names = [user.name for user in self.identities.users()]
+        names = [user.name for user in self._identities.users()]
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
-        by_user = await _in_parts(lambda name: [_token_message(t) for t in self.identities.tokens_of(name)], names)
+        by_user = await _in_parts(lambda name: [_token_message(t) for t in self._identities.tokens_of(name)], names)
         return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
         """Nobody is proven by it any more."""
-        token = self.identities.token(request.id)
+        token = self._identities.token(request.id)
         if token is None:
             raise _refused(RefusalKind.UNKNOWN, f"token {request.id[:40]!r} does not exist: 'ebb token ls' shows ids")
-        await self.identities.revoke(token.id)
+        await self._identities.revoke(token.id)
         return _token_message(token)
 
     # --- what they have in common ---
 
     async def _forget_expired(self, name: str, now: float) -> None:
         """They prove nothing, and must not count."""
-        for token in list(self.identities.tokens_of(name)):
+        for token in list(self._identities.tokens_of(name)):
             if token.expires is not None and token.expires <= now:
-                await self.identities.revoke(token.id)
+                await self._identities.revoke(token.id)
 
     def _known(self, name: str) -> User:
-        user = self.identities.user(name)
+        user = self._identities.user(name)
         if user is None:
             raise _refused(RefusalKind.UNKNOWN, f"user {name[:64]!r} does not exist: 'ebb user ls' shows all")
         return user
 
     def _check_admins(self, user: User, role: Role) -> None:
         """Somebody has to be left who can say who is who."""
-        admins = [one for one in self.identities.users() if one.role is Role.ADMIN]
+        admins = [one for one in self._identities.users() if one.role is Role.ADMIN]
         if admins == [user] and role is not Role.ADMIN:
             raise _refused(RefusalKind.CONFLICT, f"{user.name} is the last admin: make somebody else one first")
 
     def _message(self, user: User) -> user_pb2.User:
-        tokens = len(list(self.identities.tokens_of(user.name)))
+        tokens = len(list(self._identities.tokens_of(user.name)))
         return user_pb2.User(
             name=user.name, role=user.role.name.lower(), account=user.account, uid=user.uid, tokens=tokens
         )

@@ -1,0 +1,67 @@
+"""The cluster as a whole: which one it is, and that everything is stopped."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.model.types import JobId
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.views import pool_messages
+from ebbtide_master.store.journal import Store
+
+
+class ClusterService:
+    """Says how the cluster is, and empties it."""
+
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._changes = master.changes
+        self._sessions = master.sessions
+        self._about = master.about
+        self._front = master.front
+
+    async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
+        """Which cluster this is, and how it is."""
+
+        def info(cluster: Cluster) -> client_pb2.ClusterInfo:
+            message = client_pb2.ClusterInfo()
+            message.CopyFrom(self._about)
+            message.recovering = bool(cluster.state.awaited or cluster.state.unheard)
+            message.jobs_unfinished = len(cluster.state.unfinished)
+            message.now = self._clock.now()
+            message.pools.extend(pool_messages(cluster.state))
+            if self._front is not None and (ends := self._front.certificate_ends()) is not None:
+                message.certificate_ends = ends
+            return message
+
+        return await self._loop.ask(info)
+
+    async def Quiesce(
+        self, request: client_pb2.QuiesceRequest, context: Any
+    ) -> AsyncIterator[client_pb2.QuiesceProgress]:
+        """Stop everything, and tell how many attempts are left until it is 0 or only silent nodes have some."""
+        with self._changes.watch() as watcher:
+            await self._loop.tell(lambda _: [e.Quiesced(request.kill)], lambda _: None)
+            while True:
+                left, reachable = await self._loop.ask(self._attempts_left)
+                yield client_pb2.QuiesceProgress(attempts_left=left)
+                if not reachable:
+                    return
+                await watcher.wait_changed()
+
+    def _attempts_left(self, cluster: Cluster) -> tuple[int, int]:
+        """Attempts whose GPUs are not free yet, and those of them on connected nodes."""
+        held, silent = set[JobId](), set[JobId]()
+        for node in cluster.state.nodes.values():
+            held |= node.attempts
+            silent |= set() if self._sessions.connected(node.id) else node.attempts
+        return len(held), len(held - silent)
+
+
+def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
+    """What stays the same about a cluster while its master runs."""
+    return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)

@@ -1,0 +1,44 @@
+"""What the services of the clients' side have in common."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.api.unfinished_jobs import Queued
+from ebbtide_master.changes import Changes
+from ebbtide_master.clock import Clock
+from ebbtide_master.config.limits import Bounds
+from ebbtide_master.identity.identities import Identities
+from ebbtide_master.loop import MasterLoop
+from ebbtide_master.nodes.sessions import Sessions
+from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.notify.notifier import Notifier
+from ebbtide_master.store.environments import Environments
+from ebbtide_master.store.journal import Store
+from ebbtide_master.throttle.stream_turns import Telling
+
+if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+    from ebbtide_master.tls.listeners import Front
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The parts of a serving master, put together once."""
+
+    about: client_pb2.ClusterInfo
+    """What stays the same about the cluster while this master runs."""
+    loop: MasterLoop
+    clock: Clock
+    store: Store
+    changes: Changes
+    sessions: Sessions
+    snapshots: Snapshots
+    environments: Environments
+    identities: Identities
+    notifier: Notifier
+    bounds: Bounds
+    queued: Queued
+    telling: Telling
+    front: "Front | None"
+    """Where other machines reach it; None for a master without an authority, which serves its own only."""

@@ -1,0 +1,110 @@
+"""``ebb events`` and ``ebb story``: the lines of the journal, read off the loop's thread."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.job.job import ITS_TURN
+from ebbtide_core.model import limits
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import job_named
+from ebbtide_master.api.views import event_message
+from ebbtide_master.loop import Parts
+from ebbtide_master.store.journal import Store, StoredEvent
+
+TOLD_FROM_S: Final = 1.0
+"""Waiting for a shorter time is not worth a word."""
+LINES_OF_A_PART: Final = 20
+"""Are put into words at a time, in about a millisecond."""
+
+
+class JournalService:
+    """Tells what happened, in the order of the journal."""
+
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._store = master.store
+        self._changes = master.changes
+
+    async def WatchEvents(
+        self, request: client_pb2.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[client_pb2.Event]:
+        """The journal behind ``after_sequence``, then what is added to it."""
+        last = await asyncio.to_thread(begin_of_events, self._store, request)
+        with self._changes.watch() as watcher:
+            while True:
+                lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=limits.EVENTS_AT_ONCE)))  # noqa: B023
+                for line in lines:
+                    yield event_message(line)
+                    last = line.sequence
+                if not lines:
+                    if not request.follow:
+                        return
+                    await watcher.wait_changed()
+
+    async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
+        """Every event that one job went through."""
+        await self._loop.ask(lambda cluster: job_named(cluster, request.job_id))
+        reply, story, last = client_pb2.StoryReply(), _Story(), 0
+        while lines := await asyncio.to_thread(_page_of_story, self._store, request.job_id, last):
+            await self._loop.ask_in_parts(partial(story.tell, lines, reply))
+            last = lines[-1].sequence
+        return reply
+
+
+def _page_of_story(store: Store, job: str, after: int) -> list[StoredEvent]:
+    """Some lines about ``job``, from that behind ``after``. Blocks."""
+    return list(store.events(after, job, limits.EVENTS_AT_ONCE))
+
+
+class _Story:
+    """Tells events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # it waits, or waited when it was last placed
+
+    def tell(self, lines: Iterable[StoredEvent], reply: client_pb2.StoryReply, _: Cluster) -> Parts[None]:
+        """Add ``lines``, which follow those of before, to ``reply``."""
+        for number, line in enumerate(lines):
+            if not number % LINES_OF_A_PART:
+                yield
+            reply.events.append(self._told(line))
+
+    def _told(self, line: StoredEvent) -> client_pb2.Event:
+        message = event_message(line)
+        match line.event:
+            case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
+                self._since = line.time
+            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= TOLD_FROM_S:
+                message.text += f" (until then: {ITS_TURN})"
+            case _:
+                pass
+        return message
+
+
+def begin_of_events(store: Store, request: client_pb2.WatchEventsRequest) -> int:
+    """The line behind which begins what is asked for. Blocks."""
+    begin: int = request.after_sequence
+    if request.tail:
+        begin = max(begin, store.last_sequence - request.tail)
+    if request.since:
+        begin = max(begin, _last_before(store, request.since))
+    return begin
+
+
+def _last_before(store: Store, time: float) -> int:
+    """The line behind which all were recorded at that time or later; times of lines only ever grow."""
+    low, high = 0, store.last_sequence
+    while low < high:
+        middle = (low + high) // 2
+        line = next(store.events(middle, limit=1), None)
+        if line is None or line.time >= time:
+            high = middle
+        else:
+            low = line.sequence
+    return low

@@ -1,0 +1,152 @@
+"""Nodes: how they are, taken out of service and put back; and what persons say of those that are silent."""
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.model import limits
+from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.nodes.draining import prospects
+from ebbtide_core.nodes.foreign_use import gpu_seconds
+from ebbtide_core.resources.books import Node
+from ebbtide_protos.v1 import client_pb2
+
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.request_checks import MAX_USER_LENGTH, check_words
+from ebbtide_master.api.views import node_job_message, node_message, pool_messages
+from ebbtide_master.loop import Parts, RefusedError
+
+MAX_REASON_LENGTH: Final = 200
+
+
+class NodeService:
+    """Shows nodes, and takes what operators decide on them."""
+
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._changes = master.changes
+        self._sessions = master.sessions
+        self._front = master.front
+
+    async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
+        """Every node that ever registered."""
+
+        def reply(cluster: Cluster) -> Parts[client_pb2.ListNodesReply]:
+            now = self._clock.now()
+            reply = client_pb2.ListNodesReply(foreign_gpu_s=gpu_seconds(cluster.state, now))
+            for _, node in sorted(cluster.state.nodes.items()):
+                reply.nodes.append(self._message(node, cluster, now))
+                yield
+            reply.pools.extend(pool_messages(cluster.state))
+            reply.doubted.extend(sorted(cluster.state.doubted))
+            reply.unheard.extend(sorted(cluster.state.unheard))
+            return reply
+
+        return await self._loop.ask_in_parts(reply)
+
+    # --- out of service, and into it ---
+
+    async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
+        """Take a node out of service, and say what becomes of the jobs there."""
+        check_words("--reason", request.reason, MAX_REASON_LENGTH)
+        check_words("user", request.user, MAX_USER_LENGTH)
+        deadline = self._deadline(request)
+        if request.force and deadline is None:
+            raise SpecError("--force", "needs a --deadline, or --now")
+        node = NodeId(request.node)
+        drained = e.NodeDrained(
+            node=node, user=request.user, reason=request.reason, deadline=deadline, force=request.force
+        )
+        return await self._tell_node(node, drained)
+
+    async def ResumeNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
+        """Put a node into service again. One that is in service already is what was wished for."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        return await self._tell_node(NodeId(request.node), e.NodeResumed(NodeId(request.node), request.user))
+
+    async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
+        """A node now, and whenever who is there changes; ends when nobody is, or it is in service again."""
+        node, told = NodeId(request.node), None
+        with self._changes.watch() as watcher:
+            while True:
+                reply = await self._loop.ask_in_parts(lambda cluster: self._show_node(cluster, node))
+                here = [job.job_id for job in reply.jobs]
+                if told != here or not reply.node.HasField("drain"):
+                    told = here
+                    yield reply
+                if not reply.jobs or not reply.node.HasField("drain"):
+                    return
+                await watcher.wait_changed()
+
+    # --- silent ones, and what is left there ---
+
+    async def ConfirmDead(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
+        """Take a person's word that nothing of what was on a node runs any more."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        node = NodeId(request.node)
+        return await self._tell_node(node, e.NodeConfirmedDead(node=node, user=request.user))
+
+    async def RemoveNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.RemoveNodeReply:
+        """Forget a node that is lost and has nothing."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        removed = e.NodeRemoved(NodeId(request.node), request.user)
+        return await self._loop.tell(lambda _: [removed], lambda _: client_pb2.RemoveNodeReply())
+
+    async def EndStray(self, request: client_pb2.EndStrayRequest, context: Any) -> client_pb2.NodeReply:
+        """End an attempt that is set aside."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        if not 0.0 <= request.grace_s <= limits.MAX_GRACE_S or math.isnan(request.grace_s):
+            raise SpecError("--grace", f"is not between 0 and {limits.MAX_GRACE_S:g} s")
+        fact = e.StrayEndRequested(
+            node=NodeId(request.node),
+            job=JobId(request.job_id),
+            attempt=request.attempt,
+            grace_s=request.grace_s,
+            user=request.user,
+        )
+        return await self._tell_node(fact.node, fact)
+
+    async def BelieveSilence(
+        self, request: client_pb2.BelieveSilenceRequest, context: Any
+    ) -> client_pb2.BelieveSilenceReply:
+        """Take a person's word that nodes which fell silent together are not to be heard because of themselves."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        doubted: list[NodeId] = []
+
+        def facts(cluster: Cluster) -> list[Event]:
+            doubted.extend(sorted(cluster.state.doubted))
+            return [e.SilenceBelieved(request.user)]
+
+        return await self._loop.tell(facts, lambda _: client_pb2.BelieveSilenceReply(nodes=doubted))
+
+    # --- what they have in common ---
+
+    async def _tell_node(self, node: NodeId, fact: Event) -> client_pb2.NodeReply:
+        return await self._loop.tell_in_parts(lambda _: [fact], lambda cluster: self._show_node(cluster, node))
+
+    def _deadline(self, request: client_pb2.DrainNodeRequest) -> float | None:
+        """Unix seconds."""
+        if not request.HasField("deadline_s"):
+            return None
+        if not 0 <= request.deadline_s <= limits.MAX_TIME_LIMIT_S:
+            raise SpecError("--deadline", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g} s from now")
+        return self._clock.now() + request.deadline_s
+
+    def _show_node(self, cluster: Cluster, id: NodeId) -> Parts[client_pb2.NodeReply]:
+        now, node = self._clock.now(), cluster.state.nodes.get(id)
+        if node is None:
+            raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist"))
+        reply = client_pb2.NodeReply(node=self._message(node, cluster, now))
+        for found in prospects(cluster.state, node, now):
+            reply.jobs.append(node_job_message(found))
+            yield  # whether a job could run elsewhere may take some milliseconds to tell
+        return reply
+
+    def _message(self, node: Node, cluster: Cluster, now: float) -> client_pb2.Node:
+        sessions, ends = self._sessions, None if self._front is None else self._front.enrolment.ends(node.id)
+        return node_message(node, cluster, now, sessions.readings(node.id), sessions.hello(node.id), ends)

@@ -1,0 +1,311 @@
+"""``ebb submit`` and ``ebb requeue``: jobs and arrays that are added, all of them or none."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.events import Event
+from ebbtide_core.job.job import Job
+from ebbtide_core.lifecycle import submission_checks
+from ebbtide_core.lifecycle.pool_membership import with_pool
+from ebbtide_core.measuring import gpu_memory
+from ebbtide_core.model import limits
+from ebbtide_core.model.settings import Settings
+from ebbtide_core.model.spec import JobSpec, SpecError, text_size, validate
+from ebbtide_core.model.types import WHOLE, JobId, JobState, Task
+from ebbtide_protos.spec import spec_from_message
+from ebbtide_protos.v1 import client_pb2, job_pb2
+
+from ebbtide_master.api.context import Context
+from ebbtide_master.api.named_jobs import events_for_each, jobs_named, latest_of, show
+from ebbtide_master.api.notices import with_notices
+from ebbtide_master.api.request_checks import check_rank, check_user
+from ebbtide_master.api.snapshots import check_snapshot
+from ebbtide_master.api.views import submit_reply
+from ebbtide_master.loop import PAUSE, Facts, Parts, RefusedError
+from ebbtide_master.store.journal import Store
+
+Submission = client_pb2.SubmitRequest | client_pb2.RequeueRequest
+"""A request that adds jobs."""
+
+
+Member = tuple[JobSpec, Task | None]
+"""A job to be submitted: its spec, and which task it is; the array in it is not known yet."""
+
+
+class SubmissionService:
+    """Turns requests into jobs."""
+
+    def __init__(self, master: Context) -> None:
+        self._loop = master.loop
+        self._clock = master.clock
+        self._store = master.store
+        self._snapshots = master.snapshots
+        self._environments = master.environments
+        self._notifier = master.notifier
+        self._bounds = master.bounds
+        self._queued = master.queued
+
+    async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
+        """Accept a job; the reply leaves once it is on disk."""
+        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
+        spec = with_idle_limit(spec, request.spec, self._loop.settings)
+        check_submission(request, self._store)
+        check_rank(self._bounds, spec.priority, spec.weight)
+        check_snapshot(spec, self._snapshots)
+        spec, warnings = with_notices(spec, self._notifier.settings)
+        validate(spec)  # all of it: the core does not see its environment
+        chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
+
+        def facts(cluster: Cluster) -> Facts:
+            jobs = yield from jobs_requested(request, resolve_after(cluster, spec, request.user))
+            if known := known_job(cluster, *operation):
+                chosen.append(known)
+                if not is_whole(cluster, known):  # the master ended before it had accepted all
+                    yield from submission_events(cluster, known, jobs, request.user, request.hold)
+                return
+            self._queued.add(cluster, request.user, len(jobs))
+            chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
+            self._environments.note(chosen[0], spec.env)
+            yield from submission_events(cluster, chosen[0], jobs, request.user, request.hold, operation)
+
+        if request.dry_run:
+            reply = await self._loop.ask_in_parts(lambda cluster: _try_out(cluster, request, spec))
+        else:
+            reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+        reply.warnings.extend(warnings)
+        return reply
+
+    async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
+        """Have what runs step aside; submit again what is over. Of an array, the latter only if nothing of it is left.
+
+        ``failed`` wants the tasks that failed once more, whatever the others do.
+        """
+        check_submission(request, self._store)
+        chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
+
+        def facts(cluster: Cluster) -> Facts:
+            jobs = jobs_named(cluster, request.job_id)
+            if known := known_job(cluster, *operation):
+                chosen.append(known)
+                if not is_whole(cluster, known):  # the master ended before it had accepted all
+                    yield from _the_rest(cluster, known, jobs, request.failed)
+                return
+            if not request.failed and not (jobs and all(job.state.finished for job in jobs)):
+                chosen.append(JobId(request.job_id))
+                yield from events_for_each(cluster, request.job_id, e.RequeueRequested)
+                return
+            jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
+            if jobs:
+                self._queued.add(cluster, request.user, len(jobs))
+                chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
+                self._environments.note_again(chosen[0], jobs[0].id)
+                owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs
+                yield from submission_events(cluster, chosen[0], _again(cluster, jobs), owner, False, operation, jobs)
+
+        def answer(cluster: Cluster) -> Parts[client_pb2.Job]:
+            if not chosen:
+                raise RefusedError(_nothing_failed(cluster, request.job_id))
+            return show(cluster, chosen[0], self._clock.now())
+
+        return await self._loop.tell_in_parts(facts, answer)
+
+
+# --- what is checked first ---
+
+
+def check_submission(request: Submission, store: Store) -> None:
+    """Raise `SpecError` for what is wrong with it, or `RefusedError` if nothing can be recorded for now."""
+    if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
+        raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
+    check_user(request.user)
+    if not store.has_room():
+        raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no job is accepted for now"))
+
+
+def digest_of(request: Submission) -> str:
+    """What tells this request from another of the same operation id; empty if it has none.
+
+    An environment does not count: not even a digest of what may be a secret is kept.
+    """
+    if not request.operation_id:
+        return ""
+    bare = type(request).FromString(request.SerializeToString())
+    bare.operation_id = ""
+    if isinstance(bare, client_pb2.SubmitRequest):
+        bare.spec.ClearField("env")
+    return hashlib.blake2b(bare.SerializeToString(deterministic=True), digest_size=8).hexdigest()
+
+
+def known_job(cluster: Cluster, operation_id: str, digest: str) -> JobId | None:
+    """The job, or array, that came of this request already. `RefusedError` if it came of another one of that id."""
+    job = cluster.state.operations.get(operation_id) if operation_id else None
+    if job is not None and cluster.state.requests.get(operation_id, digest) != digest:
+        message = f"operation_id: {operation_id} was used for another request: every request needs its own"
+        raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
+    return job
+
+
+def with_idle_limit(spec: JobSpec, message: job_pb2.JobSpec, settings: Settings) -> JobSpec:
+    """The job, which may be unused for as long as the settings say unless it says itself; 0 stands for ever."""
+    if not spec.kind.is_session:
+        return spec
+    said = message.HasField("idle_limit_s")
+    return replace(spec, idle_limit_s=(message.idle_limit_s or None) if said else settings.idle_s)
+
+
+# --- which jobs they are ---
+
+
+def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[list[Member]]:
+    """The jobs that are asked for: one, or the tasks of an array. `SpecError` for what is wrong with any of them.
+
+    They are without what they all have in their environment, which is kept once (`ebbtide_master.store.environments`).
+    """
+    bare = replace(spec, env={})
+    submission_checks.check_caps(request.max_concurrent, request.max_slots * WHOLE)
+    if not request.tasks:
+        if request.max_concurrent or request.max_slots:
+            option = "--max-concurrent" if request.max_concurrent else "--max-slots"
+            raise SpecError(option, "is a limit for the tasks of an array: there is none without --array or --param")
+        return [(bare, None)]
+    size = len(request.tasks)
+    if size > limits.MAX_ARRAY_TASKS:
+        raise SpecError("--array", f"{size} tasks are over the limit of {limits.MAX_ARRAY_TASKS}")
+    if len({task.index for task in request.tasks}) < size:
+        raise SpecError("--array", "an index stands there twice")
+    found, total, of_bare = list[Member](), 0, text_size(spec)
+    for wanted in request.tasks:
+        yield
+        params = dict(wanted.params)
+        task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, request.max_slots * WHOLE)
+        submission_checks.check_task(task)
+        own = _with_params(spec, params) if params else bare
+        total += text_size(own) if params else of_bare
+        if total > limits.MAX_ARRAY_BYTES:
+            what = f"the commands and scripts of {size} tasks come to more than"
+            raise SpecError("--array", f"{what} the limit of {limits.MAX_ARRAY_BYTES} bytes in all")
+        found.append((own, task))
+    return found
+
+
+def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
+    """The job with its params in the command, and in the environment, where they are all that it has of its own."""
+    names = re.compile("|".join(rf"\{{{name}\}}" for name in params))
+    command = tuple(names.sub(lambda match: params[match[0][1:-1]], argument) for argument in spec.command)
+    own = {f"EBB_PARAM_{name.upper()}": value for name, value in params.items()}
+    validate(replace(spec, command=command, env={**spec.env, **own}))
+    return replace(spec, command=command, env={name: own[name] for name in own if spec.env.get(name) != own[name]})
+
+
+def resolve_after(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
+    """``spec`` with the ids of what it waits for.
+
+    ``@`` is the last job, or array, that the user submitted, ``@~1`` the one before that.
+    """
+    matches = {one.job: re.fullmatch(r"@(?:~(\d{1,4}))?", one.job) for one in spec.after}
+    back = {id: int(match[1] or 0) for id, match in matches.items() if match is not None}
+    if not back:
+        return spec
+    latest = latest_of(cluster, user, max(back.values()) + 1)
+    ids = {id: latest[number] for id, number in back.items() if number < len(latest)}
+    return replace(spec, after=tuple(replace(one, job=ids.get(one.job, one.job)) for one in spec.after))
+
+
+def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[client_pb2.SubmitReply]:
+    """What a submit would be answered, and why it would be refused."""
+    jobs = yield from jobs_requested(request, resolve_after(cluster, spec, request.user))
+    [first] = islice(submission_events(cluster, JobId(""), jobs, request.user, False), 1)
+    assert first is not PAUSE
+    refusal, spec = cluster.refusal(first), jobs[0][0]
+    if refusal is not None:
+        raise RefusedError(refusal)
+    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
+    job.pool = spec.pool
+    needs = gpu_memory.learned(cluster.state, job)
+    return client_pb2.SubmitReply(
+        gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
+    )
+
+
+# --- once more ---
+
+
+def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Facts:
+    """The facts of the tasks that ``id`` lacks, of those that were over when its first was submitted."""
+    first = next(iter(cluster.state.gates.arrays[id].tasks.values()))
+    over = [job for job in jobs if job.ended is not None and job.ended <= first.submitted]
+    over = [job for job in over if job.state is JobState.FAILED] if failed else over
+    return submission_events(cluster, id, _again(cluster, over), first.user, False, again=over)
+
+
+def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
+    """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits.
+
+    Their scripts are those of now, of which nobody has read the digests.
+    """
+    for job in jobs:
+        yield replace(job.spec, after=(), begin_at=0.0, scripts={}), _task_again(cluster, job, len(jobs))
+
+
+def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
+    if job.task is None:
+        return None
+    array = cluster.state.gates.arrays[job.task.array]
+    return replace(job.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
+
+
+def _nothing_failed(cluster: Cluster, id: str) -> Refusal:
+    if not jobs_named(cluster, id):
+        return Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist")
+    return Refusal(RefusalKind.CONFLICT, f"--failed: nothing of job {id} failed")
+
+
+# --- their facts ---
+
+
+def submission_events(
+    cluster: Cluster,
+    id: JobId,
+    jobs: Iterable[Member],
+    user: str,
+    hold: bool,
+    operation: tuple[str, str] = ("", ""),
+    again: Sequence[Job] = (),
+) -> Iterator[Event | None]:
+    """The facts of a submit: all of its jobs, or none. ``operation`` is its id, and a digest of the request.
+
+    With ``again``, of which job each is a repetition. What a master that ended meanwhile had accepted of an array
+    already is left as it is.
+    """
+    for number, (spec, task) in enumerate(jobs):
+        if number:
+            yield PAUSE
+        if task is not None and JobId(f"{id}.{task.index}") in cluster.state.jobs:
+            continue
+        own = id
+        if task is not None:
+            own, task = JobId(f"{id}.{task.index}"), replace(task, array=id)
+        old = again[number].id if again else None
+        operation_id, digest = ("", "") if number else operation
+        yield e.JobSubmitted(own, spec, user, hold, operation_id, task, old, digest)
+        if (needs := gpu_memory.learned(cluster.state, cluster.state.jobs[own])) is not None:
+            yield needs
+        if old is not None:
+            yield e.JobRequeued(old, own)
+
+
+def is_whole(cluster: Cluster, id: JobId) -> bool:
+    """Whether all tasks of the array were accepted; of those of which a master that was killed had only begun, not."""
+    array = cluster.state.gates.arrays.get(id)
+    if array is None:
+        return True
+    if not array.tasks:  # all of them were removed since
+        return True
+    task = next(iter(array.tasks.values())).task
+    return task is None or len(array.tasks) >= task.size
