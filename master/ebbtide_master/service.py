@@ -22,10 +22,9 @@ from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import jobs_named
 from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.api.servicer import client_services, servicer
-from ebbtide_master.api.unfinished_jobs import Queued
+from ebbtide_master.calls.admission import Admission
 from ebbtide_master.calls.edge import Edge
 from ebbtide_master.calls.gate import Gate
-from ebbtide_master.calls.guard import Guard
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
@@ -38,8 +37,7 @@ from ebbtide_master.nodes.snapshots import Snapshots
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
-from ebbtide_master.throttle.rates import Meter
-from ebbtide_master.throttle.stream_turns import Telling
+from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
     from ebbtide_master.tls.listeners import Doors, Front
@@ -93,7 +91,7 @@ async def serving(
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    bounds, meter = config.bounds, Meter(config.bounds.rates)
+    bounds, throttle = config.bounds, Throttle(config.bounds.rates, config.bounds.queued)
     notifier = notifier or Notifier(cluster, store, config.notify)
     environments = Environments(store.vault)
     await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
@@ -101,7 +99,7 @@ async def serving(
     sessions = Sessions(environments, config.log_rules, bounds.log_bytes, accounts)
     loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
     fencing = Fencing(config.fencing, loop, clock)
-    server = grpc.aio.server(interceptors=[Edge(Guard(gate, meter))], options=_SERVER_OPTIONS)
+    server = grpc.aio.server(interceptors=[Edge(Admission(gate, throttle))], options=_SERVER_OPTIONS)
     with _listening(server, home):
         front = None if doors is None else _listen(server, doors)
         enrolment = None if doors is None else doors.enrolment
@@ -119,8 +117,7 @@ async def serving(
             identities=gate.identities,
             notifier=notifier,
             bounds=bounds,
-            queued=Queued(bounds.queued),
-            telling=Telling(meter),
+            throttle=throttle,
             front=front,
         )
         reloading = ReloadService(context, reread or (lambda: config), config)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.api.unfinished_jobs import Queued
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import Bounds
@@ -16,7 +15,7 @@ from ebbtide_master.nodes.snapshots import Snapshots
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
-from ebbtide_master.throttle.stream_turns import Telling
+from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
     from ebbtide_master.tls.listeners import Front
@@ -38,7 +37,6 @@ class Context:
     identities: Identities
     notifier: Notifier
     bounds: Bounds
-    queued: Queued
-    telling: Telling
+    throttle: Throttle
     front: "Front | None"
     """Where other machines reach it; None for a master without an authority, which serves its own only."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from ebbtide_master.throttle.open_calls import OneEach
+from ebbtide_master.throttle.places import OneEach
 
 AT_ONCE: Final = 2
 """Copies of all users."""

@@ -35,7 +35,7 @@ class ListingService:
         self._clock = master.clock
         self._changes = master.changes
         self._environments = master.environments
-        self._telling = master.telling
+        self._throttle = master.throttle
 
     async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
         """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
@@ -45,7 +45,7 @@ class ListingService:
         names = await self._loop.ask_in_parts(lambda cluster: names_of(cluster, request, who))
         reply = client_pb2.ListJobsReply()
         for page in pages(names):
-            async with self._telling.page(caller(), limits.LISTED_COST * len(page)):
+            async with self._throttle.page(caller(), limits.LISTED_COST * len(page)):
                 reply.jobs.extend(await self._loop.ask_in_parts(partial(shown_of, names=page, now=self._clock.now())))
         return reply
 
@@ -66,7 +66,7 @@ class ListingService:
             due, over = await self._loop.ask_in_parts(lambda cluster: to_be_shown(cluster, wanted, None, ends))
             while True:
                 for page in pages(due, PAGE_OF_STREAM):
-                    async with self._telling.page(caller(), len(page)):
+                    async with self._throttle.page(caller(), len(page)):
                         ask = partial(watched, names=page, by_name=bool(wanted), now=self._clock.now())
                         for message in await self._loop.ask_in_parts(ask):
                             yield message

@@ -49,7 +49,7 @@ class SubmissionService:
         self._environments = master.environments
         self._notifier = master.notifier
         self._bounds = master.bounds
-        self._queued = master.queued
+        self._throttle = master.throttle
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job; the reply leaves once it is on disk."""
@@ -69,7 +69,7 @@ class SubmissionService:
                 if not is_whole(cluster, known):  # the master ended before it had accepted all
                     yield from submission_events(cluster, known, jobs, request.user, request.hold)
                 return
-            self._queued.add(cluster, request.user, len(jobs))
+            self._throttle.submit(cluster, request.user, len(jobs))
             chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
             self._environments.note(chosen[0], spec.env)
             yield from submission_events(cluster, chosen[0], jobs, request.user, request.hold, operation)
@@ -102,7 +102,7 @@ class SubmissionService:
                 return
             jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
             if jobs:
-                self._queued.add(cluster, request.user, len(jobs))
+                self._throttle.submit(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 self._environments.note_again(chosen[0], jobs[0].id)
                 owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs

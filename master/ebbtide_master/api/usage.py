@@ -11,7 +11,7 @@ from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_master.api.context import Context
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.throttle.open_calls import OneEach
+from ebbtide_master.throttle.places import OneEach
 
 EVENTS_AT_ONCE: Final = 500
 """Read in one go: the loop gets its turn in between."""

@@ -1,1 +1,1 @@
-"""What every call passes before its method: the edge, the guard, and the gate that checks who asks."""
+"""What every call passes before its method: the edge, admission, and the gate that checks who asks."""

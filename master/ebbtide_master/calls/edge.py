@@ -15,12 +15,12 @@ from ebbtide_protos.v1 import client_pb2
 from google.protobuf.message import DecodeError
 
 from ebbtide_master.api.views import PAGE
-from ebbtide_master.calls.guard import Allow, Guard
+from ebbtide_master.calls.admission import Admission, Allow
 from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
 from ebbtide_master.nodes.sessions import LogUnavailableError
-from ebbtide_master.throttle.open_calls import CrowdedError
+from ebbtide_master.throttle.places import FullError
 from ebbtide_master.throttle.rates import TooFastError
 
 SLOW_READER_S: Final = limits.SLOW_READER_S
@@ -80,8 +80,8 @@ class SlowReaderError(Exception):
 class Edge(grpc.aio.ServerInterceptor):
     """Stands before the servicers, which raise what they have to say."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -91,28 +91,28 @@ class Edge(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            self._guarded[name] = _guarded(name, handler, self._guard)
+            self._guarded[name] = _guarded(name, handler, self._admission)
         return self._guarded[name]
 
 
-def _guarded(name: str, handler: Any, guard: Guard) -> Any:
+def _guarded(name: str, handler: Any, admission: Admission) -> Any:
     parse = _parser(handler.request_deserializer)
     if handler.request_streaming:
-        method = _streamed(name, guard, _checked, handler.stream_stream)
+        method = _streamed(name, admission, _checked, handler.stream_stream)
         return grpc.stream_stream_rpc_method_handler(method, parse, handler.response_serializer)
     if handler.response_streaming:
-        method = _streamed(name, guard, _check, handler.unary_stream)
+        method = _streamed(name, admission, _check, handler.unary_stream)
         return grpc.unary_stream_rpc_method_handler(method, parse, handler.response_serializer)
-    called = _called(name, guard, handler.unary_unary)
+    called = _called(name, admission, handler.unary_unary)
     return grpc.unary_unary_rpc_method_handler(called, parse, _serializer(handler.response_serializer))
 
 
 def _called(
-    name: str, guard: Guard, method: Callable[[Any, Any], Awaitable[Any]]
+    name: str, admission: Admission, method: Callable[[Any, Any], Awaitable[Any]]
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            with guard.admitted(name, context, streams=False) as admitted:
+            with admission.admitted(name, context, streams=False) as admitted:
                 wanted = _check(request, admitted.allow)  # what is refused does not wait for its turn
                 async with admitted.turn:
                     return await _seen(await method(wanted, context), admitted.show)
@@ -142,11 +142,11 @@ def _serializer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def _streamed(
-    name: str, guard: Guard, check: Callable[[Any, Allow], Any], method: Callable[[Any, Any], Any]
+    name: str, admission: Admission, check: Callable[[Any, Allow], Any], method: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Awaitable[None]]:
     async def stream(request: Any, context: Any) -> None:
         try:
-            with guard.admitted(name, context, streams=True) as admitted, admitted.standing() as standing:
+            with admission.admitted(name, context, streams=True) as admitted, admitted.standing() as standing:
                 async with aclosing(method(check(request, admitted.allow), context)) as replies:
                     are_read = await _send(standing, replies, admitted.show, context)
                 if not are_read:  # that is told once they read on; until then only the last reply is kept
@@ -188,7 +188,7 @@ def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
     match error:
         case RefusedError():
             return _STATUS[error.refusal.kind], _shortened(str(error))
-        case TooFastError() | CrowdedError() | SlowReaderError():
+        case TooFastError() | FullError() | SlowReaderError():
             return grpc.StatusCode.RESOURCE_EXHAUSTED, _shortened(str(error))
         case SpecError() | MalformedError():
             return grpc.StatusCode.INVALID_ARGUMENT, _shortened(str(error))

@@ -12,7 +12,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.throttle.fair_queue import own_line
-from ebbtide_master.throttle.node_places import may_take
+from ebbtide_master.throttle.places import may_take
 
 WINDOW: Final = limits.CHANNEL_WINDOW_BYTES
 

@@ -21,7 +21,7 @@ from ebbtide_master.nodes.channels import Channels
 from ebbtide_master.nodes.outbox import Outbox
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.throttle.fair_queue import own_line
-from ebbtide_master.throttle.node_places import may_take
+from ebbtide_master.throttle.places import may_take
 
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
 LOG_PAUSE_S: Final = 1.0

@@ -3,20 +3,15 @@
 What fits in is served at once; what does not is refused with the time after which it will be, so that nothing piles up.
 """
 
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from ebbtide_core.model import limits
 
-from ebbtide_master.identity.caller import Caller, Role
+from ebbtide_master.identity.caller import Role
 
 STAFF: Final = 10
 """How many times as much operators and admins may do: what they run asks for many users."""
-_REMEMBERED: Final = 4096
-"""Users whose buckets are kept; who was forgotten has full ones."""
 
 
 class TooFastError(Exception):
@@ -78,50 +73,3 @@ class Bucket:
             return lacking / rate.per_s
         self._left -= cost
         return 0.0
-
-
-class _User:
-    __slots__ = ("calls", "jobs", "reads", "told")
-
-    def __init__(self, rates: Rates, now: float) -> None:
-        self.calls = Bucket(rates.calls, now)
-        self.jobs = Bucket(rates.jobs, now)
-        self.reads = Bucket(rates.reads, now)
-        self.told = Bucket(rates.told, now)
-
-
-class Meter:
-    """The buckets of all users. ``now`` is monotonic time in seconds."""
-
-    def __init__(self, rates: Rates, now: Callable[[], float] = time.monotonic) -> None:
-        self._rates = rates
-        self._now = now
-        self._users: OrderedDict[tuple[str, Role], _User] = OrderedDict()
-
-    def read(self, caller: Caller) -> None:
-        """Count a question. Raises `TooFastError`."""
-        wait_s = self._user(caller).reads.take(1, self._now())
-        if wait_s:
-            raise TooFastError(f"{caller.user} asks too much at a time", wait_s)
-
-    def change(self, caller: Caller, jobs: int = 0) -> None:
-        """Count what changes something, and the ``jobs`` that it submits. Raises `TooFastError`."""
-        user, now = self._user(caller), self._now()
-        if jobs and (wait_s := user.jobs.take(jobs, now)):
-            raise TooFastError(f"{caller.user} submits too many jobs at a time ({jobs} more)", wait_s)
-        if wait_s := user.calls.take(1, now):
-            raise TooFastError(f"{caller.user} submits or changes too much at a time", wait_s)
-
-    def tell(self, caller: Caller, changes: float) -> float:
-        """How many seconds to wait before ``changes`` are told; 0.0: they are counted, and may be told now."""
-        return self._user(caller).told.take(changes, self._now())
-
-    def _user(self, caller: Caller) -> _User:
-        key = (caller.user, caller.role)
-        user = self._users.get(key)
-        if user is None:
-            user = self._users[key] = _User(self._rates.of(caller.role), self._now())
-            if len(self._users) > _REMEMBERED:
-                self._users.popitem(last=False)
-        self._users.move_to_end(key)
-        return user

@@ -25,7 +25,6 @@ from ebbtide_core.views.digest import digest
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.api.servicer import client_services, servicer
-from ebbtide_master.api.unfinished_jobs import Queued
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
@@ -38,8 +37,7 @@ from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import _announce
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.recovery import fold
-from ebbtide_master.throttle.rates import Meter
-from ebbtide_master.throttle.stream_turns import Telling
+from ebbtide_master.throttle.throttle import Throttle
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.faults.schedules.disk import Disk, SimulatedStore
@@ -99,8 +97,7 @@ class SimulatedMaster:
             identities=Identities(self.store.vault),
             notifier=notifier,
             bounds=config.bounds,
-            queued=Queued(config.bounds.queued),
-            telling=Telling(Meter(config.bounds.rates)),
+            throttle=Throttle(config.bounds.rates, config.bounds.queued),
             front=None,
         )
         self.clients = servicer(client_services(context, ReloadService(context, lambda: config, config)))

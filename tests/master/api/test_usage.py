@@ -9,7 +9,7 @@ import grpc
 import pytest
 from ebbtide_core.views import ledger
 from ebbtide_master.api import usage
-from ebbtide_master.throttle.open_calls import OneEach
+from ebbtide_master.throttle.places import OneEach
 from ebbtide_protos.v1 import client_pb2, usage_pb2
 
 from tests.master.world import FREED, Master, a_master, refused, rest

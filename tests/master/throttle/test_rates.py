@@ -13,12 +13,11 @@ from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_master.api.unfinished_jobs import Queued
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.loop import RefusedError
 from ebbtide_master.throttle.fair_queue import Turns, stand_in
-from ebbtide_master.throttle.open_calls import Crowd, CrowdedError
-from ebbtide_master.throttle.rates import STAFF, Bucket, Meter, Rate, Rates, TooFastError
+from ebbtide_master.throttle.places import FullError, OpenCalls, UnfinishedJobs
+from ebbtide_master.throttle.rates import STAFF, Bucket, Rate, Rates, TooFastError
+from ebbtide_master.throttle.throttle import Throttle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,58 +41,58 @@ def clock() -> Hands:
 
 
 def test_a_burst_is_served_and_what_follows_at_the_rate(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
+    throttle = Throttle(RATES, now=clock)
     for _ in range(5):
-        meter.change(ANN)
+        throttle.change(ANN)
     with pytest.raises(TooFastError, match=r"ann .* try again in 0\.1 s"):
-        meter.change(ANN)
+        throttle.change(ANN)
     clock.now += 0.1
-    meter.change(ANN)
+    throttle.change(ANN)
 
 
 def test_one_users_flood_costs_another_nothing(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
+    throttle = Throttle(RATES, now=clock)
     for _ in range(100):
         with suppress(TooFastError):
-            meter.change(ANN)
+            throttle.change(ANN)
     for _ in range(5):
-        meter.change(EVE)
+        throttle.change(EVE)
 
 
 def test_an_array_costs_what_its_tasks_cost(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
-    meter.change(ANN, jobs=45)
+    throttle = Throttle(RATES, now=clock)
+    throttle.change(ANN, jobs=45)
     with pytest.raises(TooFastError, match="too many jobs") as refused:
-        meter.change(ANN, jobs=25)
+        throttle.change(ANN, jobs=25)
     assert refused.value.wait_s == pytest.approx(0.2)
 
 
 def test_what_is_larger_than_a_burst_is_served_once_and_paid_for_afterwards(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
-    meter.change(ANN, jobs=500)
+    throttle = Throttle(RATES, now=clock)
+    throttle.change(ANN, jobs=500)
     clock.now += 4.9
     with pytest.raises(TooFastError) as refused:
-        meter.change(ANN, jobs=50)
+        throttle.change(ANN, jobs=50)
     assert refused.value.wait_s == pytest.approx(0.1)
 
 
 def test_what_was_refused_costs_nothing(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
+    throttle = Throttle(RATES, now=clock)
     for _ in range(10):
-        meter.read(ANN)
+        throttle.read(ANN)
     for _ in range(100):
         with pytest.raises(TooFastError):
-            meter.read(ANN)
+            throttle.read(ANN)
     clock.now += 0.05
-    meter.read(ANN)
+    throttle.read(ANN)
 
 
 def test_operators_may_do_more(clock: Hands) -> None:
-    meter = Meter(RATES, clock)
+    throttle = Throttle(RATES, now=clock)
     for _ in range(5 * STAFF):
-        meter.change(ROOT)
+        throttle.change(ROOT)
     with pytest.raises(TooFastError):
-        meter.change(ROOT)
+        throttle.change(ROOT)
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 80)), max_size=60))
@@ -127,11 +126,11 @@ def test_what_is_promised_to_one_user_fits_within_the_rates() -> None:
 
 
 def test_what_one_user_has_open_leaves_room_for_others() -> None:
-    crowd = Crowd("streams", each=2, in_all=3)
+    crowd = OpenCalls("streams", each=2, in_all=3)
     with crowd.one_more("ann"), crowd.one_more("ann"), crowd.one_more("eve"):
-        with pytest.raises(CrowdedError, match="ann has 2 streams open already, which is the limit"):
+        with pytest.raises(FullError, match="ann has 2 streams open already, which is the limit"):
             crowd.one_more("ann").__enter__()
-        with pytest.raises(CrowdedError, match="the master has 3 streams open"):
+        with pytest.raises(FullError, match="the master has 3 streams open"):
             crowd.one_more("eve").__enter__()
     with crowd.one_more("ann"):
         pass
@@ -207,21 +206,21 @@ def cluster(settings: Settings | None = None) -> Cluster:
 
 
 def test_one_users_jobs_do_not_fill_the_queue(clock: Hands) -> None:
-    queued, state = Queued(3, clock), cluster()
+    queued, state = UnfinishedJobs(3, clock), cluster()
     for number in range(3):
         queued.add(state, "ann", 1)
         spec = JobSpec(command=("x",), workdir="/")
         state.handle(e.JobSubmitted(JobId(str(number + 1)), spec, "ann"), 0.0)
-    with pytest.raises(RefusedError, match="ann has 3 unfinished jobs: one more is over the limit of 3"):
+    with pytest.raises(FullError, match="ann has 3 unfinished jobs: one more is over the limit of 3"):
         queued.add(state, "ann", 1)
     queued.add(state, "eve", 3)
     clock.now += 2.0
-    with pytest.raises(RefusedError, match="eve has 0 unfinished jobs: 4 more are over the limit of 3"):
+    with pytest.raises(FullError, match="eve has 0 unfinished jobs: 4 more are over the limit of 3"):
         queued.add(state, "eve", 4)
 
 
 def test_jobs_that_ended_make_room(clock: Hands) -> None:
-    queued, state = Queued(2, clock), cluster()
+    queued, state = UnfinishedJobs(2, clock), cluster()
     queued.add(state, "ann", 2)
     clock.now += 5.0
     queued.add(state, "ann", 2)  # none of them came to anything
@@ -229,4 +228,4 @@ def test_jobs_that_ended_make_room(clock: Hands) -> None:
 
 def test_an_administrators_word_on_somebody_counts_instead(clock: Hands) -> None:
     state = cluster(Settings(quotas=Quotas(users={"ann": Quota(queued=50)})))
-    Queued(1, clock).add(state, "ann", 40)
+    UnfinishedJobs(1, clock).add(state, "ann", 40)

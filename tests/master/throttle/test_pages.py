@@ -3,14 +3,14 @@
 import asyncio
 
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.rates import Meter, Rate, Rates
-from ebbtide_master.throttle.stream_turns import Telling
+from ebbtide_master.throttle.rates import Rate, Rates
+from ebbtide_master.throttle.throttle import Throttle
 
 STREAMS = 40
 ANN = Caller("ann", Role.USER)
 
 
-class CountingMeter(Meter):
+class CountingThrottle(Throttle):
     """Counts how often it was asked."""
 
     asked = 0
@@ -21,13 +21,12 @@ class CountingMeter(Meter):
 
 
 async def test_streams_wait_in_a_line_and_only_the_first_looks_whether_it_may_go_on() -> None:
-    meter = CountingMeter(Rates(told=Rate(per_s=400, burst=1)))
-    telling, told = Telling(meter), list[int]()
+    throttle, told = CountingThrottle(Rates(told=Rate(per_s=400, burst=1))), list[int]()
 
     async def stream(number: int) -> None:
-        async with telling.page(ANN, 1):
+        async with throttle.page(ANN, 1):
             told.append(number)
 
     await asyncio.gather(*(stream(number) for number in range(STREAMS)))
     assert told == list(range(STREAMS))
-    assert meter.asked < 4 * STREAMS  # all of them together, each time: some 800
+    assert throttle.asked < 4 * STREAMS  # all of them together, each time: some 800
