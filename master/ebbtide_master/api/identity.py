@@ -15,6 +15,7 @@ from ebbtide_core.model.types import HeldBy
 from ebbtide_protos.v1 import user_pb2
 
 from ebbtide_master.api.context import Context
+from ebbtide_master.api.request_checks import check_words
 from ebbtide_master.identity.accounts import accounts
 from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.identity.identities import User
@@ -139,8 +140,7 @@ class IdentityService:
         lifetime_s = request.lifetime_s if request.HasField("lifetime_s") else LIFETIME_S
         if not (math.isfinite(lifetime_s) and 0 <= lifetime_s <= MAX_LIFETIME_S):
             raise SpecError("--expires", f"is not between 0 s and {MAX_LIFETIME_S / DAY_S:.0f} days from now")
-        if len(request.label) > MAX_LABEL or not request.label.isprintable():
-            raise SpecError("--label", f"is not a text of at most {MAX_LABEL} printable characters")
+        check_words("--label", request.label, MAX_LABEL)
         async with self._identities.changing:
             user = self._known(name)
             await self._forget_expired(user.name, now)

@@ -107,7 +107,7 @@ class UnfinishedJobs:
 
 
 def may_take(own: int, taken: int, most: int) -> bool:
-    """Whether a user with so many of a node's places, of which ``taken`` are, may have another one of ``most``.
+    """Whether a user who has ``own`` of the ``taken`` places of a node may have another one; there are ``most``.
 
     One who has none gets one as long as there is any; who is alone gets half of them.
     """
