@@ -6,6 +6,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Forget, Launch, Stop, WakeAt
+from ebbtide_core.dispatch import apply
 from ebbtide_core.job.job import InvalidTransitionError
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
@@ -25,7 +26,6 @@ from ebbtide_core.model.types import (
 )
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE
 from ebbtide_core.nodes.quiescing import ASKED_AT_ONCE
-from ebbtide_core.transitions.fold import apply
 from ebbtide_core.views.digest import digest
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stepped_aside, stopped, wake_times
