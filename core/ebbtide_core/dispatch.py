@@ -29,7 +29,7 @@ from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 # Each rule fits its own event, which no type can say of all of them: here, and nowhere else, that is left out.
-_ALL: Final[tuple[Rule[Any], ...]] = (
+ALL: Final[tuple[Rule[Any], ...]] = (
     *attempts.RULES,
     *booking_placement.RULES,
     *draining.RULES,
@@ -60,8 +60,8 @@ _ALL: Final[tuple[Rule[Any], ...]] = (
     *unused_sessions.RULES,
 )
 
-RULES: Final = {rule.event: rule for rule in _ALL}
-STEPS: Final = {rule.event: (rule.news, rule.apply, rule.command, rule.decide) for rule in _ALL}
+RULES: Final = {rule.event: rule for rule in ALL}
+STEPS: Final = {rule.event: (rule.news, rule.apply, rule.command, rule.decide) for rule in ALL}
 """What `ebbtide_core.cluster.Cluster` does with every event, at hand with one look-up."""
 
 
