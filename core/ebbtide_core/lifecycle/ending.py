@@ -22,6 +22,13 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 
+def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.exited is not None:
+        return False
+    return not event.node or not gang.has_ended(attempt, event.node)
+
+
 def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.progress is not None:
@@ -154,6 +161,15 @@ def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: f
     state.unplan(job)
 
 
+def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.freed is not None:
+        return False
+    if not event.node:
+        return attempt.exited is not None
+    return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
+
+
 def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
     if event.node:
@@ -220,25 +236,6 @@ def _end_refused(
             launch_backoff.note(job, refusal, now)
 
 
-# --- what is news ---
-
-
-def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
-    attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.exited is not None:
-        return False
-    return not event.node or not gang.has_ended(attempt, event.node)
-
-
-def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
-    attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.freed is not None:
-        return False
-    if not event.node:
-        return attempt.exited is not None
-    return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
-
-
 # --- what follows ---
 
 
@@ -248,7 +245,7 @@ def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Eve
 
 
 def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
-    """Whoever breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
+    """A part that breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
     if attempt.broken_by is not None and job.running:

@@ -95,9 +95,8 @@ def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
 
 
 def _newest(state: ClusterState, event: JobIdle | JobBusy) -> Attempt | None:
-    job = state.jobs.get(event.job)
-    newest = job.attempt if job is not None else None
-    return newest if newest is not None and newest.number == event.attempt and newest.exited is None else None
+    newest = state.newest(event.job, event.attempt)
+    return newest if newest is not None and newest.exited is None else None
 
 
 def _say_idle(event: JobIdle) -> str:

@@ -21,7 +21,7 @@ _ELSEWHERE: Final = {LogAction.EXCLUDE_GPU: "GPU", LogAction.EXCLUDE_NODE: "node
 
 
 def _is_news(state: ClusterState, event: LogMatched) -> bool:
-    """Fence: a node tells of each rule once, and again whenever it tells all that it knows."""
+    """A node tells of each rule once, and again whenever it tells all that it knows."""
     newest = state.newest(event.job, event.attempt)
     if newest is None or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
         return False
@@ -29,7 +29,7 @@ def _is_news(state: ClusterState, event: LogMatched) -> bool:
 
 
 def _matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
-    """Fold: remember it until the attempt ends."""
+    """Remember it until the attempt ends."""
     job.attempts[-1].matches += (event,)
 
 
@@ -51,7 +51,7 @@ def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
 
 
 def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
-    """Fold: not on those again."""
+    """The job does not run on those again."""
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)

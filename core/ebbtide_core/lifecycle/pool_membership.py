@@ -84,7 +84,7 @@ def _is_move(state: ClusterState, event: e.JobMoved) -> bool:
 
 
 def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
-    """Fold: the job is to go to another pool, which it does as soon as it holds nothing."""
+    """The job is to go to another pool, which it does as soon as it holds nothing."""
     state.pool(event.pool)
     if job.claiming:
         state.unplan(job)
@@ -94,7 +94,7 @@ def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None
 
 
 def _step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
-    """What follows for one that runs."""
+    """A job that runs steps aside first."""
     job = state.jobs[event.job]
     if job.running and job.moves_to:
         yield stop(job, StopCause.MOVED, f"stepping aside to go on in pool {event.pool}")
@@ -133,9 +133,6 @@ def change_of_node(state: ClusterState, event: e.NodeRegistered) -> Iterable[e.N
     if known.facts.pool == event.pool or registration(state, event) is not event:
         return ()
     return (replace(event, gpus=tuple(known.gpus.values()), known=()),)
-
-
-# --- the rules ---
 
 
 RULES: Final = (

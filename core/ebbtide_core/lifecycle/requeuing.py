@@ -16,6 +16,8 @@ from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule, about_job, only_told
 from ebbtide_core.state import ClusterState
 
+# --- back to the queue ---
+
 
 def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal | None:
     if not job.running:

@@ -23,16 +23,28 @@ from ebbtide_core.state import ClusterState
 # --- facts ---
 
 
+def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None else sweep_of(state, job)
+    return sweep is not None and sweep.next_rung(event.job) == event.steps
+
+
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    """Fold: a task has come to a rung."""
+    """A task has come to a rung."""
     if (sweep := sweep_of(state, job)) is not None and job.task is not None:
         sweep.reach(job.id, event.value)
         job.rungs[event.steps] = event.value
         state.sweeps_changed.add(job.task.array)
 
 
+def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
+    return sweep is not None and sweep.tasks[event.job].waits
+
+
 def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
-    """Fold: a task goes on. Whoever is held for another reason stays so."""
+    """A task goes on; one that is held for another reason stays so."""
     if (sweep := sweep_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
@@ -47,11 +59,16 @@ def _is_paused(job: Job) -> bool:
     return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
 
 
+def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
+    job.exit_code = 0
+    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
+
+
 # --- decisions ---
 
 
 def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
-    """Decide: a report at a rung or behind it is the task's result there, once it tells of the metric."""
+    """A report at a rung or behind it is the task's result there, once it tells of the metric."""
     job = state.jobs[event.job]
     sweep = sweep_of(state, job)
     if sweep is None or not job.running or job.held_by is not None:
@@ -63,7 +80,7 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
 
 
 def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
-    """Decide: whoever comes to a rung steps aside there, unless it is among the best already."""
+    """A task that comes to a rung steps aside there, unless it is among the best already."""
     job = state.jobs[event.job]
     sweep = sweep_of(state, job)
     if sweep is None or not job.running:
@@ -103,24 +120,7 @@ def _standing(sweep: Sweep, id: JobId, place: Place) -> str:
     return f"{sweep.rungs[place.rung]} steps: {sweep.asha.metric} {shown} is number {place.rank} of {place.of}"
 
 
-# --- the rules ---
-
-
-def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
-    job = state.jobs.get(event.job)
-    sweep = None if job is None else sweep_of(state, job)
-    return sweep is not None and sweep.next_rung(event.job) == event.steps
-
-
-def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
-    job = state.jobs.get(event.job)
-    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
-    return sweep is not None and sweep.tasks[event.job].waits
-
-
-def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
-    job.exit_code = 0
-    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
+# --- in words ---
 
 
 def _say_rung(event: e.RungReached) -> str:

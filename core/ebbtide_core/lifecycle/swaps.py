@@ -46,6 +46,13 @@ def is_swapped_for(job: Job, cause: StopCause) -> bool:
     return job.spec.suspend is SuspendMode.SWAP and cause in SWAPPED_FOR
 
 
+def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.exited is not None or attempt.kept is None:
+        return False
+    return event.swaps > attempt.swaps
+
+
 def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
     """The newest attempt is off its GPU, or still is after it was to come back."""
     attempt = job.attempts[-1]
@@ -111,6 +118,11 @@ def _return(state: ClusterState, job: Job, event: e.ReturnRequested, now: float)
     state.place(job, attempt.allocation)
 
 
+def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
+    attempt = state.jobs[event.job].attempts[-1]
+    return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
+
+
 def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """What was in host memory is on the GPU again."""
     _keep(state, job, attempt, -attempt.swapped_bytes)
@@ -137,23 +149,11 @@ def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> N
     books.keep(job.id, attempt.kept)
 
 
-def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
-    attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.exited is not None or attempt.kept is None:
-        return False
-    return event.swaps > attempt.swaps
-
-
 def _say_swapped(event: e.AttemptSwapped) -> str:
     if event.note:
         return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
     amount = f"{event.mem_bytes / 2**30:.1f} GiB"
     return f"attempt {event.attempt} left its GPU: {amount} moved to host memory in {event.seconds:.1f} s"
-
-
-def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
-    attempt = state.jobs[event.job].attempts[-1]
-    return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
 
 
 RULES: Final = (

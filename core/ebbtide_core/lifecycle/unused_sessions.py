@@ -30,6 +30,13 @@ def _noted(state: ClusterState, job: Job, event: SessionUnused, now: float) -> N
     job.reason = _say(event) if event.since else "running"
 
 
+def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
+    """A session that was unused for as long as it may be is ended."""
+    job = state.jobs[event.job]
+    if event.since and event.left_s <= 0 and job.running:
+        yield stop(job, StopCause.UNUSED, f"unused for {duration(job.spec.idle_limit_s or 0.0)}")
+
+
 def _say(event: SessionUnused) -> str:
     """The warning in words."""
     if not event.since:
@@ -45,13 +52,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
-    """Nobody has used it for as long as it may be unused."""
-    job = state.jobs[event.job]
-    if event.since and event.left_s <= 0 and job.running:
-        yield stop(job, StopCause.UNUSED, f"unused for {duration(job.spec.idle_limit_s or 0.0)}")
 
 
 RULES: Final = (Rule(SessionUnused, news=_is_news, apply=about_job(_noted), decide=_unused, say=_say),)

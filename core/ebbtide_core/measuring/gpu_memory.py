@@ -74,10 +74,30 @@ def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool
 # --- more than it was given ---
 
 
+def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
+    """An attempt that has the whole GPU takes nothing from others; one that is to stop has heard of it."""
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
+        return False
+    return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
+
+
 def _overran(state: ClusterState, job: Job, event: e.MemoryOverran, now: float) -> None:
-    """Fold: its newest attempt uses more than it was given."""
+    """Its newest attempt uses more than it was given."""
     job.attempts[-1].overran = True
     job.overruns += 1
+
+
+def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
+    """An attempt that uses more than it was given leaves; its job goes on with more, if it can be suspended."""
+    job, why = state.jobs[event.job], _why_overran(event)
+    if not job.preemptible:
+        yield stop(job, StopCause.EXPELLED, why)
+        return
+    change = _after_overrun(state, job, event)
+    yield change
+    goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else gib(change.mem_bytes)
+    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
 
 
 def _why_overran(event: e.MemoryOverran) -> str:
@@ -127,8 +147,13 @@ def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryCha
 # --- what both lead to ---
 
 
+def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
 def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
-    """Fold: the job needs another amount of GPU memory, and perhaps another number of GPUs."""
+    """The job needs another amount of GPU memory, and perhaps another number of GPUs."""
     if job.claiming:
         state.unplan(job)
     if job.queued is not None:  # the queue groups by what is needed
@@ -168,32 +193,7 @@ def _given(attempt: Attempt) -> int:
     return max((piece.mem_bytes for node in attempt.allocation for piece in node.gpus), default=0)
 
 
-# --- the rules ---
-
-
-def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
-    """Whoever has the whole GPU cannot take anything from others; whoever is to stop has heard of it."""
-    attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
-        return False
-    return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
-
-
-def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
-    """Whoever uses more than it was given is the one who leaves; it goes on with more, if it can be suspended."""
-    job, why = state.jobs[event.job], _why_overran(event)
-    if not job.preemptible:
-        yield stop(job, StopCause.EXPELLED, why)
-        return
-    change = _after_overrun(state, job, event)
-    yield change
-    goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else gib(change.mem_bytes)
-    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
-
-
-def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
-    job = state.jobs.get(event.job)
-    return job is not None and job.ending is None
+# --- in words ---
 
 
 def _say_changed(event: e.GpuMemoryChanged) -> str:

@@ -78,7 +78,13 @@ def _leaves_at(job: Job, drain: Drain) -> float:
     return drain.deadline - job.spec.grace_s
 
 
-# --- what follows ---
+# --- the drain ---
+
+
+def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+    if event.node in state.nodes:
+        return None
+    return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
 
 
 def _drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
@@ -91,6 +97,11 @@ def _drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
         state.draining.add(node.id)
         for job in state.jobs_on(node):
             state.look_at(job, _leaves_at(job, drain))
+
+
+def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and node.drain is not None
 
 
 def _resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
@@ -138,20 +149,6 @@ def _is_ending(job: Job) -> bool:
 
 def _why(drain: Drain) -> str:
     return f": {drain.reason}" if drain.reason else ""
-
-
-# --- the rules ---
-
-
-def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
-    if event.node in state.nodes:
-        return None
-    return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
-
-
-def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
-    node = state.nodes.get(event.node)
-    return node is not None and node.drain is not None
 
 
 RULES: Final = (

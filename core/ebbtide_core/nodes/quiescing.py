@@ -16,7 +16,7 @@ ASKED_AT_ONCE: Final = 100
 
 
 def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
-    """Fold: nothing is placed any more, and who is on a node is to leave, in order of submission."""
+    """Nothing is placed any more, and jobs on nodes are to leave, in order of submission."""
     state.quiesced = True
     there = {id for node in state.nodes.values() for id in node.attempts}
     jobs = sorted((state.jobs[id] for id in there), key=lambda job: job.sequence)
@@ -24,7 +24,7 @@ def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
 
 
 def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
-    """Fold: the cluster is back."""
+    """The cluster is back."""
     state.quiesced = False
     state.leaving.clear()
 

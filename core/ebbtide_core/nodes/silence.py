@@ -164,7 +164,7 @@ def await_all(state: ClusterState) -> None:
     state.unheard = {node.id for node in state.nodes.values() if not node.dead}
 
 
-# --- the rules ---
+# --- in words ---
 
 
 def _say_dead(event: e.NodeConfirmedDead) -> str:
