@@ -243,9 +243,9 @@ def _refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | No
     return Refusal(RefusalKind.CONFLICT, f"{what} is not set aside on node {event.node}: 'ebb cancel' is for jobs")
 
 
-def refuse_start(state: ClusterState, job: Job, event: Event) -> Refusal | None:
-    """Why ``job`` cannot go on, if ``event`` would have it: an attempt of it that nobody knows may still run."""
-    if job.live is not None or not isinstance(event, e.ReleaseRequested | e.ResumeRequested):
+def refuse_start(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested) -> Refusal | None:
+    """Why ``job`` cannot go on: an attempt of it that nobody knows may still run."""
+    if job.live is not None:
         return None
     for node in state.nodes.values():
         for ref, stray in node.strays.items():

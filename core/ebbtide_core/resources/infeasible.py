@@ -49,7 +49,7 @@ def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> R
 def _unmet(books: Books, spec: JobSpec, share: int) -> str:
     """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
     size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
-    return books.remember((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+    return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
 def _with_memory(books: Books, spec: JobSpec) -> int:
