@@ -14,6 +14,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.asha import Sweep
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
+from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import Common, PoolState
@@ -23,7 +24,7 @@ REFRESHED_AT_ONCE: Final = 100
 
 
 class ClusterState:
-    """Jobs, nodes and pools; changed only by `ebbtide_core.transitions.fold`.
+    """Jobs, nodes and pools; changed only by what rules apply (`ebbtide_core.rule`).
 
     With ``trusting``, every job counts as one that has proved that it can suspend. ``queues`` are those of the pools
     of ``settings``.
@@ -31,6 +32,8 @@ class ClusterState:
 
     known_since = 0.0
     """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
+    valid: JobSpec | None = None
+    """The spec that was found valid last: the tasks of an array have the same."""
     overdue = False
     """Whether a time has come of which no pass knows yet: what is due with it is still to be done."""
 
@@ -122,6 +125,14 @@ class ClusterState:
         self.pool(job.pool)
         self.jobs[job.id] = self.unfinished[job.id] = job
         self.submissions += 1
+
+    def newest(self, job: JobId, attempt: int) -> Attempt | None:
+        """The attempt of that number, if it is its job's newest."""
+        known = self.jobs.get(job)
+        if known is None or not known.attempts:
+            return None
+        newest = known.attempts[-1]
+        return newest if newest.number == attempt else None
 
     def skip_id(self, id: JobId) -> None:
         """See to it that no new job gets the number of a job that is not in this journal."""

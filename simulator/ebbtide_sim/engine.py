@@ -28,6 +28,7 @@ from ebbtide_core.model.types import (
     SuspendMode,
 )
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.resources.infeasible import impossible
 
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, Run
@@ -217,7 +218,7 @@ class Simulation:
         event = e.JobSubmitted(id, self._spec(job, None if declared_s is None else declared_s * speed), job.user)
         for observer in self._observers:
             observer.submitted(self.now, job, work)
-        if (refusal := self.cluster.impossible(event.spec)) is not None:
+        if (refusal := impossible(self.cluster.state.pools[DEFAULT_POOL], event.spec)) is not None:
             self._source.ended(job)
             for observer in self._observers:
                 observer.dropped(self.now, job.id, refusal.message)

@@ -36,10 +36,10 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "the attempt fence: a report counts for the newest attempt only",
-        "core/ebbtide_core/transitions/fences.py",
-        "return newest if newest.number == event.attempt else None",
+        "core/ebbtide_core/state.py",
+        "return newest if newest.number == attempt else None",
         "return newest",
-        "tests/core/test_life_of_a_job.py::TestFencing::test_a_late_report_of_an_older_attempt_changes_nothing",
+        "tests/core/lifecycle/test_ending.py::TestFencing::test_a_late_report_of_an_older_attempt_changes_nothing",
     ),
     Mutation(
         "the durable reply: nothing leaves before it is on disk",

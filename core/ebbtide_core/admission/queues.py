@@ -5,11 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
-from typing import Any
 
 from ebbtide_core.job.job import Job
 
-QueueKey = tuple[Any, ...]
+QueueKey = tuple[object, ...]
 """What orders the queue; smaller is nearer to its head.
 
 It ends with the job's sequence number, so that no two are equal, and its size: one whose size is changed while it waits

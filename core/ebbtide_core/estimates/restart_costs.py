@@ -62,7 +62,7 @@ def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
 
 
 def work_resumed(state: object, job: Job, event: WorkResumed, now: float) -> None:
-    """Fold: the job is at work again."""
+    """The job is at work again."""
     suspension = job.suspensions[-1]
     suspension.working, suspension.working_step = now, event.step
     note_return(job, now)

@@ -33,7 +33,7 @@ def encode(value: object) -> Json:
         case Mapping():
             return {key: encode(item) for key, item in value.items()}
         case _:
-            kind: Any = type(value)
+            kind: object = type(value)
             return {name: encode(getattr(value, name)) for name in _field_names(kind)}
 
 
@@ -41,18 +41,20 @@ def decode_event(kind: str, body: Json) -> Event:
     """Rebuild the event of class name ``kind`` from what `encode` made of it."""
     if kind not in EVENT_TYPES:
         raise UnknownEventError(kind)
-    event_type: Any = EVENT_TYPES[kind]
-    event: Event = _decoder(event_type)(body)
+    event_type: object = EVENT_TYPES[kind]
+    event = _decoder(event_type)(body)
+    assert isinstance(event, Event)
     return event
 
 
 @cache
-def _field_names(kind: Any) -> tuple[str, ...]:
+def _field_names(kind: object) -> tuple[str, ...]:
+    assert dataclasses.is_dataclass(kind)
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)
 
 
 @cache
-def _decoder(kind: Any) -> Callable[[Json], Any]:
+def _decoder(kind: object) -> Callable[[Json], object]:
     """The function that rebuilds a value of type ``kind``."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
@@ -68,18 +70,18 @@ def _decoder(kind: Any) -> Callable[[Json], Any]:
         return dict
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _dataclass_decoder(kind)
     if kind is float:
         return float
     return lambda value: value
 
 
-def _dataclass_decoder(kind: Any) -> Callable[[Json], Any]:
+def _dataclass_decoder(kind: Callable[..., object]) -> Callable[[Json], object]:
     hints = typing.get_type_hints(kind)
     decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
 
-    def decode(body: Json) -> Any:
+    def decode(body: Json) -> object:
         return kind(**{name: decoders[name](value) for name, value in body.items() if name in decoders})
 
     return decode

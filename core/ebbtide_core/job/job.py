@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop
-from typing import Any, Final
+from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.job.meter import Meter, Rate, Setting
@@ -205,7 +205,7 @@ class Job:
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
     own_room: Allocation | None = None
-    queued: tuple[Any, ...] | None = None
+    queued: tuple[object, ...] | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     ending: JobState | None = None
     ended: float | None = None
@@ -470,7 +470,7 @@ TRANSITIONS: Final = frozenset(
         # One that lies in host memory has an attempt that lives.
         (_S.SUSPENDED, _S.STOPPING),
         (_S.SUSPENDED, _S.UNREACHABLE),
-        # Any attempt may end, or be asked to, before it was seen to run.
+        # An attempt may end, or be asked to, before it was seen to run.
         *((live, after) for live in (_S.STARTING, _S.RUNNING) for after in (
             _S.SUSPENDING, _S.STOPPING, _S.UNREACHABLE,
             _S.PENDING, _S.SUSPENDED, _S.COMPLETED, _S.FAILED, _S.CANCELLED,

@@ -1,21 +1,35 @@
-"""How attempts end, and what becomes of their jobs then: a part of `ebbtide_core.transitions.fold`."""
+"""How attempts end, and what becomes of their jobs then."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.commands import Command, Forget
 from ebbtide_core.estimates import restart_costs
+from ebbtide_core.events import Event
+from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.job.outcome import Ending, Outcome, read_exit
-from ebbtide_core.lifecycle import log_matches, successive_halving, swaps
-from ebbtide_core.measuring import gpu_memory
+from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
+from ebbtide_core.lifecycle import log_matches, swaps, sweeps, unsaved_work
+from ebbtide_core.measuring import gpu_memory, rates
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
-from ebbtide_core.nodes import failing_nodes, launch_backoff
+from ebbtide_core.nodes import failing_nodes, launch_backoff, node_health
+from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 
-def exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
+def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.exited is not None:
+        return False
+    return not event.node or not gang.has_ended(attempt, event.node)
+
+
+def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.progress is not None:
         job.progress, job.progress_at = event.progress, now
@@ -48,7 +62,7 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     attempt.exited, attempt.exit = now, exit
     job.own_room = None
     if job.spec.asha is not None:
-        successive_halving.left(state, job)
+        sweeps.left(state, job)
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
     order = attempt.stop
@@ -143,11 +157,20 @@ def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: f
     if job.gpu_mem_peak_bytes:
         gpu_memory.remember(state, job, ending)
     if job.spec.asha is not None:
-        successive_halving.ended(state, job)
+        sweeps.ended(state, job)
     state.unplan(job)
 
 
-def freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
+def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.freed is not None:
+        return False
+    if not event.node:
+        return attempt.exited is not None
+    return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
+
+
+def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
     if event.node:
         attempt.members[event.node].freed = True
@@ -172,7 +195,7 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
         job.suspensions[-1].gpu_free = now
 
 
-def refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
+def _refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float) -> None:
     attempt = job.attempts[-1]
     if event.node:
         gang.note_end(attempt, event, now)
@@ -191,7 +214,7 @@ def _end_refused(
         state.unplan(job)
     attempt.exited, job.own_room = now, None
     if job.spec.asha is not None:
-        successive_halving.left(state, job)
+        sweeps.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
@@ -211,3 +234,98 @@ def _end_refused(
             job.requeues_in_row += 1
             _back_off(job, job.requeues_in_row, now)
             launch_backoff.note(job, refusal, now)
+
+
+# --- what follows ---
+
+
+def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:
+    yield from node_health.lacks(state, event)
+    yield from _after_end(state, event)
+
+
+def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
+    """A part that breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
+    job = state.jobs[event.job]
+    attempt = job.attempts[-1]
+    if attempt.broken_by is not None and job.running:
+        return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
+    if attempt.exited is None:
+        return ()
+    told = (*unsaved_work.tell(job, attempt), *(rates.last_words(state, job) if attempt.meter is not None else ()))
+    if job.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
+        return (*told, change)
+    if attempt.matches:
+        told = (*told, *log_matches.hold_if_nowhere(state, job))
+    if state.failing:
+        told = (*told, *failing_nodes.drained(state, attempt))
+    return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
+
+
+def _hold_if_fruitless(job: Job) -> Iterable[Event]:
+    if job.ending is not None or job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
+        return ()
+    reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
+    return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
+
+
+def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> Iterable[Command]:
+    attempt = state.jobs[event.job].attempts[event.attempt - 1]
+    if attempt.freed is None:
+        return ()
+    return (Forget(attempt.allocation.node_ids, event.job, event.attempt),)
+
+
+def _forget_again(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> Iterable[Command]:
+    """A node that reports the end of an attempt once more has not heard that it may forget it."""
+    job = state.jobs.get(event.job)
+    if job is None or not 0 < event.attempt <= len(job.attempts):
+        return ()
+    if isinstance(event, e.AttemptExited) and not event.freed:
+        return ()
+    return _forget(state, event)
+
+
+# --- in words ---
+
+
+def _say_exited(event: e.AttemptExited) -> str:
+    free = "; what it held is free" if event.freed else ""
+    exit = event.exit
+    why = f" ({exit.mps_failure})" if exit.mps_failure else ", out of GPU memory" if exit.out_of_memory else ""
+    return f"attempt {event.attempt} ended{on(event.node)}: {describe_exit(exit)}{why}{free}"
+
+
+def _say_freed(event: e.AttemptFreed) -> str:
+    dirty = "".join([f"; not {gpu}: {event.why_dirty(gpu)}" for gpu in event.dirty_gpus])
+    return f"what attempt {event.attempt} held{on(event.node)} is free{dirty}"
+
+
+RULES: Final = (
+    Rule(
+        e.AttemptExited,
+        news=_may_end,
+        again=_forget_again,
+        apply=about_job(_exited),
+        command=_forget,
+        decide=_after_end,
+        say=_say_exited,
+    ),
+    Rule(
+        e.AttemptFreed,
+        news=_may_be_freed,
+        again=_forget_again,
+        apply=about_job(_freed),
+        command=_forget,
+        say=_say_freed,
+    ),
+    Rule(
+        e.AttemptRefused,
+        news=_may_end,
+        again=_forget_again,
+        apply=about_job(_refused),
+        command=_forget,
+        decide=_after_refusal,
+        say=lambda event: f"attempt {event.attempt} was not started{on(event.node)}: {event.reason}",
+    ),
+)

@@ -6,7 +6,7 @@ speak is not, and neither is a task of an array.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.estimates.work import script_of
@@ -17,6 +17,7 @@ from ebbtide_core.job.meter import Rate, Setting
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import FINISHED, JobId, JobState
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 ENDS: Final = (e.AttemptExited, e.AttemptRefused, e.CancelRequested, e.DependencyFailed)
@@ -74,39 +75,6 @@ def rewritten(
                 yield line.sequence, _rate(jobs[job], rate)
             case _:
                 yield line.sequence, _run(jobs[job]) if ends.get(job) == line.sequence else None
-
-
-def fold_jobs(state: ClusterState, event: e.JobsForgotten, now: float) -> None:
-    """Fold: their ids are not given out again."""
-    state.submissions += event.count
-
-
-def fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
-    """Fold: what is known of the script."""
-    script = (event.user, event.script)
-    if event.work_s is not None and event.ran_s is not None:
-        state.history.add_run(script, event.work_s, event.ran_s)
-    if event.peak_bytes:
-        gpu_memory.remember_peak(state, script, event.peak_bytes, whole=event.tells)
-
-
-def fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
-    """Fold: how fast the script is."""
-    setting = Setting(event.share, event.nodes, event.model, event.alone)
-    state.rates.add((event.user, event.script), JobId(event.was), setting, Rate(event.steps_per_s, event.samples))
-
-
-def fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:
-    """Fold: nobody can be told of what was before."""
-    state.known_since = max(state.known_since, event.before)
-
-
-HANDLERS: Final[dict[type[Event], Callable[[ClusterState, Any, float], None]]] = {
-    e.JobsForgotten: fold_jobs,
-    e.RunForgotten: fold_run,
-    e.RateForgotten: fold_rate,
-    e.JournalCompacted: fold_compacted,
-}
 
 
 def _leaves_gpus(event: Event) -> bool:
@@ -178,3 +146,43 @@ def unknown_job(state: ClusterState, id: str) -> str:
     if is_forgotten(state, id):
         return f"job {id} is not known any more: what had ended long ago was forgotten, if there was one"
     return f"job {id} does not exist"
+
+
+# --- what is left of them ---
+
+
+def _fold_jobs(state: ClusterState, event: e.JobsForgotten, now: float) -> None:
+    """Their ids are not given out again."""
+    state.submissions += event.count
+
+
+def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
+    """What is known of the script."""
+    script = (event.user, event.script)
+    if event.work_s is not None and event.ran_s is not None:
+        state.history.add_run(script, event.work_s, event.ran_s)
+    if event.peak_bytes:
+        gpu_memory.remember_peak(state, script, event.peak_bytes, whole=event.tells)
+
+
+def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
+    """How fast the script is."""
+    setting = Setting(event.share, event.nodes, event.model, event.alone)
+    state.rates.add((event.user, event.script), JobId(event.was), setting, Rate(event.steps_per_s, event.samples))
+
+
+def _fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:
+    """No user can be told of what was before."""
+    state.known_since = max(state.known_since, event.before)
+
+
+RULES: Final = (
+    Rule(e.JobsForgotten, apply=_fold_jobs, say=lambda event: "a job that is forgotten"),
+    Rule(e.RunForgotten, apply=_fold_run, say=lambda event: "a job that is forgotten"),
+    Rule(e.RateForgotten, apply=_fold_rate, say=lambda event: "a job that is forgotten"),
+    Rule(
+        e.JournalCompacted,
+        apply=_fold_compacted,
+        say=lambda event: f"{event.count} jobs that ended long ago were forgotten",
+    ),
+)

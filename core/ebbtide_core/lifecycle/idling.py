@@ -16,6 +16,7 @@ from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_core.model.types import GpuId, HeldBy, JobClass, StopCause
 from ebbtide_core.policies.draft import count_text
 from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 BUSY: Final = 0.02
@@ -64,10 +65,10 @@ def suspend(job: Job, now: float) -> Iterator[Event]:
     yield stop(job, StopCause.IDLE, reason)
 
 
-# --- the fold ---
+# --- the rules ---
 
 
-def noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
+def _noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
     attempt = job.attempts[-1]
     attempt.idle_since, attempt.idle_until = event.since, event.suspend_at
     job.reason = f"running, but idle on {count_text(attempt.allocation.share)}"
@@ -75,25 +76,40 @@ def noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
         state.set_deadline(job, event.suspend_at)
 
 
-def cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
+def _cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
     attempt = job.attempts[-1]
     attempt.idle_since = attempt.idle_until = None
     job.reason = edited_scripts.running(attempt.edited)
 
 
-def may_be_noted(state: ClusterState, event: JobIdle) -> bool:
+def _may_be_noted(state: ClusterState, event: JobIdle) -> bool:
     """Whether the attempt is its job's newest, runs, and is not known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is None and attempt.started is not None and attempt.stop is None
 
 
-def may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
+def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
     """Whether the attempt is its job's newest, and known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is not None and attempt.stop is None
 
 
 def _newest(state: ClusterState, event: JobIdle | JobBusy) -> Attempt | None:
-    job = state.jobs.get(event.job)
-    newest = job.attempt if job is not None else None
-    return newest if newest is not None and newest.number == event.attempt and newest.exited is None else None
+    newest = state.newest(event.job, event.attempt)
+    return newest if newest is not None and newest.exited is None else None
+
+
+def _say_idle(event: JobIdle) -> str:
+    warning = "" if event.suspend_at is None else "; it is suspended unless it soon does"
+    return f"attempt {event.attempt} does not use its GPUs{warning}"
+
+
+RULES: Final = (
+    Rule(JobIdle, news=_may_be_noted, apply=about_job(_noted), say=_say_idle),
+    Rule(
+        JobBusy,
+        news=_may_be_cleared,
+        apply=about_job(_cleared),
+        say=lambda event: f"attempt {event.attempt} uses its GPUs again",
+    ),
+)

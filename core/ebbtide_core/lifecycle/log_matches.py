@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from ebbtide_core.events import Event, GpusExcluded, JobHeld, LogMatched, NodeExcluded
+from ebbtide_core.events.words import on
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome
 from ebbtide_core.model.log_rules import LogAction
 from ebbtide_core.model.types import WHOLE, GpuId, HeldBy
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
 from ebbtide_core.resources.eligibility import why_not_here
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 MOST_MATCHES: Final = 256
@@ -18,23 +20,20 @@ MOST_MATCHES: Final = 256
 _ELSEWHERE: Final = {LogAction.EXCLUDE_GPU: "GPU", LogAction.EXCLUDE_NODE: "node"}
 
 
-def is_news(state: ClusterState, event: LogMatched) -> bool:
-    """Fence: a node tells of each rule once, and again whenever it tells all that it knows."""
-    job = state.jobs.get(event.job)
-    if job is None or not job.attempts:
-        return False
-    newest = job.attempts[-1]
-    if newest.number != event.attempt or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
+def _is_news(state: ClusterState, event: LogMatched) -> bool:
+    """A node tells of each rule once, and again whenever it tells all that it knows."""
+    newest = state.newest(event.job, event.attempt)
+    if newest is None or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
         return False
     return all((known.node, known.match.pattern) != (event.node, event.match.pattern) for known in newest.matches)
 
 
-def matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
-    """Fold: remember it until the attempt ends."""
+def _matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
+    """Remember it until the attempt ends."""
     job.attempts[-1].matches += (event,)
 
 
-def decide(state: ClusterState, event: LogMatched) -> Iterator[Event]:
+def _decide(state: ClusterState, event: LogMatched) -> Iterator[Event]:
     """The job's next attempt is to be on another GPU, or on another node, if the rule says so."""
     why = f"its log says {event.match.line!r}"
     match event.match.action:
@@ -51,8 +50,8 @@ def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
     return tuple([gpu.gpu for piece in attempt.allocation if piece.node == event.node for gpu in piece.gpus])
 
 
-def gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
-    """Fold: not on those again."""
+def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
+    """The job does not run on those again."""
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)
@@ -95,3 +94,21 @@ def read_end(matches: Collection[LogMatched], outcome: Outcome) -> Outcome:
         if found.match.action is LogAction.NO_RETRY:
             return replace(outcome, reason=f"{outcome.reason}: {found.match.line!r}, not to be tried again", final=True)
     return outcome
+
+
+RULES: Final = (
+    Rule(
+        LogMatched,
+        news=_is_news,
+        apply=about_job(_matched),
+        decide=_decide,
+        say=lambda event: (
+            f"attempt {event.attempt} printed {event.match.line!r} ({event.match.action.value}){on(event.node)}"
+        ),
+    ),
+    Rule(
+        GpusExcluded,
+        apply=about_job(_gpus_excluded),
+        say=lambda event: f"not to run on GPU {', '.join(event.gpus)} again{on(event.node)}: {event.reason}",
+    ),
+)

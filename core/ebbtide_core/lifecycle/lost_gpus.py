@@ -6,17 +6,20 @@ whether it ended by that or failed before. A GPU that only fails to answer stops
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.swaps import SWAPPED_FOR
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import AttemptRef, GpuId, NodeId, StopCause
+from ebbtide_core.nodes import node_health
 from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 
-def stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]:
+def _stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]:
     """End every attempt that computes on the GPU of ``event``, or is to come back to it, if it is gone."""
     if not event.gone:
         return
@@ -51,3 +54,18 @@ def _stop(job: Job, node: NodeId, gpu: GpuId, why: str) -> e.Event:
 def _gpus_on(job: Job, node: NodeId) -> list[GpuId]:
     pieces = [piece for piece in job.attempts[-1].allocation if piece.node == node]
     return [gpu.gpu for piece in pieces for gpu in piece.gpus]
+
+
+def _say(event: e.GpuHealthChanged) -> str:
+    return f"GPU {event.gpu} {'is usable again' if event.healthy else f'is unusable: {event.reason}'}"
+
+
+RULES: Final = (
+    Rule(
+        e.GpuHealthChanged,
+        news=node_health.is_known,
+        apply=node_health.gpu_health_changed,
+        decide=_stop_on,
+        say=_say,
+    ),
+)

@@ -11,14 +11,18 @@ from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
+from ebbtide_core.lifecycle.refusing import of_unfinished
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
+from ebbtide_core.resources.infeasible import impossible
 from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 GONE: Final = "pool {} is not configured any more: 'ebb set {} --pool NAME' moves it to another"
@@ -41,12 +45,14 @@ def refuse_unknown(name: str, pools: Mapping[str, object]) -> Refusal | None:
     return Refusal(RefusalKind.INVALID, f"--pool: there is no pool {name!r}: there are {', '.join(pools)}")
 
 
-def refuse_move(state: ClusterState, job: Job, name: str) -> Refusal | None:
-    """Why ``job`` cannot go to the pool of that name, as far as its size does not matter."""
+def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | None:
+    name = event.pool
     if not name:
         return Refusal(RefusalKind.INVALID, f"--pool: is empty: there are {', '.join(state.settings.pools)}")
-    if (refusal := refuse_unknown(name, state.settings.pools)) is not None or name == job.pool:
+    if (refusal := refuse_unknown(name, state.settings.pools)) is not None:
         return refusal
+    if name == job.pool:
+        return impossible(state.pools[name], job.spec, job.gpus_min)
     stays = f"job {job.id} was submitted with --suspend {job.spec.suspend.value}: "
     if job.live is not None and not job.preemptible:
         message = f"{stays}it never steps aside, and stays in pool {job.pool} until it ends"
@@ -54,7 +60,8 @@ def refuse_move(state: ClusterState, job: Job, name: str) -> Refusal | None:
     if job.live is not None and job.spec.suspend is SuspendMode.SWAP:
         message = f"{stays}what it has in memory cannot go to a node of pool {name}"
         return Refusal(RefusalKind.CONFLICT, message)
-    return _refuse_far_from_checkpoint(state, job, name)
+    far = _refuse_far_from_checkpoint(state, job, name)
+    return far or impossible(state.pools[name], job.spec, job.gpus_min)
 
 
 def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Refusal | None:
@@ -70,14 +77,14 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
     return Refusal(RefusalKind.CONFLICT, message)
 
 
-def is_move(state: ClusterState, event: e.JobMoved) -> bool:
+def _is_move(state: ClusterState, event: e.JobMoved) -> bool:
     """Whether the job is not there, or on its way there, already."""
     job = state.jobs.get(event.job)
     return job is not None and event.pool != (job.moves_to or job.pool)
 
 
-def moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
-    """Fold: the job is to go to another pool, which it does as soon as it holds nothing."""
+def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
+    """The job is to go to another pool, which it does as soon as it holds nothing."""
     state.pool(event.pool)
     if job.claiming:
         state.unplan(job)
@@ -86,8 +93,8 @@ def moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
         job.reason = f"moved to pool {event.pool}; waiting for its turn in the queue"
 
 
-def step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
-    """What follows for one that runs."""
+def _step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
+    """A job that runs steps aside first."""
     job = state.jobs[event.job]
     if job.running and job.moves_to:
         yield stop(job, StopCause.MOVED, f"stepping aside to go on in pool {event.pool}")
@@ -126,3 +133,15 @@ def change_of_node(state: ClusterState, event: e.NodeRegistered) -> Iterable[e.N
     if known.facts.pool == event.pool or registration(state, event) is not event:
         return ()
     return (replace(event, gpus=tuple(known.gpus.values()), known=()),)
+
+
+RULES: Final = (
+    Rule(
+        e.JobMoved,
+        refuse=of_unfinished(_refuse_move),
+        news=_is_move,
+        apply=about_job(_moved),
+        decide=_step_aside,
+        say=lambda event: f"pool {event.old_pool} → {event.pool}{by(event.user)}",
+    ),
+)

@@ -1,37 +1,22 @@
 """Jobs and nodes that somebody removes: only what is over, and what nobody needs any more."""
 
+from typing import Final
+
 from ebbtide_core import events as e
+from ebbtide_core.events.words import by
 from ebbtide_core.lifecycle.forgetting import unknown_job
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.checkpoint_location import sees_checkpoint
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
-
-def refuse_job(state: ClusterState, id: JobId) -> Refusal | None:
-    """Why the job cannot be removed."""
-    job = state.jobs.get(id)
-    if job is None:
-        return Refusal(RefusalKind.UNKNOWN, unknown_job(state, id))
-    if not job.state.finished:
-        return _conflict(f"job {job.id} is {job.state.value}: only a finished one can be removed")
-    if any(attempt.freed is None for attempt in job.attempts):
-        return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
-    if job.id in state.set_aside:
-        return _conflict(f"job {job.id} is set aside, because the journal is damaged where it tells of it")
-    if job.again_as is not None and job.again_as in state.jobs:
-        return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
-    return None
+# --- nodes ---
 
 
-def may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
-    """Whether that is news."""
-    return refuse_node(state, event.node) is None
-
-
-def refuse_node(state: ClusterState, id: NodeId) -> Refusal | None:
+def _refuse_node(state: ClusterState, event: e.NodeRemoved) -> Refusal | None:
     """Why the node cannot be removed: something of it lives, or may."""
+    id = event.node
     node = state.nodes.get(id)
     if node is None:
         return Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist")
@@ -51,8 +36,12 @@ def refuse_node(state: ClusterState, id: NodeId) -> Refusal | None:
     return None
 
 
-def node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
-    """Fold: nothing is known of it any more."""
+def _may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
+    return _refuse_node(state, event) is None
+
+
+def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
+    """Nothing is known of it any more."""
     node = state.nodes[event.node]
     pool = state.pool_of(node)
     pool.books.part_with(node)
@@ -73,5 +62,61 @@ def _waits_for(state: ClusterState, node: Node) -> str:
     return next((job.id for job in waiting), "")
 
 
+# --- jobs ---
+
+
+def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
+    job = state.jobs.get(event.job)
+    if job is None:
+        return Refusal(RefusalKind.UNKNOWN, unknown_job(state, event.job))
+    if not job.state.finished:
+        return _conflict(f"job {job.id} is {job.state.value}: only a finished one can be removed")
+    if any(attempt.freed is None for attempt in job.attempts):
+        return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
+    if job.id in state.set_aside:
+        return _conflict(f"job {job.id} is set aside, because the journal is damaged where it tells of it")
+    if job.again_as is not None and job.again_as in state.jobs:
+        return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
+    return None
+
+
+def _is_over(state: ClusterState, event: e.JobRetired | e.JobRemoved) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is not None and job.holding is None
+
+
+def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
+    state.left_out.discard(event.job)
+    state.gates.forget(state.jobs.pop(event.job))
+
+
+def _removed(state: ClusterState, event: e.JobRemoved, now: float) -> None:
+    task = state.jobs[event.job].task
+    state.left_out.discard(event.job)
+    state.gates.forget(state.jobs.pop(event.job))
+    state.removed.add(event.job)
+    if task is not None and not state.gates.arrays[task.array].tasks:
+        state.removed.add(task.array)
+
+
 def _conflict(message: str) -> Refusal:
     return Refusal(RefusalKind.CONFLICT, message)
+
+
+RULES: Final = (
+    Rule(
+        e.JobRemoved,
+        refuse=_refuse_job,
+        news=_is_over,
+        apply=_removed,
+        say=lambda event: f"removed{by(event.user)}, with its logs and checkpoints",
+    ),
+    Rule(e.JobRetired, news=_is_over, apply=_retired, say=lambda event: "forgotten: it ended long ago"),
+    Rule(
+        e.NodeRemoved,
+        refuse=_refuse_node,
+        news=_may_be_removed,
+        apply=_node_removed,
+        say=lambda event: f"removed{by(event.user)}",
+    ),
+)

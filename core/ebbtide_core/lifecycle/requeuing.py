@@ -1,29 +1,41 @@
 """Jobs that go back to the queue, arrays that get other limits, and jobs that can never start."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import StopCause
+from ebbtide_core.lifecycle import ending, refusing, submission_checks
+from ebbtide_core.lifecycle.refusing import of_unfinished
+from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.types import JobState, StopCause, gpus
 from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job, only_told
 from ebbtide_core.state import ClusterState
 
+# --- back to the queue ---
 
-def requeued(state: ClusterState, job: Job, event: e.JobRequeued, now: float) -> None:
-    """Fold: the job, which is over, was submitted again."""
+
+def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal | None:
+    if not job.running:
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has nothing to give up")
+    return refusing.stop_of_live(state, job, event)
+
+
+def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Event]:
+    """A job that is to go back to the queue steps aside first."""
+    if (job := state.jobs[event.job]).running:
+        yield stop(job, StopCause.REQUEUED, "requeued by user")
+
+
+def _requeued(state: ClusterState, job: Job, event: e.JobRequeued, now: float) -> None:
     job.again_as = event.again_as
 
 
-def array_changed(state: ClusterState, event: e.ArrayChanged, now: float) -> None:
-    """Fold: an array has other limits."""
-    state.change_array(event.job, event.max_concurrent, event.max_slots, now)
-
-
-def step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Event]:
-    """Decide: who is to go back to the queue steps aside first."""
-    if (job := state.jobs[event.job]).running:
-        yield stop(job, StopCause.REQUEUED, "requeued by user")
+# --- jobs that can never start ---
 
 
 def given_up(state: ClusterState) -> Iterator[Event]:
@@ -32,3 +44,70 @@ def given_up(state: ClusterState) -> Iterator[Event]:
     while doomed:
         id = next(iter(doomed))
         yield e.DependencyFailed(id, doomed.pop(id))
+
+
+def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
+def _give_up(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
+    if job.live is None:
+        ending.end_job(state, job, JobState.CANCELLED, event.reason, now)
+
+
+# --- the limits of arrays ---
+
+
+def _refuse_limits(state: ClusterState, event: e.ArrayChanged) -> Refusal | None:
+    if event.job not in state.gates.arrays:
+        return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
+    try:
+        submission_checks.check_limits(state, event)
+    except SpecError as error:
+        return Refusal(RefusalKind.INVALID, str(error))
+    return None
+
+
+def _is_another_limit(state: ClusterState, event: e.ArrayChanged) -> bool:
+    array = state.gates.arrays.get(event.job)
+    limits = (event.max_concurrent, event.max_slots)
+    return array is not None and (array.max_concurrent, array.max_slots) != limits
+
+
+def _change_limits(state: ClusterState, event: e.ArrayChanged, now: float) -> None:
+    state.change_array(event.job, event.max_concurrent, event.max_slots, now)
+
+
+def _say_limits(event: e.ArrayChanged) -> str:
+    old, new = gpus(event.old_slots), gpus(event.max_slots)
+    changes = (("jobs", event.old_concurrent, event.max_concurrent), ("GPUs", old, new))
+    words = [
+        f"{what} at a time {before or 'all'} → {after or 'all'}" for what, before, after in changes if before != after
+    ]
+    return f"{', '.join(words) or 'nothing changed'}{by(event.user)}"
+
+
+RULES: Final = (
+    Rule(
+        e.RequeueRequested,
+        refuse=of_unfinished(_refuse),
+        apply=about_job(only_told),
+        decide=_step_aside,
+        say=lambda event: "user asked for it to go back to the queue",
+    ),
+    Rule(e.JobRequeued, apply=about_job(_requeued), say=lambda event: f"submitted again, as job {event.again_as}"),
+    Rule(
+        e.DependencyFailed,
+        news=_may_be_given_up,
+        apply=about_job(_give_up),
+        say=lambda event: event.reason,
+    ),
+    Rule(
+        e.ArrayChanged,
+        refuse=_refuse_limits,
+        news=_is_another_limit,
+        apply=_change_limits,
+        say=_say_limits,
+    ),
+)

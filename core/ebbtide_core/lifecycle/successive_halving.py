@@ -6,52 +6,45 @@ count.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
+from ebbtide_core.lifecycle import ending
+from ebbtide_core.lifecycle.sweeps import sweep_of
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import Place, Sweep, result_of
-from ebbtide_core.model.types import HeldBy, JobId, StopCause
+from ebbtide_core.model.types import HeldBy, JobId, JobState, StopCause
 from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 # --- facts ---
 
 
-def entered(state: ClusterState, job: Job) -> None:
-    """There is a new job; it may be a task that is compared with the others of its array."""
-    asha, task = job.spec.asha, job.task
-    if asha is not None and task is not None:
-        state.sweeps.setdefault(task.array, Sweep(asha)).add(job.id)
+def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None else sweep_of(state, job)
+    return sweep is not None and sweep.next_rung(event.job) == event.steps
 
 
-def left(state: ClusterState, job: Job) -> None:
-    """An attempt of the job is over; only then can it be given up."""
-    if sweep_of(state, job) is not None and job.task is not None:
-        state.sweeps_changed.add(job.task.array)
-
-
-def ended(state: ClusterState, job: Job) -> None:
-    """The job is over, which may tell that nobody else comes to a rung."""
-    if (sweep := sweep_of(state, job)) is None or job.task is None:
-        return
-    sweep.end(job.id)
-    state.sweeps_changed.add(job.task.array)
-    if sweep.over:
-        del state.sweeps[job.task.array]
-
-
-def rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    """Fold: a task has come to a rung."""
+def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
+    """A task has come to a rung."""
     if (sweep := sweep_of(state, job)) is not None and job.task is not None:
         sweep.reach(job.id, event.value)
         job.rungs[event.steps] = event.value
         state.sweeps_changed.add(job.task.array)
 
 
-def promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
-    """Fold: a task goes on. Whoever is held for another reason stays so."""
+def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
+    job = state.jobs.get(event.job)
+    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
+    return sweep is not None and sweep.tasks[event.job].waits
+
+
+def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
+    """A task goes on; one that is held for another reason stays so."""
     if (sweep := sweep_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
@@ -66,19 +59,16 @@ def _is_paused(job: Job) -> bool:
     return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
 
 
-def sweep_of(state: ClusterState, job: Job) -> Sweep | None:
-    """The sweep that the job is a task of, if it is one of an array that is not over."""
-    if job.spec.asha is None or job.task is None:
-        return None
-    sweep = state.sweeps.get(job.task.array)
-    return sweep if sweep is not None and job.id in sweep.tasks else None
+def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
+    job.exit_code = 0
+    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
 
 
 # --- decisions ---
 
 
 def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
-    """Decide: a report at a rung or behind it is the task's result there, once it tells of the metric."""
+    """A report at a rung or behind it is the task's result there, once it tells of the metric."""
     job = state.jobs[event.job]
     sweep = sweep_of(state, job)
     if sweep is None or not job.running or job.held_by is not None:
@@ -89,8 +79,8 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
         yield e.RungReached(job.id, event.attempt, steps, value)
 
 
-def pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
-    """Decide: whoever comes to a rung steps aside there, unless it is among the best already."""
+def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
+    """A task that comes to a rung steps aside there, unless it is among the best already."""
     job = state.jobs[event.job]
     sweep = sweep_of(state, job)
     if sweep is None or not job.running:
@@ -128,3 +118,24 @@ def _standing(sweep: Sweep, id: JobId, place: Place) -> str:
     value = sweep.tasks[id].results[place.rung]
     shown = "no number" if value is None else f"{value:.4g}"
     return f"{sweep.rungs[place.rung]} steps: {sweep.asha.metric} {shown} is number {place.rank} of {place.of}"
+
+
+# --- in words ---
+
+
+def _say_rung(event: e.RungReached) -> str:
+    value = "no number" if event.value is None else f"{event.value:.6g}"
+    return f"reached the rung at {event.steps} steps with {value}"
+
+
+RULES: Final = (
+    Rule(
+        e.RungReached,
+        news=_is_next_rung,
+        apply=about_job(_rung_reached),
+        decide=_pause_or_go_on,
+        say=_say_rung,
+    ),
+    Rule(e.TaskPromoted, news=_waits_at_rung, apply=about_job(_promoted), say=lambda event: event.reason),
+    Rule(e.TaskStopped, news=_waits_at_rung, apply=about_job(_stopped), say=lambda event: event.reason),
+)

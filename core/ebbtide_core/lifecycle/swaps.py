@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.commands import Command, Resume
 from ebbtide_core.estimates import restart_costs
+from ebbtide_core.events.words import until_then
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import Allocation, NodeAllocation, StopCause, SuspendMode
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 SWAPPED_FOR: Final = frozenset(
@@ -43,7 +46,14 @@ def is_swapped_for(job: Job, cause: StopCause) -> bool:
     return job.spec.suspend is SuspendMode.SWAP and cause in SWAPPED_FOR
 
 
-def swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
+def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.exited is not None or attempt.kept is None:
+        return False
+    return event.swaps > attempt.swaps
+
+
+def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
     """The newest attempt is off its GPU, or still is after it was to come back."""
     attempt = job.attempts[-1]
     came_back = attempt.returning is not None
@@ -99,13 +109,18 @@ def add_note(suspension: Suspension, note: str) -> None:
         suspension.note = f"{suspension.note}; {note}" if suspension.note else note
 
 
-def return_requested(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
+def _return(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
     """The newest attempt may go on on its GPU, which is free."""
     attempt = job.attempts[-1]
     attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
     attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky
     job.reason = event.reason
     state.place(job, attempt.allocation)
+
+
+def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
+    attempt = state.jobs[event.job].attempts[-1]
+    return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
 
 
 def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
@@ -132,3 +147,21 @@ def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> N
     books.drop(job.id, attempt.kept)
     attempt.kept = replace(attempt.kept, mem_bytes=attempt.kept.mem_bytes + more_bytes)
     books.keep(job.id, attempt.kept)
+
+
+def _say_swapped(event: e.AttemptSwapped) -> str:
+    if event.note:
+        return f"attempt {event.attempt} could not come back to its GPU: {event.note}"
+    amount = f"{event.mem_bytes / 2**30:.1f} GiB"
+    return f"attempt {event.attempt} left its GPU: {amount} moved to host memory in {event.seconds:.1f} s"
+
+
+RULES: Final = (
+    Rule(e.AttemptSwapped, news=_may_be_swapped, apply=about_job(_swapped), say=_say_swapped),
+    Rule(
+        e.ReturnRequested,
+        apply=about_job(_return),
+        command=_resume,
+        say=lambda event: f"attempt {event.attempt} is {event.reason}{until_then(event.waited)}",
+    ),
+)

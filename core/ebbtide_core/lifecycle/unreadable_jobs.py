@@ -4,7 +4,6 @@ What is not known of such a job may be that it runs. So nobody starts it again: 
 be cancelled.
 """
 
-from ebbtide_core.events import CancelRequested, Event
 from ebbtide_core.job.arrays import Array
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.types import HeldBy, JobId
@@ -43,10 +42,9 @@ def hold_dependents(state: ClusterState, now: float) -> None:
             state.refresh(job, now)
 
 
-def refusal(state: ClusterState, wish: Event) -> Refusal | None:
+def refusal(state: ClusterState, id: JobId) -> Refusal | None:
     """Why nothing but a cancel can be asked of a job that was set aside."""
-    id = JobId(getattr(wish, "job", ""))
-    if id not in state.set_aside or isinstance(wish, CancelRequested):
+    if id not in state.set_aside:
         return None
     words = f"job {id} was set aside ({state.set_aside[id]}): cancel it, and submit it again"
     return Refusal(RefusalKind.CONFLICT, words)

@@ -12,6 +12,7 @@ from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import SUSPENDED_EXITS, describe_exit
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import Checkpointed, Clue, ExitFacts, SignalTarget
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 _BEGINNING_S: Final = 10.0
@@ -33,8 +34,8 @@ def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
         yield WorkUnsaved(job.id, attempt.number, exit.checkpointed, lost, _hint(exit, job.spec, age_s))
 
 
-def noted(state: ClusterState, job: Job, event: WorkUnsaved, now: float) -> None:
-    """Fold: it belongs to the newest suspension."""
+def _noted(state: ClusterState, job: Job, event: WorkUnsaved, now: float) -> None:
+    """It belongs to the newest suspension."""
     if job.suspensions:
         job.suspensions[-1].lost, job.suspensions[-1].hint = event.lost, event.hint
 
@@ -121,3 +122,12 @@ def _hint_from_exit(exit: ExitFacts, spec: JobSpec) -> str:
 
 def _failed(exit: ExitFacts) -> bool:
     return exit.signal == 0 and exit.exit_code not in (0, *SUSPENDED_EXITS)
+
+
+RULES: Final = (
+    Rule(
+        WorkUnsaved,
+        apply=about_job(_noted),
+        say=lambda event: f"attempt {event.attempt} has left; {in_words(event)}",
+    ),
+)

@@ -4,16 +4,18 @@ What counts as use is the node's to know: bytes through a channel, or a busy pro
 journal makes the warning part of the job's story, and lets it outlive a master.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Final
 
-from ebbtide_core.events import SessionUnused
+from ebbtide_core.events import Event, SessionUnused
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import StopCause
+from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job
+from ebbtide_core.state import ClusterState
 
-if TYPE_CHECKING:
-    from ebbtide_core.job.job import Job
-    from ebbtide_core.state import ClusterState
 
-
-def is_news(state: "ClusterState", event: SessionUnused) -> bool:
+def _is_news(state: ClusterState, event: SessionUnused) -> bool:
     """Whether the attempt runs, and this is not known of it."""
     job = state.jobs.get(event.job)
     attempt = job.live if job is not None else None
@@ -22,13 +24,20 @@ def is_news(state: "ClusterState", event: SessionUnused) -> bool:
     return attempt.unused_since != event.since or (event.since > 0 and event.left_s <= 0)
 
 
-def noted(state: "ClusterState", job: "Job", event: SessionUnused, now: float) -> None:
+def _noted(state: ClusterState, job: Job, event: SessionUnused, now: float) -> None:
     """Its reason warns of the end, or does so no more."""
     job.attempts[-1].unused_since = event.since
-    job.reason = why(event) if event.since else "running"
+    job.reason = _say(event) if event.since else "running"
 
 
-def why(event: SessionUnused) -> str:
+def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
+    """A session that was unused for as long as it may be is ended."""
+    job = state.jobs[event.job]
+    if event.since and event.left_s <= 0 and job.running:
+        yield stop(job, StopCause.UNUSED, f"unused for {duration(job.spec.idle_limit_s or 0.0)}")
+
+
+def _say(event: SessionUnused) -> str:
     """The warning in words."""
     if not event.since:
         return "used again"
@@ -43,3 +52,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+RULES: Final = (Rule(SessionUnused, news=_is_news, apply=about_job(_noted), decide=_unused, say=_say),)

@@ -6,15 +6,19 @@ memory beside others is run once more with a GPU of its own. docs/policies.md ("
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.estimates.work import Script, script_of
+from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome
 from ebbtide_core.model.limits import MIB
-from ebbtide_core.model.types import WHOLE, Allocation, ExitFacts, GpuSlice, JobState, SuspendMode
+from ebbtide_core.model.types import WHOLE, Allocation, ExitFacts, GpuSlice, JobState, StopCause, SuspendMode
+from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 RUNS: Final = 5
@@ -70,18 +74,38 @@ def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool
 # --- more than it was given ---
 
 
-def overran(state: ClusterState, job: Job, event: e.MemoryOverran, now: float) -> None:
-    """Fold: its newest attempt uses more than it was given."""
+def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
+    """An attempt that has the whole GPU takes nothing from others; one that is to stop has heard of it."""
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
+        return False
+    return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
+
+
+def _overran(state: ClusterState, job: Job, event: e.MemoryOverran, now: float) -> None:
+    """Its newest attempt uses more than it was given."""
     job.attempts[-1].overran = True
     job.overruns += 1
 
 
-def why_overran(event: e.MemoryOverran) -> str:
+def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
+    """An attempt that uses more than it was given leaves; its job goes on with more, if it can be suspended."""
+    job, why = state.jobs[event.job], _why_overran(event)
+    if not job.preemptible:
+        yield stop(job, StopCause.EXPELLED, why)
+        return
+    change = _after_overrun(state, job, event)
+    yield change
+    goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else gib(change.mem_bytes)
+    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
+
+
+def _why_overran(event: e.MemoryOverran) -> str:
     """What an attempt did, in words."""
     return f"uses {gib(event.used_bytes)} of GPU memory, {gib(event.allowed_bytes)} were given to it"
 
 
-def after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.GpuMemoryChanged:
+def _after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.GpuMemoryChanged:
     """What the job needs from now on.
 
     It gets a GPU of its own if no GPU has room for that beside others, if it has overrun before, or if it cannot go
@@ -90,7 +114,7 @@ def after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.Gp
     needed = request_for(event.used_bytes)
     alone = needed >= _largest(state, job) or job.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
     reason = f"it used {gib(event.used_bytes)} in attempt {event.attempt}"
-    return _changed(state, job, needed, reason, alone)
+    return _change_to(state, job, needed, reason, alone)
 
 
 # --- out of memory ---
@@ -117,14 +141,19 @@ def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryCha
     given = _given(attempt)
     peak = attempt.exit.gpu_mem_peak_bytes if attempt.exit is not None else None
     reason = f"it ran out of {gib(given)} in attempt {attempt.number}"
-    return _changed(state, job, request_for(max(given, peak or 0)), reason, alone=True)
+    return _change_to(state, job, request_for(max(given, peak or 0)), reason, alone=True)
 
 
 # --- what both lead to ---
 
 
-def changed(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
-    """Fold: the job needs another amount of GPU memory, and perhaps another number of GPUs."""
+def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None
+
+
+def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
+    """The job needs another amount of GPU memory, and perhaps another number of GPUs."""
     if job.claiming:
         state.unplan(job)
     if job.queued is not None:  # the queue groups by what is needed
@@ -145,7 +174,7 @@ def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
     attempt.allocation = job.own_room = Allocation((replace(piece, gpus=slices),))
 
 
-def _changed(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:
+def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:
     low, high = (max(job.gpus_min, WHOLE), max(job.gpus_max, WHOLE)) if alone else (job.gpus_min, job.gpus_max)
     return e.GpuMemoryChanged(job.id, _most_of_one(state, job, max(needed, job.gpu_mem_bytes)), low, high, reason)
 
@@ -162,3 +191,28 @@ def _largest(state: ClusterState, job: Job) -> int:
 
 def _given(attempt: Attempt) -> int:
     return max((piece.mem_bytes for node in attempt.allocation for piece in node.gpus), default=0)
+
+
+# --- in words ---
+
+
+def _say_changed(event: e.GpuMemoryChanged) -> str:
+    alone = " and a GPU of its own" if event.gpus_min >= WHOLE else ""
+    return f"needs {gib(event.mem_bytes)} of GPU memory{alone}: {event.reason}"
+
+
+RULES: Final = (
+    Rule(
+        e.MemoryOverran,
+        news=_is_first_overrun,
+        apply=about_job(_overran),
+        decide=_decide_overrun,
+        say=lambda event: f"attempt {event.attempt} {_why_overran(event)} (GPU {event.gpu})",
+    ),
+    Rule(
+        e.GpuMemoryChanged,
+        news=_may_need_other_memory,
+        apply=about_job(_change),
+        say=_say_changed,
+    ),
+)

@@ -22,13 +22,14 @@ from ebbtide_core.model.types import JobClass, JobId, StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.anti_affinity import APART_S, kept_from
 from ebbtide_core.resources.placing import Trial
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 ENOUGH: Final = 0.9
 """What the relative speeds of those who share a GPU should add up to: 1 if they took turns, but nothing is exact."""
 
 
-def interference_found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float) -> None:
+def _found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float) -> None:
     """``job`` is to leave those with whom it shares a GPU, and is kept apart from them for a time."""
     for id in event.others:
         if (other := state.jobs.get(id)) is not None:
@@ -116,3 +117,11 @@ def review(state: ClusterState, now: float) -> None:
             state.refresh(job, now)
         if is_away:
             job.reason = f"suspended until there is room apart from {kept_from(job, books) or 'others'}"
+
+
+def _say(event: e.InterferenceFound) -> str:
+    others, speeds = ", ".join(event.others), " + ".join(f"{speed:.2f}" for speed in event.speeds)
+    return f"disturbed beside job {others} on GPU {event.gpu}: {speeds} of their speeds alone"
+
+
+RULES: Final = (Rule(e.InterferenceFound, apply=about_job(_found), say=_say),)

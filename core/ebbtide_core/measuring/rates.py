@@ -13,6 +13,8 @@ from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.meter import NOBODY, SOLID, Company, Meter, Rate, Setting, Windows
 from ebbtide_core.model.types import WHOLE, AttemptRef
+from ebbtide_core.policies.draft import count_text
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 CHANGED: Final = 0.1
@@ -45,7 +47,7 @@ def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: floa
         attempt.meter.interrupt()
 
 
-def measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
+def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
     """What the meter of an attempt came to: known of the job, and of its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
     job.rates[setting] = rate = Rate(event.steps_per_s, event.samples)
@@ -137,3 +139,12 @@ def solo(state: ClusterState, job: Job) -> float | None:
     if (known := job.rates.get(setting)) is not None:
         return known.steps_per_s
     return state.rates.typical(script, setting) if script else None
+
+
+def _say(event: e.RateMeasured) -> str:
+    beside, s = "alone" if event.alone else "beside others", "" if event.samples == 1 else "s"
+    speed = f"{event.steps_per_s:.4g} steps/s on {count_text(event.share)}, {beside}"
+    return f"attempt {event.attempt} makes {speed} ({event.samples} window{s})"
+
+
+RULES: Final = (Rule(e.RateMeasured, apply=about_job(_measured), say=_say),)

@@ -7,6 +7,7 @@ from typing import Final
 from ebbtide_core.admission.queues import shape_of
 from ebbtide_core.events.base import Event
 from ebbtide_core.events.bookings import BookedGpu, BookingCancelled, BookingMade, BookingMoved
+from ebbtide_core.events.words import count_gpus
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import is_of_type
 from ebbtide_core.model.frozen import frozen
@@ -17,6 +18,7 @@ from ebbtide_core.resources.bookings import FREEING_S, Bookings, lead_s, reserve
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 MOVED_AT_ONCE: Final = 5
@@ -335,17 +337,17 @@ def _why_lost(state: ClusterState, booked: BookedGpu) -> str:
 # --- the fold ---
 
 
-def made(state: ClusterState, event: BookingMade, now: float) -> None:
+def _make(state: ClusterState, event: BookingMade, now: float) -> None:
     state.bookings.add(event)
     state.bookings.look(now)
     _keep_books(state)
 
 
-def moved(state: ClusterState, event: BookingMoved, now: float) -> None:
+def _move(state: ClusterState, event: BookingMoved, now: float) -> None:
     state.bookings.move(event.booking, event.gpus)
 
 
-def cancelled(state: ClusterState, event: BookingCancelled, now: float) -> None:
+def _cancel(state: ClusterState, event: BookingCancelled, now: float) -> None:
     state.bookings.cancel(event.booking)
     _keep_books(state)
 
@@ -355,3 +357,32 @@ def _keep_books(state: ClusterState) -> None:
     for pool in state.pools.values():
         pool.books.booked = state.bookings or None
     state.look_again()
+
+
+# --- in words ---
+
+
+def _say_made(event: BookingMade) -> str:
+    made = f"by {event.by}: " if event.by not in ("", event.user) else ""
+    note = f" ({event.note})" if event.note else ""
+    return f"{made}{_booked(event.gpus)} {reserved_for(event)}{note}"
+
+
+def _booked(gpus: tuple[BookedGpu, ...]) -> str:
+    nodes = list(dict.fromkeys(booked.node for booked in gpus))
+    return f"{count_gpus(len(gpus))} of node {', '.join(nodes)}"
+
+
+RULES: Final = (
+    Rule(BookingMade, apply=_make, say=_say_made),
+    Rule(
+        BookingMoved,
+        apply=_move,
+        say=lambda event: f"reservation {event.booking} moved to {_booked(event.gpus)}: {event.reason}",
+    ),
+    Rule(
+        BookingCancelled,
+        apply=_cancel,
+        say=lambda event: f"reservation {event.booking} cancelled by {event.by or 'user'}",
+    ),
+)

@@ -12,11 +12,15 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.types import Drain, NodeId, StopCause, SuspendMode
+from ebbtide_core.nodes.node_health import is_known
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import could_run
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 LEAVE_AT_ONCE: Final = 100
@@ -74,10 +78,16 @@ def _leaves_at(job: Job, drain: Drain) -> float:
     return drain.deadline - job.spec.grace_s
 
 
-# --- what follows ---
+# --- the drain ---
 
 
-def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
+def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+    if event.node in state.nodes:
+        return None
+    return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
+
+
+def _drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
     node = state.nodes[event.node]
     since = now if node.drain is None else node.drain.since
     drain = node.drain = Drain(since, event.user, event.reason, event.deadline, event.force)
@@ -89,7 +99,12 @@ def drained(state: ClusterState, event: e.NodeDrained, now: float) -> None:
             state.look_at(job, _leaves_at(job, drain))
 
 
-def resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
+def _is_drained(state: ClusterState, event: e.NodeResumed) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and node.drain is not None
+
+
+def _resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
     node = state.nodes[event.node]
     node.drain = None
     state.failing.pop(node.id, None)
@@ -134,3 +149,21 @@ def _is_ending(job: Job) -> bool:
 
 def _why(drain: Drain) -> str:
     return f": {drain.reason}" if drain.reason else ""
+
+
+RULES: Final = (
+    Rule(
+        e.NodeDrained,
+        refuse=_refuse_unknown,
+        news=is_known,
+        apply=_drained,
+        say=lambda event: f"taken out of service{by(event.user)}{f': {event.reason}' if event.reason else ''}",
+    ),
+    Rule(
+        e.NodeResumed,
+        refuse=_refuse_unknown,
+        news=_is_drained,
+        apply=_resumed,
+        say=lambda event: f"put into service again{by(event.user)}",
+    ),
+)

@@ -3,20 +3,23 @@
 The time is counted by user, each GPU-second divided equally among the users on it.
 """
 
+from typing import Final
+
 from ebbtide_core.events import ForeignUseChanged
 from ebbtide_core.resources.books import Node
-from ebbtide_core.resources.foreign_processes import is_change, on_gpu
+from ebbtide_core.resources.foreign_processes import is_change, on_gpu, users_text
 from ebbtide_core.resources.node_usage import ForeignUse
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 
-def is_news(state: ClusterState, event: ForeignUseChanged) -> bool:
+def _is_news(state: ClusterState, event: ForeignUseChanged) -> bool:
     """Whether its node has such a GPU, and anything on it is different now."""
     node = state.nodes.get(event.node)
     return node is not None and event.gpu in node.gpus and is_change(on_gpu(node, event.gpu), event.processes)
 
 
-def changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
+def _changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
     node = state.nodes[event.node]
     before = node.foreign.pop(event.gpu, None)
     if before is not None:
@@ -49,3 +52,12 @@ def _add(total: dict[str, float], use: ForeignUse, now: float) -> None:
     users = {process.user for process in use.processes}
     for user in users:
         total[user] = total.get(user, 0.0) + max(0.0, now - use.since) / len(users)
+
+
+def _say(event: ForeignUseChanged) -> str:
+    if not event.processes:
+        return f"GPU {event.gpu} is used by no process but jobs' any more"
+    return f"GPU {event.gpu} is used by {users_text(event.processes)}, which belongs to no job"
+
+
+RULES: Final = (Rule(ForeignUseChanged, news=_is_news, apply=_changed, say=_say),)

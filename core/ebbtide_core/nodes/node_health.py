@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, RefusalCause
 from ebbtide_core.nodes import foreign_use, launch_backoff, silence
 from ebbtide_core.resources.books import Node
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 
@@ -42,14 +44,14 @@ def _part_with(state: ClusterState, node: Node) -> None:
     pool.changed = True
 
 
-def disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
+def _disconnected(state: ClusterState, event: e.NodeDisconnected, now: float) -> None:
     if (node := state.nodes.get(event.node)) is not None:
         node.connected = False
         node.last_seen = now
         state.refresh_node(node)
 
 
-def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
+def _lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
     node = state.nodes[event.node]
     foreign_use.count(state, node, now, goes_on=False)
     node.connected, node.lost, node.lost_since = False, True, now
@@ -63,7 +65,7 @@ def lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
     silence.note_leases(state, node, event, now)
 
 
-def excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
+def _excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
     state.leave_queue(job)
     job.excluded |= {event.node}
     job.excluded_because[event.node] = event.reason
@@ -99,3 +101,35 @@ def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: floa
         node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
         state.refresh_node(node)
         state.pool_of(node).roomier.add(node.id)
+
+
+def is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:
+    """Whether there is such a node."""
+    return event.node in state.nodes
+
+
+def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
+    job = state.jobs.get(event.job)
+    return job is not None and job.ending is None and event.node not in job.excluded
+
+
+RULES: Final = (
+    Rule(
+        e.NodeDisconnected,
+        apply=_disconnected,
+        say=lambda event: "its connection broke; it may be back in a moment",
+    ),
+    Rule(
+        e.NodeLost,
+        news=is_known,
+        apply=_lost,
+        decide=silence.doubt,
+        say=lambda event: f"has been silent for {event.silent_s:.0f} s; what runs there is not started elsewhere",
+    ),
+    Rule(
+        e.NodeExcluded,
+        news=_may_be_excluded,
+        apply=about_job(_excluded),
+        say=lambda event: f"not to run on node {event.node} any more: {event.reason}",
+    ),
+)

@@ -8,22 +8,23 @@ from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.model.types import StopCause
 from ebbtide_core.reconcile import stop
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 ASKED_AT_ONCE: Final = 100
 """Jobs; the others follow at once."""
 
 
-def quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
-    """Fold: nothing is placed any more, and who is on a node is to leave, in order of submission."""
+def _quiesced(state: ClusterState, event: e.Quiesced, now: float) -> None:
+    """Nothing is placed any more, and jobs on nodes are to leave, in order of submission."""
     state.quiesced = True
     there = {id for node in state.nodes.values() for id in node.attempts}
     jobs = sorted((state.jobs[id] for id in there), key=lambda job: job.sequence)
     state.leaving = deque((job, event.kill) for job in jobs)
 
 
-def unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
-    """Fold: the cluster is back."""
+def _unquiesced(state: ClusterState, event: e.Unquiesced, now: float) -> None:
+    """The cluster is back."""
     state.quiesced = False
     state.leaving.clear()
 
@@ -40,3 +41,13 @@ def ask_some(state: ClusterState) -> Iterator[Event]:
             yield stop(job, before.cause, before.reason, before.for_job, grace_s)
         else:
             yield stop(job, StopCause.QUIESCED, "the cluster is going down", grace_s=grace_s)
+
+
+RULES: Final = (
+    Rule(
+        e.Quiesced,
+        apply=_quiesced,
+        say=lambda event: "the cluster is going down: every attempt is asked to stop",
+    ),
+    Rule(e.Unquiesced, apply=_unquiesced, say=lambda event: "jobs may start again"),
+)

@@ -10,9 +10,11 @@ of them are heard again, or somebody says otherwise, no lease counts as over, an
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.events.words import by
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
@@ -20,12 +22,13 @@ from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.types import ExitFacts, NodeId
 from ebbtide_core.nodes import foreign_use
 from ebbtide_core.resources.books import Node
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 # --- what is confirmed to be dead ---
 
 
-def refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | None:
+def _refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | None:
     """Why nobody can say that of the node."""
     node = state.nodes.get(event.node)
     if node is None:
@@ -35,12 +38,12 @@ def refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | No
     return None
 
 
-def is_news(state: ClusterState, event: e.NodeConfirmedDead) -> bool:
+def _is_news(state: ClusterState, event: e.NodeConfirmedDead) -> bool:
     node = state.nodes.get(event.node)
     return node is not None and not node.connected and not node.dead
 
 
-def confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) -> None:
+def _confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) -> None:
     node = state.nodes[event.node]
     if not node.lost:
         foreign_use.count(state, node, now, goes_on=False)
@@ -57,7 +60,7 @@ def confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) 
         state.refresh(job, now)
 
 
-def end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Event]:
+def _end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Event]:
     """All that was on the node is over, and free."""
     node = state.nodes[event.node]
     for job in state.jobs_on(node):
@@ -127,12 +130,12 @@ def _fell_silent(node: Node, now: float) -> bool:
     return now - (node.lost_since if node.lost else node.last_seen) <= limits.TOGETHER_S
 
 
-def doubted(state: ClusterState, event: e.SilenceDoubted, now: float) -> None:
+def _doubted(state: ClusterState, event: e.SilenceDoubted, now: float) -> None:
     state.doubted = frozenset(event.nodes)
     state.look_again()
 
 
-def believed(state: ClusterState, event: e.SilenceBelieved, now: float) -> None:
+def _believed(state: ClusterState, event: e.SilenceBelieved, now: float) -> None:
     state.doubted = frozenset()
     state.look_again()
 
@@ -148,7 +151,7 @@ def _is_settled(state: ClusterState, id: NodeId) -> bool:
     return node.connected or bool(node.dead)
 
 
-def refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | None:
+def _refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | None:
     """Why there is nothing to believe."""
     return None if state.doubted else Refusal(RefusalKind.CONFLICT, "no silence is doubted: see 'ebb nodes'")
 
@@ -159,3 +162,39 @@ def refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | No
 def await_all(state: ClusterState) -> None:
     """Nothing starts before every known node has said what it has: it may be what the journal does not know."""
     state.unheard = {node.id for node in state.nodes.values() if not node.dead}
+
+
+# --- in words ---
+
+
+def _say_dead(event: e.NodeConfirmedDead) -> str:
+    whose = " by the fence hook" if event.by_hook else by(event.user)
+    return f"confirmed dead{whose}: nothing of what was there runs any more"
+
+
+def _say_doubted(event: e.SilenceDoubted) -> str:
+    silent = f"{len(event.nodes)} of {event.of} nodes"
+    return f"{silent} fell silent together: the master may be the one that is cut off, and makes nothing of it"
+
+
+RULES: Final = (
+    Rule(
+        e.NodeConfirmedDead,
+        refuse=_refuse_dead,
+        news=_is_news,
+        apply=_confirmed_dead,
+        decide=_end_there,
+        say=_say_dead,
+    ),
+    Rule(
+        e.FenceFailed,
+        say=lambda event: f"fence hook: {event.reason}; tried again in {event.again_s:.0f} s",
+    ),
+    Rule(e.SilenceDoubted, apply=_doubted, say=_say_doubted),
+    Rule(
+        e.SilenceBelieved,
+        refuse=_refuse_belief,
+        apply=_believed,
+        say=lambda event: f"nodes that are silent count as silent by themselves again{by(event.user)}",
+    ),
+)

@@ -7,11 +7,13 @@ comes back with its node, is ended there.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Forget, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.events.fencing import StrayKind
+from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.frozen import frozen
@@ -30,6 +32,7 @@ from ebbtide_core.model.types import (
 )
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import Stray
+from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 
@@ -124,17 +127,17 @@ def _not_free(job: Job | None) -> Attempt | None:
 # --- fences ---
 
 
-def is_new(state: ClusterState, event: e.StrayFound) -> bool:
+def _is_new(state: ClusterState, event: e.StrayFound) -> bool:
     node = state.nodes.get(event.node)
     return node is not None and AttemptRef(event.job, event.attempt) not in node.strays
 
 
-def is_known(state: ClusterState, event: e.StrayGone | e.StrayEndRequested) -> bool:
+def _is_known(state: ClusterState, event: e.StrayGone | e.StrayEndRequested) -> bool:
     node = state.nodes.get(event.node)
     return node is not None and AttemptRef(event.job, event.attempt) in node.strays
 
 
-def is_orphaned(state: ClusterState, event: e.AttemptOrphaned) -> bool:
+def _is_orphaned(state: ClusterState, event: e.AttemptOrphaned) -> bool:
     """Whether that is news of the job's newest attempt."""
     job = state.jobs.get(event.job)
     live = job.live if job is not None else None
@@ -144,7 +147,7 @@ def is_orphaned(state: ClusterState, event: e.AttemptOrphaned) -> bool:
 # --- the fold ---
 
 
-def found(state: ClusterState, event: e.StrayFound, now: float) -> None:
+def _found(state: ClusterState, event: e.StrayFound, now: float) -> None:
     node, job = state.nodes[event.node], state.jobs.get(event.job)
     if not event.over:
         node.strays[AttemptRef(event.job, event.attempt)] = Stray(event.kind, event.gpus, event.orphan)
@@ -168,7 +171,7 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
     state.refresh(job, now)
 
 
-def hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
+def _hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
     """A job with an attempt that nobody knows waits for a person."""
     job = state.jobs.get(event.job)
     if job is None or job.ending is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
@@ -179,7 +182,7 @@ def hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
         yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: {why}")
 
 
-def gone(state: ClusterState, event: e.StrayGone, now: float) -> None:
+def _remove(state: ClusterState, event: e.StrayGone, now: float) -> None:
     node = state.nodes[event.node]
     del node.strays[AttemptRef(event.job, event.attempt)]
     for gpu in set(event.dirty_gpus) & node.gpus.keys():
@@ -191,11 +194,11 @@ def gone(state: ClusterState, event: e.StrayGone, now: float) -> None:
     state.pool_of(node).roomier.add(node.id)
 
 
-def end_requested(state: ClusterState, event: e.StrayEndRequested, now: float) -> None:
+def _note_end(state: ClusterState, event: e.StrayEndRequested, now: float) -> None:
     state.nodes[event.node].strays[AttemptRef(event.job, event.attempt)].grace_s = event.grace_s
 
 
-def orphaned(state: ClusterState, event: e.AttemptOrphaned, now: float) -> None:
+def _orphaned(state: ClusterState, event: e.AttemptOrphaned, now: float) -> None:
     job = state.jobs[event.job]
     job.attempts[-1].orphaned = True
     job.story.append((now, event))
@@ -204,7 +207,7 @@ def orphaned(state: ClusterState, event: e.AttemptOrphaned, now: float) -> None:
 # --- what the world is asked to do ---
 
 
-def end_if_over(state: ClusterState, event: e.StrayFound) -> Iterator[Command]:
+def _end_if_over(state: ClusterState, event: e.StrayFound) -> Iterator[Command]:
     """What counts as over is ended at once: another attempt may have begun where it left off."""
     if event.kind is StrayKind.OVER and not event.over:
         yield Stop((event.node,), event.job, event.attempt, 0.0)
@@ -217,11 +220,11 @@ def reminders(node: Node) -> Iterator[Command]:
             yield Stop((node.id,), ref.job, ref.attempt, stray.grace_s or 0.0)
 
 
-def end(state: ClusterState, event: e.StrayEndRequested) -> Iterator[Command]:
+def _end(state: ClusterState, event: e.StrayEndRequested) -> Iterator[Command]:
     yield Stop((event.node,), event.job, event.attempt, event.grace_s)
 
 
-def forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
+def _forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
     """Of one that was to end nobody wants to hear any more; what another left may still be of use."""
     if event.asked:
         yield Forget((event.node,), event.job, event.attempt)
@@ -230,19 +233,19 @@ def forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
 # --- refusals ---
 
 
-def refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | None:
+def _refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | None:
     """Why there is nothing to end."""
     if event.node not in state.nodes:
         return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
-    if is_known(state, event):
+    if _is_known(state, event):
         return None
     what = f"{event.job}.{event.attempt}"
     return Refusal(RefusalKind.CONFLICT, f"{what} is not set aside on node {event.node}: 'ebb cancel' is for jobs")
 
 
-def refuse_start(state: ClusterState, job: Job, event: Event) -> Refusal | None:
-    """Why ``job`` cannot go on, if ``event`` would have it: an attempt of it that nobody knows may still run."""
-    if job.live is not None or not isinstance(event, e.ReleaseRequested | e.ResumeRequested):
+def refuse_start(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested) -> Refusal | None:
+    """Why ``job`` cannot go on: an attempt of it that nobody knows may still run."""
+    if job.live is not None:
         return None
     for node in state.nodes.values():
         for ref, stray in node.strays.items():
@@ -250,3 +253,46 @@ def refuse_start(state: ClusterState, job: Job, event: Event) -> Refusal | None:
                 what = f"attempt {ref.attempt} of job {job.id} is on node {node.id}, set aside"
                 return Refusal(RefusalKind.CONFLICT, f"{what}: 'ebb node end-stray {node.id} {job.id}.{ref.attempt}'")
     return None
+
+
+# --- in words ---
+
+
+def _say_found(event: e.StrayFound) -> str:
+    if event.over:
+        return f"attempt {event.attempt} was on node {event.node}, and this journal does not know it"
+    known = "this journal does not know it" if event.kind is StrayKind.UNKNOWN else "it counts as over"
+    fate = "set aside" if event.kind is StrayKind.UNKNOWN else "it is ended"
+    orphan = ", whose agent lost all that it knew of it" if event.orphan else ""
+    return f"attempt {event.attempt} is on node {event.node}{orphan}, and {known}: {fate}"
+
+
+def _say_end(event: e.StrayEndRequested) -> str:
+    what = f"attempt {event.attempt}, set aside on node {event.node},"
+    return f"{what} is to end within {event.grace_s:g} s{by(event.user)}"
+
+
+def _say_orphaned(event: e.AttemptOrphaned) -> str:
+    what = f"attempt {event.attempt} has processes on node {event.node}, and its directory there is gone"
+    return f"{what}: how it ends cannot be told"
+
+
+RULES: Final = (
+    Rule(e.StrayFound, news=_is_new, apply=_found, command=_end_if_over, decide=_hold, say=_say_found),
+    Rule(
+        e.StrayGone,
+        news=_is_known,
+        apply=_remove,
+        command=_forget,
+        say=lambda event: f"nothing is left on node {event.node} of attempt {event.attempt}, which was set aside",
+    ),
+    Rule(
+        e.StrayEndRequested,
+        refuse=_refuse_end,
+        news=_is_known,
+        apply=_note_end,
+        command=_end,
+        say=_say_end,
+    ),
+    Rule(e.AttemptOrphaned, news=_is_orphaned, apply=_orphaned, say=_say_orphaned),
+)

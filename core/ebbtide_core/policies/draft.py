@@ -223,6 +223,11 @@ def count_text(share: int) -> str:
     return f"{gpus(share)} GPU{'s' if share > WHOLE else ''}"
 
 
+def count_range(low: int, high: int) -> str:
+    """A range of GPU counts in words."""
+    return count_text(low) if low == high else f"{count_text(low)} to {count_text(high)}"
+
+
 def where(allocation: Allocation) -> str:
     """An allocation in words: ``2 GPUs of node a``."""
     nodes = allocation.node_ids

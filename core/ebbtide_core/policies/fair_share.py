@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice, pairwise
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ebbtide_core.admission.queues import ShapedQueue, by_arrival, shape_of
 from ebbtide_core.job.job import Job
@@ -436,9 +436,8 @@ def _turn(claim: Claim, step: Step) -> Turn:
     return (-lacks, -round(claim.weight, SAME), claim.group.number)
 
 
-def _when(entry: tuple[Any, ...]) -> Turn:
-    turn: Turn = entry[0]
-    return turn
+def _when(entry: tuple[Turn, *tuple[object, ...]]) -> Turn:
+    return entry[0]
 
 
 def _share(job: Job) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.equipartition import MalleableEquipartition, MoldableEquipartition
@@ -22,7 +22,7 @@ class PolicyError(ValueError):
     """An unknown policy, or an option that it does not take."""
 
 
-POLICIES: Final[dict[str, type[Any]]] = {
+POLICIES: Final[dict[str, type[Policy]]] = {
     "fair-share": FairShare,
     "fifo": Fifo,
     "fitgpp": FitGpp,
@@ -46,7 +46,7 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
     """Build policy ``name`` with ``options`` given as text; `PolicyError` names what is wrong."""
     if name not in POLICIES:
         raise PolicyError(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
-    kind = POLICIES[name]
+    kind: Callable[..., Policy] = POLICIES[name]
     types = typing.get_type_hints(kind)
     known = {key: types[key] for key in option_names(name)}
     values = {}
@@ -55,7 +55,7 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
             raise PolicyError(f"--policy-option: {name} has no {key!r}; it has {', '.join(known)}")
         values[key] = _parse(key, text, known[key])
     try:
-        policy: Policy = kind(**values)
+        policy = kind(**values)
     except ValueError as error:
         raise PolicyError(f"--policy-option: {error}") from None
     return policy
@@ -68,10 +68,12 @@ def name_of(policy: Policy) -> str:
 
 def option_names(name: str) -> tuple[str, ...]:
     """The options that policy ``name`` takes."""
-    return tuple(field.name for field in dataclasses.fields(POLICIES[name]))
+    kind: object = POLICIES[name]
+    assert dataclasses.is_dataclass(kind)
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _parse(key: str, text: str, kind: Any) -> object:
+def _parse(key: str, text: str, kind: object) -> object:
     arguments = typing.get_args(kind)
     if type(None) in arguments:
         if text == "none":
@@ -81,8 +83,8 @@ def _parse(key: str, text: str, kind: Any) -> object:
         if text in typing.get_args(kind):
             return text
         raise PolicyError(f"--policy-option: {key} is one of {', '.join(typing.get_args(kind))}, not {text!r}")
-    parse: Callable[[str], object] = {int: int, float: float, str: str}[kind]
+    parsers: dict[object, Callable[[str], object]] = {int: int, float: float, str: str}
     try:
-        return parse(text)
+        return parsers[kind](text)
     except ValueError:
         raise PolicyError(f"--policy-option: {key} takes a number, not {text!r}") from None

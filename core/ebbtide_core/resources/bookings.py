@@ -9,24 +9,21 @@ limit that ends before. As long as there is no booking, nothing here is asked.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from ebbtide_core.events.bookings import BookedGpu, BookingMade
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, GpuId, NodeId
+from ebbtide_core.resources.remembered import Remembered
 
 FREEING_S: Final = 10.0
 """What it may take from the end of an attempt's last process until its GPU is free; after that it is set aside."""
 
 MOST_NAMED: Final = 3
 """Bookings that one reason names: of a thousand, nobody reads the others."""
-MOST_REMEMBERED: Final = 4096
-"""Answers of one index."""
-
-T = TypeVar("T")
 
 Barred = Mapping[NodeId, frozenset[GpuId]]
 """GPUs that a job may not have, or that it may, by node."""
@@ -192,11 +189,11 @@ class _Index:
                 if first is None or (second is None and first.user != booking.user):
                     gpus[booked.gpu] = (booking, None) if first is None else (first, booking)
         self.ends = sorted(booking.until for booking in bookings)
-        self._known: dict[Hashable, Any] = {}
+        self._remembered = Remembered()
 
     def barred(self, user: str, before: float) -> Barred:
         """The GPUs that others than ``user`` have booked from a time before that."""
-        return self._remember(
+        return self._remembered.get(
             ("barred", self._whose(user), bisect_left(self.every.starts, before)),
             lambda: _some({node: self._barred_on(node, user, before) for node in self.next}),
         )
@@ -213,7 +210,7 @@ class _Index:
         if user not in self.every.starts_of:
             return {}
         count = bisect_right(self.every.starts, now)
-        return self._remember(
+        return self._remembered.get(
             ("own", user, count),
             lambda: _by_node([booking for booking in self.every.bookings[:count] if booking.user == user]),
         )
@@ -223,19 +220,11 @@ class _Index:
         row = self.every if node is None else self.on_node.get(node)
         if row is None or not (count := row.of_others(user, before)):
             return ""
-        return self._remember(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
+        return self._remembered.get(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
 
     def _whose(self, user: str) -> str | None:
         """The user, if they have booked anything: all others are alike."""
         return user if user in self.every.starts_of else None
-
-    def _remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        found: T | None = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = work_out()
-        return found
 
 
 def reserved_for(booking: BookingMade) -> str:

@@ -12,10 +12,10 @@ change costs what it changes, and what it must never do (use a GPU twice) is che
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Final, Protocol, TypeVar
+from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.model.frozen import frozen
@@ -34,10 +34,8 @@ from ebbtide_core.model.types import (
 )
 from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, Stray, Use
+from ebbtide_core.resources.remembered import Remembered
 from ebbtide_core.resources.topology import Topology, together, topology_of
-
-T = TypeVar("T")
-MOST_REMEMBERED: Final = 4096
 
 
 @dataclass(slots=True)
@@ -290,7 +288,8 @@ class Books:
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
         self.picky = False
-        self._remembered: dict[Hashable, Any] = {}
+        self.remembered = Remembered()
+        """What was worked out of all nodes; forgotten when a node comes, goes or changes."""
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
@@ -344,7 +343,7 @@ class Books:
         self.roots.clear()
         self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
         self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
-        self._remembered.clear()
+        self.remembered.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None
 
@@ -363,15 +362,6 @@ class Books:
                 alike=not any(node.facts.taints for node in nodes) and len({m for n in nodes for m in n.models}) <= 1,
             )
         return self._most
-
-    def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """What ``work_out`` finds for ``key``; it is asked once, until a node comes, goes or changes."""
-        found: T | None = self._remembered.get(key)
-        if found is None:
-            if len(self._remembered) >= MOST_REMEMBERED:
-                self._remembered.clear()
-            found = self._remembered[key] = work_out()
-        return found
 
     def occupy(self, job: JobId, allocation: Allocation) -> None:
         """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""

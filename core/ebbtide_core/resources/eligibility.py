@@ -136,7 +136,7 @@ def _span(job: Job, books: Books, share: int) -> Span:
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """The domains of jobs like it, from the books if they have them."""
     key = (job.spec.needs, job.excluded, job.excluded_gpus, span)
-    return books.remember(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
+    return books.remembered.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
 
 
 def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:

@@ -3,15 +3,60 @@
 from collections.abc import Iterable
 from typing import Final
 
-from ebbtide_core.model.constraints import Needs, Selector, suits, why_not
+from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector, suits, why_not
+from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.sizes import compared, size_text
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, GpuFacts, NodeId, gpus
-from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.resources.topology import together
 
 NAMED: Final = 6
 """Names that a refusal lists."""
+
+
+def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
+    """Refuse what no node that ever registered in ``pool`` could run, however idle; with none registered, it waits."""
+    share = spec.gpus_min if gpus_min is None else gpus_min
+    books, most = pool.books, pool.books.most
+    if not most.gpus:
+        return None
+    message = ""
+    if spec.nodes > 1 and (fitting := most.nodes_with(each := share // spec.nodes)) < spec.nodes:
+        what = f" with {gpus(each)} GPU{'s' if each > WHOLE else ''} each" if each else ""
+        message = f"--nodes: {spec.nodes} nodes{what} are more than the {fitting} there are"
+    elif share > most.gpus[0] * WHOLE and share > (count := most.gpus_of(spec.most_nodes)) * WHOLE:
+        where = "the largest node" if spec.most_nodes == 1 else f"the {spec.most_nodes} largest nodes"
+        message = f"--gpus: {gpus(share)} is more than the {count} of {where}"
+    elif share and spec.gpu_mem_bytes > most.gpu_mem_bytes:
+        asked, largest = compared(spec.gpu_mem_bytes, most.gpu_mem_bytes)
+        message = f"--gpu-mem: {asked} is more than any GPU's {largest}"
+    elif spec.gpu_mem_bytes and share > (count := _with_memory(books, spec)) * WHOLE:
+        large = f"{gpus(share)} GPUs with {size_text(spec.gpu_mem_bytes)} each"
+        where = "that one node has" if spec.most_nodes == 1 else f"of {spec.most_nodes} nodes"
+        message = f"--gpu-mem: {large} are more than the {count} {where}"
+    elif spec.cpus > most.cpus:
+        message = f"--cpus: {spec.cpus:g} is more than the {most.cpus:g} of the largest node"
+    elif spec.mem_bytes > most.mem_bytes:
+        asked, largest = compared(spec.mem_bytes, most.mem_bytes)
+        message = f"--mem: {asked} is more than any node's {largest}"
+    elif not (most.alike and (spec.needs is NO_NEEDS or spec.needs == NO_NEEDS)):
+        message = _unmet(books, spec, share)
+    return Refusal(RefusalKind.INVALID, message + pool.where) if message else None
+
+
+def _unmet(books: Books, spec: JobSpec, share: int) -> str:
+    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
+    return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+
+
+def _with_memory(books: Books, spec: JobSpec) -> int:
+    """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+    nodes = books.nodes.values()
+    counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
+    return sum(counts[: spec.most_nodes])
 
 
 def unmet(spec: JobSpec, share: int, nodes: Iterable[Node]) -> str:

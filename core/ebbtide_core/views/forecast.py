@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Launch, Record, Resume, Stop, WakeAt
@@ -46,7 +46,7 @@ class Forecast:
 
 def fork(cluster: "Cluster") -> "Cluster":
     """A copy that can go its own way. What is over is shared with the original, and is not to be changed."""
-    state, memo = cluster.state, dict[int, Any]()
+    state, memo = cluster.state, dict[int, object]()
     jobs = memo[id(state.jobs)] = dict(state.jobs)
     memo[id(state.operations)] = memo[id(state.requests)] = {}
     for id_, job in state.unfinished.items():

@@ -12,6 +12,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.admission.queues import Queue, QueueKey, by_arrival
+from ebbtide_core.dispatch import apply
 from ebbtide_core.estimates.work import LINEAR
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.job.job import Attempt, Job
@@ -21,7 +22,6 @@ from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
 from ebbtide_core.resources.books import Node
 from ebbtide_core.state import ClusterState
-from ebbtide_core.transitions.fold import apply
 from ebbtide_core.views.gpu_time import Account, Dimension, GpuAccount, Periods, Usage
 
 _SAY_NOTHING: Final = (

@@ -39,9 +39,8 @@ def test_it_comes_back_from_json_as_it_was(kind: type[e.Event], data: st.DataObj
 @kinds
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_it_has_words_of_its_own(kind: type[e.Event], data: st.DataObject) -> None:
+def test_it_can_be_said_in_words(kind: type[e.Event], data: st.DataObject) -> None:
     event = data.draw(made(kind))
-    assert narrate(event) != kind.__name__
     assert narrate(event) or event.reason == ""
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 from ebbtide_core.model.constraints import Needs
+from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.sizes import compared
+from ebbtide_core.resources.infeasible import impossible
 
 from tests.core.lab import GIB, Lab
 
@@ -21,7 +23,7 @@ from tests.core.lab import GIB, Lab
 def test_a_refusal_names_sizes_in_gib(spec, told) -> None:
     lab = Lab("fifo")
     job = lab.submit(1, hold=True, **spec)
-    refusal = lab.cluster.impossible(job.spec)
+    refusal = impossible(lab.cluster.state.pools[DEFAULT_POOL], job.spec)
     assert refusal.message == told
 
 

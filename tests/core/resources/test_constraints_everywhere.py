@@ -9,7 +9,9 @@ from ebbtide_core.cluster import InvariantError
 from ebbtide_core.commands import Launch
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs, Selector
+from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import WHOLE, ExitFacts, GpuFacts, GpuId, NodeId, SuspendMode
+from ebbtide_core.resources.infeasible import impossible
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +118,7 @@ class WatchedLab(Lab):
         size = dict(wanted["size"])
         options = {"needs": wanted["needs"], "te": wanted["te"], "priority": wanted["priority"], "grace_s": 30.0}
         job = self.submit(size.pop("gpus"), size.pop("to", None), hold=True, **size, **options)
-        if self.cluster.impossible(job.spec) is not None:
+        if impossible(self.cluster.state.pools[DEFAULT_POOL], job.spec) is not None:
             self.tell(e.CancelRequested(job.id))
             return None
         self.tell(e.ReleaseRequested(job.id))

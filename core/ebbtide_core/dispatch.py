@@ -1,0 +1,71 @@
+"""The rules of all areas by event, and what is asked of them."""
+
+from typing import Any, Final
+
+from ebbtide_core.events import Event
+from ebbtide_core.lifecycle import (
+    attempts,
+    ending,
+    forgetting,
+    idling,
+    log_matches,
+    lost_gpus,
+    master,
+    pool_membership,
+    progress,
+    registration,
+    removing,
+    requests,
+    requeuing,
+    submission,
+    successive_halving,
+    swaps,
+    unsaved_work,
+    unused_sessions,
+)
+from ebbtide_core.measuring import gpu_memory, interference, rates
+from ebbtide_core.nodes import booking_placement, draining, foreign_use, node_health, quiescing, silence, strays
+from ebbtide_core.rule import Rule
+from ebbtide_core.state import ClusterState
+
+# Each rule fits its own event, which no type can say of all of them: here, and nowhere else, that is left out.
+ALL: Final[tuple[Rule[Any], ...]] = (
+    *attempts.RULES,
+    *booking_placement.RULES,
+    *draining.RULES,
+    *ending.RULES,
+    *foreign_use.RULES,
+    *forgetting.RULES,
+    *gpu_memory.RULES,
+    *idling.RULES,
+    *interference.RULES,
+    *log_matches.RULES,
+    *lost_gpus.RULES,
+    *master.RULES,
+    *node_health.RULES,
+    *pool_membership.RULES,
+    *progress.RULES,
+    *quiescing.RULES,
+    *rates.RULES,
+    *registration.RULES,
+    *removing.RULES,
+    *requests.RULES,
+    *requeuing.RULES,
+    *silence.RULES,
+    *strays.RULES,
+    *submission.RULES,
+    *successive_halving.RULES,
+    *swaps.RULES,
+    *unsaved_work.RULES,
+    *unused_sessions.RULES,
+)
+
+RULES: Final = {rule.event: rule for rule in ALL}
+STEPS: Final = {rule.event: (rule.news, rule.apply, rule.command, rule.decide) for rule in ALL}
+"""What `ebbtide_core.cluster.Cluster` does with every event, at hand with one look-up."""
+
+
+def apply(state: ClusterState, event: Event, now: float) -> None:
+    """Change ``state`` by ``event``, which is news."""
+    if (change := RULES[type(event)].apply) is not None:
+        change(state, event, now)

@@ -1,0 +1,198 @@
+"""An attempt from the room that is kept for it to the request to stop: it is placed, launched, and starts."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.commands import Command, Launch, Stop
+from ebbtide_core.estimates import restart_costs
+from ebbtide_core.events.words import on, until_then
+from ebbtide_core.job import edited_scripts, gang
+from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.lifecycle import swaps
+from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
+from ebbtide_core.policies.draft import where
+from ebbtide_core.resources import checkpoint_location
+from ebbtide_core.rule import Rule, about_job
+from ebbtide_core.state import ClusterState
+
+# --- room ---
+
+
+def _claim(state: ClusterState, job: Job, event: e.RoomClaimed, now: float) -> None:
+    job.reason = event.reason
+    state.promise(job, event.allocation)
+
+
+def _drop_claim(state: ClusterState, job: Job, event: e.ClaimDropped, now: float) -> None:
+    state.unplan(job)
+    job.reason = event.reason
+
+
+# --- the start ---
+
+
+def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
+    if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
+        job.resizes += 1
+    allocation, kept = event.allocation, None
+    if job.spec.suspend is SuspendMode.SWAP:
+        allocation, kept = swaps.parts_of(allocation)
+        job.own_room = allocation
+    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    if state.rates.curves:
+        job.attempts[-1].speedup = state.curve(job)
+    if len(allocation.nodes) > 1:
+        gang.gather(job.attempts[-1])
+    job.reason = event.reason
+    state.place(job, allocation)
+    if kept is not None:
+        state.pools[job.pool].books.keep(job.id, kept)
+
+
+def _launch(state: ClusterState, event: e.AttemptPlaced) -> tuple[Command]:
+    """Of several nodes the first comes first: it chooses where the ranks meet."""
+    return (launch_on(state, event.allocation.node_ids[:1], state.jobs[event.job]),)
+
+
+def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launch:
+    """The order to start the newest attempt of ``job`` on ``nodes``."""
+    attempt, spec = job.attempts[-1], job.spec
+    if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
+        # The user has changed the range since: the node is told what the attempt really has.
+        spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+    first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
+    address = state.nodes[first].facts.address if attempt.members else ""
+    source = checkpoint_location.source(job, first, state.nodes) if job.checkpoint_root_id and first in nodes else None
+    meeting = address, attempt.port
+    return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
+
+
+def _say_placed(event: e.AttemptPlaced) -> str:
+    # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
+    _, semicolon, more = event.reason.partition(";")
+    placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
+    return placed + until_then(event.waited)
+
+
+def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
+    attempt = state.newest(event.job, event.attempt)
+    if attempt is None or attempt.started is not None or attempt.exited is not None:
+        return False
+    if attempt.off_gpu or attempt.swaps != event.swaps:
+        return False
+    if not event.node:
+        return True
+    member = attempt.members.get(event.node)
+    return member is not None and not member.started and member.ended is None
+
+
+def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
+    attempt = job.attempts[-1]
+    placed = attempt.placed if attempt.returning is None else attempt.returning
+    if attempt.swapped is not None:
+        swaps.is_back(state, job, attempt)
+    job.move_failure = ""
+    job.launches_in_vain.clear()
+    job.vain_in_row = 0
+    attempt.edited = event.edited or attempt.edited
+    if event.leased:
+        attempt.leased += (event.node or attempt.allocation.node_ids[0],)
+    job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    if not event.node:  # it is spoken of as a whole
+        attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
+        if attempt.members:
+            attempt.members.clear()
+    elif not gang.note_start(attempt, event):
+        return
+    attempt.started = now
+    attempt.first_started = now if attempt.first_started is None else attempt.first_started
+    job.reason = edited_scripts.running(attempt.edited) if attempt.stop is None else job.reason
+    if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
+        restart_costs.resumed(job, attempt, placed, now)
+        state.pools[job.pool].came_back[job.id] = job
+    for until_s in (job.spec.time_limit_s, attempt.reserved_s):
+        if until_s is not None:
+            state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
+
+
+def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:
+    if not event.node:  # it is spoken of as a whole
+        return ()
+    job = state.jobs[event.job]
+    nodes = job.attempts[-1].allocation.node_ids
+    if event.node != nodes[0] or not job.running:
+        return ()
+    return (launch_on(state, nodes[1:], job),)
+
+
+def _say_started(event: e.AttemptStarted) -> str:
+    came_from = "" if event.resumed_step is None else f", resuming from step {event.resumed_step}"
+    again = " again" if event.swaps else ""
+    edited = f"; {edited_scripts.changed(event.edited)}" if event.edited else ""
+    return f"attempt {event.attempt} runs{again} as process {event.pid}{on(event.node)}{came_from}{edited}"
+
+
+# --- the request to end ---
+
+
+def _ask_to_stop(state: ClusterState, job: Job, event: e.StopRequested, now: float) -> None:
+    attempt = job.attempts[event.attempt - 1]
+    first = attempt.stop is None
+    attempt.stop = StopOrder(event.cause, event.grace_s, now, event.reason, event.for_job)
+    job.reason = event.reason
+    if first:
+        state.unplan(job)
+        _count_stop(job, event.cause)
+    elif event.cause.final and job.claiming:
+        state.unplan(job)
+    if first and not event.cause.final and event.cause is not StopCause.BROKEN:
+        job.suspensions.append(Suspension(now, event.reason, attempt.allocation.gpu_ids))
+
+
+def _count_stop(job: Job, cause: StopCause) -> None:
+    match cause:
+        case StopCause.PREEMPTED:
+            job.preemptions += 1
+            job.returns = True
+        case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
+            job.returns = True
+        case _:
+            pass
+
+
+def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
+    job = state.jobs[event.job]
+    attempt = job.attempts[event.attempt - 1]
+    return (stop_on(attempt.nodes, job, attempt, event.cause, event.grace_s),)
+
+
+def stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
+    """The order to end the part of ``attempt`` that is on ``nodes``."""
+    count = attempt.swaps if swaps.is_swapped_for(job, cause) else None
+    return Stop(
+        nodes, job.id, attempt.number, grace_s, count, goes_on=not cause.final and cause is not StopCause.QUIESCED
+    )
+
+
+RULES: Final = (
+    Rule(
+        e.RoomClaimed,
+        apply=about_job(_claim),
+        say=lambda event: f"{where(event.allocation)} kept for it: {event.reason}{until_then(event.waited)}",
+    ),
+    Rule(
+        e.ClaimDropped,
+        apply=about_job(_drop_claim),
+        say=lambda event: f"gave up the room kept for it: {event.reason}",
+    ),
+    Rule(e.AttemptPlaced, apply=about_job(_place), command=_launch, say=_say_placed),
+    Rule(e.AttemptStarted, news=_may_start, apply=about_job(_start), command=_launch_others, say=_say_started),
+    Rule(
+        e.StopRequested,
+        apply=about_job(_ask_to_stop),
+        command=_stop,
+        say=lambda event: f"attempt {event.attempt} asked to stop within {event.grace_s:g} s: {event.reason}",
+    ),
+)

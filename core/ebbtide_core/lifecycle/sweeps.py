@@ -1,0 +1,36 @@
+"""Which arrays are under successive halving, and which of their tasks are there, as jobs come and end."""
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.asha import Sweep
+from ebbtide_core.state import ClusterState
+
+
+def entered(state: ClusterState, job: Job) -> None:
+    """There is a new job; it may be a task that is compared with the others of its array."""
+    asha, task = job.spec.asha, job.task
+    if asha is not None and task is not None:
+        state.sweeps.setdefault(task.array, Sweep(asha)).add(job.id)
+
+
+def left(state: ClusterState, job: Job) -> None:
+    """An attempt of the job is over; only then can it be given up."""
+    if sweep_of(state, job) is not None and job.task is not None:
+        state.sweeps_changed.add(job.task.array)
+
+
+def ended(state: ClusterState, job: Job) -> None:
+    """The job is over, which may tell that nobody else comes to a rung."""
+    if (sweep := sweep_of(state, job)) is None or job.task is None:
+        return
+    sweep.end(job.id)
+    state.sweeps_changed.add(job.task.array)
+    if sweep.over:
+        del state.sweeps[job.task.array]
+
+
+def sweep_of(state: ClusterState, job: Job) -> Sweep | None:
+    """The sweep that the job is a task of, if it is one of an array that is not over."""
+    if job.spec.asha is None or job.task is None:
+        return None
+    sweep = state.sweeps.get(job.task.array)
+    return sweep if sweep is not None and job.id in sweep.tasks else None

@@ -1,0 +1,120 @@
+"""How attempts end, what that means for their jobs, and which reports of an end still count."""
+
+import pytest
+from ebbtide_core import events as e
+from ebbtide_core.commands import Forget, Launch
+from ebbtide_core.model.types import Checkpoint, ExitFacts, HeldBy, JobId, JobState, NodeId, RefusalCause
+
+from tests.core.lab import DONE, Lab, gpus_of, launched, stepped_aside
+
+FAILED = ExitFacts(exit_code=1)
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab(gpus=2)
+
+
+class TestExits:
+    @pytest.mark.parametrize(
+        ("exit", "state", "code"),
+        [
+            (ExitFacts(exit_code=0), JobState.COMPLETED, 0),
+            (ExitFacts(exit_code=3), JobState.FAILED, 3),
+            (ExitFacts(signal=11), JobState.FAILED, 139),
+            (ExitFacts(exit_code=143), JobState.FAILED, 143),
+        ],
+    )
+    def test_without_a_request_only_zero_is_success(
+        self, lab: Lab, exit: ExitFacts, state: JobState, code: int
+    ) -> None:
+        job = lab.running()
+        lab.end(job, exit)
+        assert (job.state, job.exit_code) == (state, code)
+
+    def test_a_failed_attempt_is_retried_as_often_as_the_user_allowed(self, lab: Lab) -> None:
+        job = lab.running(retries=1)
+        lab.exit(job, FAILED)
+        assert job.state is JobState.PENDING
+        lab.free(job)
+        lab.wait(1)
+        assert job.state is JobState.STARTING
+        lab.start(job)
+        lab.end(job, FAILED)
+        assert (job.state, job.restarts) == (JobState.FAILED, 1)
+
+    @pytest.mark.parametrize("code", [75, 85, 99])
+    def test_asking_to_be_run_again_is_granted_after_a_growing_delay(self, lab: Lab, code: int) -> None:
+        job = lab.running()
+        for expected in (1.0, 2.0, 4.0):
+            lab.exit(job, ExitFacts(exit_code=code))
+            assert job.not_before == lab.now + expected
+            lab.free(job)
+            lab.wait(expected)
+            lab.start(job)
+        assert job.failures == 0
+
+    def test_an_exit_during_a_suspension_is_not_charged_to_the_retries(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.tell(e.SuspendRequested(job.id))
+        lab.end(job, stepped_aside(exit_code=1, acknowledged=False))
+        assert (job.state, job.failures) == (JobState.SUSPENDED, 0)
+
+    def test_an_unknown_exit_is_never_a_success(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.exit(job, ExitFacts(lost=True))
+        assert job.state is JobState.SUSPENDED
+        assert job.exit_code is None
+        assert "not recorded" in job.reason
+
+
+class TestRefusals:
+    def test_a_job_that_can_start_nowhere_fails_with_the_nodes_reason(self, lab: Lab) -> None:
+        job = lab.submit()
+        lab.tell(e.AttemptRefused(job.id, 1, RefusalCause.BAD_JOB, "command not found: trian.py"))
+        assert (job.state, job.reason) == (JobState.FAILED, "command not found: trian.py")
+
+    def test_a_job_whose_checkpoints_are_broken_is_held_instead_of_restarted(self, lab: Lab) -> None:
+        job = lab.submit()
+        lab.tell(e.AttemptRefused(job.id, 1, RefusalCause.NO_CHECKPOINT, "no checkpoint verifies"))
+        assert job.held_by is HeldBy.SYSTEM
+        assert launched(lab.last) == set()
+
+    def test_a_job_that_had_a_checkpoint_asks_for_one(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(5, 10, "/c", True)))
+        lab.tell(e.SuspendRequested(job.id))
+        lab.tell(e.ResumeRequested(job.id))
+        lab.end(job)
+        launch = next(command for command in lab.last if isinstance(command, Launch))
+        assert launch.needs_checkpoint
+
+
+class TestFencing:
+    def test_a_late_report_of_an_older_attempt_changes_nothing(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.tell(e.SuspendRequested(job.id))
+        lab.tell(e.ResumeRequested(job.id))
+        lab.end(job)
+        lab.start(job)
+        before = len(lab.journal)
+        lab.tell(e.AttemptExited(job.id, 1, FAILED))
+        assert job.state is JobState.RUNNING
+        assert len(lab.journal) == before
+
+    def test_a_node_that_reports_an_end_twice_is_told_again_to_forget_it(self, lab: Lab) -> None:
+        job = lab.running()
+        lab.end(job, DONE)
+        lab.tell(e.AttemptFreed(job.id, 1))
+        assert lab.last == [Forget((NodeId("a"),), job.id, 1)]
+
+    def test_an_end_that_frees_its_gpus_at_once_needs_no_second_report(self) -> None:
+        lab = Lab(gpus=1)
+        job, after = lab.running(), lab.submit()
+        lab.tell(e.AttemptExited(job.id, 1, DONE, freed=True))
+        assert job.holding is None
+        assert gpus_of(after) == {"a0"}
+        assert Forget((NodeId("a"),), job.id, 1) in lab.last
+
+    def test_a_report_about_an_unknown_job_changes_nothing(self, lab: Lab) -> None:
+        assert lab.tell(e.AttemptExited(JobId("99"), 1, FAILED)) == []
