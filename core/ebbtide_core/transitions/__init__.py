@@ -1,1 +1,1 @@
-"""How one event passes through the core: it is checked for news, changes the state, and has consequences."""
+"""Passes one event through the core: checks that it is news, changes the state, and works out what follows."""

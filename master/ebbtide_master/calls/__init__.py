@@ -1,1 +1,1 @@
-"""What every call passes before its method: the edge, the guard, and the gate that checks who asks."""
+"""Checks every call before its method runs: the edge, the guard that limits calls, and the gate that admits callers."""

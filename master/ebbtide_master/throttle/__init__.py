@@ -1,1 +1,1 @@
-"""How much of the master one user may take at a time: rates, open calls, turns."""
+"""Limits how much of the master one user takes at a time: rates, open calls, turns."""
