@@ -1,1 +1,1 @@
-"""Files of jobs on a node: checkpoints that are copied, working directories, and what is cleared away."""
+"""Handles files of jobs on a node: copies checkpoints, makes working directories, and clears away what is left."""

@@ -1,1 +1,1 @@
-"""Who uses a node's GPUs: attribution, the proof that they are free, telemetry, and what is out of bounds."""
+"""Finds out who uses a node's GPUs: attribution, the proof that they are free, telemetry, and jobs out of bounds."""

@@ -1,1 +1,1 @@
-"""The agent's link to its master: joining, membership, the stream, and the orders that come over it."""
+"""Links the agent to its master: joining, membership, the stream, and the orders that come over it."""

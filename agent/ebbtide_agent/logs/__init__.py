@@ -1,1 +1,1 @@
-"""How an attempt's log is read: whole, from an edge, or a window at a time."""
+"""Reads an attempt's log: whole, from an edge, or a window at a time."""

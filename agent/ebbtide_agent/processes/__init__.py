@@ -1,1 +1,1 @@
-"""Processes of a node: what /proc says of them, which process is which, trees of them, control groups."""
+"""Names the processes of a node beyond doubt: /proc, identities, process trees, control groups."""

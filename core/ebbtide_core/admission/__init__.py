@@ -1,1 +1,1 @@
-"""Which jobs may be placed at all, and in which order: gates, quotas' seats, and the queues."""
+"""Decides which jobs may be placed, and keeps them in order: gates, quotas and queues."""

@@ -1,1 +1,1 @@
-"""What is expected of a job's run: its remaining work, its speed at each size, and what a restart costs."""
+"""Estimates a job's run: its remaining work, its speed at each size, and what a restart costs."""

@@ -1,1 +1,1 @@
-"""One job and its attempts: what is known of them, which states follow, and how an attempt's end is read."""
+"""Holds one job and its attempts, derives the job's state, and reads how an attempt ended."""

@@ -1,1 +1,1 @@
-"""What becomes of jobs and their attempts, from the checks at submission to removal."""
+"""Follows jobs and their attempts from the checks at submission to their removal; each module holds one rule."""

@@ -1,1 +1,1 @@
-"""What the cluster learns from running jobs: GPU memory, rates of progress, and interference on shared GPUs."""
+"""Learns from running jobs: the GPU memory they need, their rates of progress, and interference on shared GPUs."""

@@ -1,1 +1,1 @@
-"""The values that all others speak of: identifiers, states, specs, constraints, settings and limits."""
+"""Defines the values that all others use: identifiers, states, specs, constraints, settings and limits."""

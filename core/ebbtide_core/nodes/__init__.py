@@ -1,1 +1,1 @@
-"""What becomes of nodes and their GPUs: health, silence, strays, draining, launch failures, booked GPUs."""
+"""Follows nodes and their GPUs: health, silence, strays, drains, failed launches, booked GPUs."""

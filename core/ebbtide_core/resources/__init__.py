@@ -1,1 +1,1 @@
-"""What nodes have, who holds it and where a job fits: books, topology, eligibility, placing, pools."""
+"""Counts what nodes have and who holds it, and finds where a job fits: books, topology, eligibility, placing, pools."""

@@ -1,1 +1,1 @@
-"""What people are told of the cluster: stories, explanations, forecasts, notices, usage. Nothing is decided here."""
+"""Explains the cluster to people: stories, explanations, forecasts, notices, usage. Nothing is decided here."""

@@ -1,1 +1,1 @@
-"""Who asks, and what they may."""
+"""Keeps users, roles and tokens, and says what each caller may do and see."""

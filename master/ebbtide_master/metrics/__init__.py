@@ -1,1 +1,1 @@
-"""What Prometheus can know of the cluster: sums and states, never the name of a user or a job."""
+"""Exports sums and states of the cluster to Prometheus, and never the name of a user or a job."""

@@ -1,1 +1,1 @@
-"""The agents' side of the master: their streams, and what nodes tell, ask and are sent."""
+"""Holds the streams of agents: takes in what nodes report and ask, and sends them what they are to do."""

@@ -1,1 +1,1 @@
-"""Words about jobs on their way to people: what is said, how it is delivered, and what is not forgotten meanwhile."""
+"""Sends notices about jobs to people: makes the text, delivers it, and keeps what could not be delivered yet."""

@@ -1,1 +1,1 @@
-"""What the master keeps: the journal of events, and beside it what must not stand in one."""
+"""Writes the journal of events, and beside it the vault for what must not be in a journal."""

@@ -1,1 +1,1 @@
-"""The cluster's own authority, and the certificates that it gives out."""
+"""Runs the cluster's own certificate authority, and gives out its certificates."""
