@@ -189,7 +189,7 @@ class Cluster:
         else:
             pool.roomier.clear()
         if pool.books.booked is not None:
-            self._decide(booking_placement.admit(pool), now, out)
+            self._decide(booking_placement.admit(self.state, pool), now, out)
         if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
             return
         plan = self.policies[pool.name].plan(Snapshot(pool, now))

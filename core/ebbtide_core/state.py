@@ -16,6 +16,7 @@ from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
+from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import Common, PoolState
 
@@ -34,6 +35,8 @@ class ClusterState:
     """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
     valid: JobSpec | None = None
     """The spec that was found valid last: the tasks of an array have the same."""
+    booking_lines: BookingLines | None = None
+    """The jobs that wait for GPUs, as long as there are bookings."""
     overdue = False
     """Whether a time has come of which no pass knows yet: what is due with it is still to be done."""
 
@@ -156,6 +159,8 @@ class ClusterState:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
+        if self.booking_lines is not None:
+            self.booking_lines.changed[job.id] = job
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
             _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
@@ -219,8 +224,8 @@ class ClusterState:
     def goes_on(self) -> bool:
         """Whether there is more to do of what followed from an event."""
         bookings = self.bookings
-        of_bookings = (bookings and bookings.more_to_move) or (self.shut_out and bookings.more_to_line_up)
-        return bool(self._later or self.leaving or of_bookings)
+        of_bookings = bookings and (bookings.more_to_move or bookings.more_to_line_up)
+        return bool(self._later or self.leaving or of_bookings or (self.shut_out and bookings.more_to_line_up))
 
     def go_on(self, now: float) -> None:
         """Do some of what is left of what followed from events."""
@@ -341,6 +346,10 @@ class ClusterState:
             job.planned = None
             del pool.planned[job.id]
             pool.claims.pop(job.id, None)
+
+    def jobs_on_gpus(self, node: Node) -> list[Job]:
+        """Those of them that hold GPUs of it: a node has few of these, and perhaps very many others."""
+        return [self.jobs[id] for id in sorted(node.on_gpus)]
 
     def jobs_on(self, node: Node) -> list[Job]:
         """The jobs with an attempt on ``node`` that is not proven over."""

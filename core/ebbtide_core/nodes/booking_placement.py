@@ -1,20 +1,22 @@
 """Which GPUs a booking gets, and what follows from it: who has to leave, and what takes the place of a lost GPU."""
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from typing import Final
 
-from ebbtide_core.admission.queues import shape_of
+from ebbtide_core.admission.queues import QueueKey
 from ebbtide_core.events.base import Event
 from ebbtide_core.events.bookings import BookedGpu, BookingCancelled, BookingMade, BookingMoved
 from ebbtide_core.events.words import count_gpus
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import is_of_type
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import GpuId, JobId, NodeId, StopCause
+from ebbtide_core.model.types import GpuId, NodeId, StopCause
 from ebbtide_core.policies.draft import need_text
 from ebbtide_core.reconcile import start, stop
-from ebbtide_core.resources.bookings import FREEING_S, Bookings, lead_s, reserved_for
+from ebbtide_core.resources.booking_lines import BookingLines
+from ebbtide_core.resources.bookings import FREEING_S, lead_s, reserved_for
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
@@ -23,8 +25,10 @@ from ebbtide_core.state import ClusterState
 
 MOVED_AT_ONCE: Final = 5
 """Bookings, for each of which all nodes are looked at."""
-LINED_UP_AT_ONCE: Final = 5000
+LINED_UP_AT_ONCE: Final = 2000
 """Jobs that are taken out of the line, or put back."""
+ASKED_AT_ONCE: Final = 1000
+"""Groups of jobs for which it is tried out whether bookings keep them out."""
 
 
 class ImpossibleError(Exception):
@@ -125,10 +129,11 @@ def _order(free: Free, count: int) -> list[NodeId]:
 def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
     """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
     costs: dict[GpuId, Cost] = {}
+    others = [job for job in state.jobs_on_gpus(node) if job.user != wish.user]
     for facts in node.gpus.values() if _offers(node, wish) else ():
         of_type = not wish.gpu_type or is_of_type(facts.model, wish.gpu_type)
         if facts.healthy and of_type and facts.parent is None:
-            occupants = [job for job in state.jobs_on(node) if _has(job, facts.gpu) and job.user != wish.user]
+            occupants = [job for job in others if _has(job, facts.gpu)]
             if all(_leaves_by(job, now, wish.since) for job in occupants):
                 costs[facts.gpu] = (facts.gpu in node.foreign, len(occupants), facts.index)
     return costs
@@ -189,62 +194,72 @@ def review(state: ClusterState, now: float) -> Iterator[Event]:
 
 
 def shut_out(state: ClusterState, now: float) -> None:
-    """Take out of the line who could not start even if nobody ran, because of bookings, and put the others back."""
-    if not state.bookings:
-        _line_up(state, {}, now)
+    """Take out of the line who could not start even if nobody ran, because of bookings, and put the others back.
+
+    Of very many, some follow with the next passes.
+    """
+    bookings, lines = state.bookings, state.booking_lines
+    if not bookings:
+        for job in list(islice(state.shut_out.values(), LINED_UP_AT_ONCE)):
+            del state.shut_out[job.id]
+            state.refresh(job, now)
+        bookings.more_to_line_up = bool(state.shut_out)
         return
-    out: dict[JobId, Job] = {}
-    before = [job for job in state.shut_out.values() if job.waiting and job.planned is None]
-    for pool in state.pools.values():
-        here = [job for job in before if job.pool == pool.name]
-        out |= _shut_out_in(pool, [job for job in (*pool.queue, *here) if job.gpus_min], state.bookings)
-    _line_up(state, out, now)
+    if lines is None:
+        lines = state.booking_lines = BookingLines(state.unfinished.values())
+    lines.take_in(state.shut_out)
+    lines.ask(bookings, _known(state, lines), _asking(state), ASKED_AT_ONCE)
+    for job, reason in lines.moves(state.shut_out, LINED_UP_AT_ONCE):
+        _line_up(state, lines, job, reason, now)
+    bookings.more_to_line_up = lines.is_behind
 
 
-def _shut_out_in(pool: PoolState, jobs: list[Job], bookings: Bookings) -> dict[JobId, Job]:
-    """Those of ``jobs``, who wait there, that could start if nobody ran, were it not for bookings; they are told so."""
-    empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
-    for planned in [job.planned for job in pool.planned.values() if job.planned is not None] if jobs else ():
-        empty.give(planned)
-        unbooked.give(planned)
-    reasons: dict[Hashable, str] = {}
-    out: dict[JobId, Job] = {}
-    for job in jobs:
-        like = _alike_in_line(job, bookings)
-        if (reason := reasons.get(like)) is None:
-            is_out = empty.find(job, job.gpus_min) is None and unbooked.find(job, job.gpus_min) is not None
-            text = f"waiting for {need_text(job, job.gpus_min)}: {bookings.obstacle(job)}"
-            reason = reasons[like] = text if is_out else ""
-        if reason:
-            out[job.id], job.reason = job, reason
-    return out
+def _known(state: ClusterState, lines: BookingLines) -> Hashable:
+    """All but jobs and time that decides whom bookings keep out; beside others, also who is where."""
+    bookings, changes = state.bookings, tuple([pool.books.changes for pool in state.pools.values()])
+    return bookings.index, bookings.begun, changes, lines.rounds if state.is_anybody_apart else None
 
 
-def _alike_in_line(job: Job, bookings: Bookings) -> Hashable:
-    """All that decides where ``job``, which waits, fits beside bookings."""
-    return shape_of(job), job.user, bookings.before(job)
+def _asking(state: ClusterState) -> Callable[[Job], str]:
+    """A function that says why a job that waits is kept out by bookings alone, in words; empty if it is not."""
+    trials: dict[str, tuple[Trial, Trial]] = {}
+
+    def why(job: Job) -> str:
+        if job.pool not in trials:
+            books = state.pools[job.pool].books
+            trials[job.pool] = Trial(books), Trial(books, as_if_unbooked=True)
+            for trial in trials[job.pool]:
+                trial.empty()
+        empty, unbooked = trials[job.pool]
+        if empty.find(job, job.gpus_min) is not None or unbooked.find(job, job.gpus_min) is None:
+            return ""
+        return f"waiting for {need_text(job, job.gpus_min)}: {state.bookings.obstacle(job)}"
+
+    return why
 
 
-def _line_up(state: ClusterState, out: dict[JobId, Job], now: float) -> None:
-    before, state.shut_out = state.shut_out, out
-    changed = [job for id, job in before.items() if id not in out]
-    changed += [job for id, job in out.items() if id not in before]
-    for job in changed[LINED_UP_AT_ONCE:]:  # they follow
-        if out.pop(job.id, None) is None:
-            out[job.id] = job
-    state.bookings.more_to_line_up = len(changed) > LINED_UP_AT_ONCE
-    for job in changed[:LINED_UP_AT_ONCE]:
-        state.refresh(job, now)
+def _line_up(state: ClusterState, lines: BookingLines, job: Job, reason: str, now: float) -> None:
+    """Take ``job`` out of the line for that reason; put it back if there is none."""
+    is_to_be_seen = job.id in lines.changed
+    if reason:
+        state.shut_out[job.id], job.reason = job, reason
+    else:
+        del state.shut_out[job.id]
+    state.refresh(job, now)
+    if not is_to_be_seen and (reason or job.queued is not None):
+        lines.changed.pop(job.id, None)  # nothing else about it has changed
 
 
-def admit(pool: PoolState) -> Iterator[Event]:
+def admit(state: ClusterState, pool: PoolState) -> Iterator[Event]:
     """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
-    booked = pool.books.booked
-    if booked is None or not (owners := booked.owners()):
+    booked, lines = pool.books.booked, state.booking_lines
+    if booked is None or lines is None or not (owners := booked.owners()):
         return
+    lines.take_in(state.shut_out)
+    theirs = [job for user in owners for job in lines.jobs_of(user, pool.name)]
     in_vain = set[Hashable]()  # what those need for whom there is no room: there is none for others who are alike
-    for job in [job for job in pool.queue if job.user in owners and job.gpus_min and job.own_room is None]:
-        if (like := _alike_in_line(job, booked)) in in_vain:
+    for job in sorted((job for job in theirs if job.queued is not None and job.own_room is None), key=_place_in_line):
+        if job.queued is None or (like := lines.alike(job)) in in_vain:
             continue
         own = booked.own(job)
         room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
@@ -252,6 +267,11 @@ def admit(pool: PoolState) -> Iterator[Event]:
             yield start(pool, job, room)
         else:
             in_vain.add(like)
+
+
+def _place_in_line(job: Job) -> QueueKey:
+    assert job.queued is not None
+    return job.queued
 
 
 def next_time(state: ClusterState, now: float) -> float | None:
@@ -267,9 +287,7 @@ def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
     """The jobs that have GPUs which others have booked, and which of these bookings begins first."""
     for id in sorted(state.bookings.index.on_node):
         node = state.nodes.get(id)
-        here = [state.jobs[one] for one in node.attempts] if node is not None else []
-        with_gpus = [job for job in here if job.holding is not None and job.holding.allocation.share]
-        for job in sorted(with_gpus, key=lambda job: job.id):  # a node has few of these, and perhaps very many others
+        for job in state.jobs_on_gpus(node) if node is not None else ():
             pieces = job.holding.allocation.nodes if job.holding is not None else ()
             gpus = [slice.gpu for piece in pieces if piece.node == id for slice in piece.gpus]
             found = [state.bookings.next_of_others(job.user, id, gpu) for gpu in gpus]
@@ -356,6 +374,8 @@ def _keep_books(state: ClusterState) -> None:
     """Placing asks for bookings only if there are any."""
     for pool in state.pools.values():
         pool.books.booked = state.bookings or None
+    if not state.bookings:
+        state.booking_lines = None
     state.look_again()
 
 

@@ -37,6 +37,17 @@ def lead_s(job: Job) -> float:
     return job.spec.grace_s + FREEING_S
 
 
+def stay_s(job: Job, now: float) -> float:
+    """How long ``job``, if it started now, might stay, in seconds. It may not have what is booked from before that.
+
+    Nobody is started only to be asked to leave: it shall have as long to compute as it may take to leave.
+    """
+    if job.preemptible:
+        return 2 * lead_s(job)
+    limit = job.spec.time_limit_s
+    return math.inf if limit is None else max(0.0, limit - job.running_s(now)) + lead_s(job)
+
+
 class Bookings:
     """Those that are not over, by id; ``now`` is when the cluster last looked at them, in Unix seconds.
 
@@ -91,10 +102,6 @@ class Bookings:
         """The GPUs that ``job`` may not start on now."""
         return self.index.barred(job.user, self._leaves_at(job))
 
-    def before(self, job: Job) -> int:
-        """How many of all bookings begin before ``job`` would have left: what is barred to it depends on no more."""
-        return bisect_left(self.index.every.starts, self._leaves_at(job))
-
     def own(self, job: Job) -> Barred:
         """The GPUs that are kept for the user of ``job`` now."""
         return self.index.own(job.user, self.now)
@@ -110,8 +117,12 @@ class Bookings:
 
     def owners(self) -> frozenset[str]:
         """The users for whom GPUs are kept now."""
-        every = self.index.every
-        return frozenset([booking.user for booking in every.bookings[: bisect_right(every.starts, self.now)]])
+        return frozenset([booking.user for booking in self.index.every.bookings[: self.begun]])
+
+    @property
+    def begun(self) -> int:
+        """How many have begun."""
+        return bisect_right(self.index.every.starts, self.now)
 
     def forbid(self, job: Job, allocation: Allocation) -> BookingMade | None:
         """A booking because of which ``job`` may not have ``allocation`` now; None: it may."""
@@ -124,16 +135,7 @@ class Bookings:
         return None
 
     def _leaves_at(self, job: Job) -> float:
-        """When ``job``, if it started now, would be out. It may not have what is booked from a time before that.
-
-        Nobody is started only to be asked to leave: it shall have as long to compute as it may take to leave.
-        """
-        if job.preemptible:
-            return self.now + 2 * lead_s(job)
-        limit = job.spec.time_limit_s
-        if limit is None:
-            return math.inf
-        return self.now + max(0.0, limit - job.running_s(self.now)) + lead_s(job)
+        return self.now + stay_s(job, self.now)
 
     def obstacle(self, job: Job, node: NodeId | None = None) -> str:
         """Which GPUs ``job`` may not have because of bookings, of ``node`` or at all, in words; empty: none."""

@@ -42,7 +42,8 @@ from ebbtide_core.resources.topology import Topology, together, topology_of
 class Node:
     """One node: what it has, what of it is in use, and whether it can be reached.
 
-    ``attempts`` are the jobs with an attempt here that is not proven over; ``planned`` those with room promised here.
+    ``attempts`` are the jobs with an attempt here that is not proven over, ``on_gpus`` those of them that hold GPUs;
+    ``planned`` those with room promised here. ``kept`` is what attempts have here wherever their GPUs go.
     ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
     ``slices`` are the GPUs on offer in order of index, each as the slice that a job gets of a whole one; ``sound`` says
     that they are all GPUs, and the node in service. ``promised`` is the very object that ``held`` is while the two are
@@ -65,7 +66,9 @@ class Node:
     held: Use = field(default_factory=Use)
     promised: Use = field(init=False)
     attempts: set[JobId] = field(default_factory=set)
+    on_gpus: set[JobId] = field(default_factory=set)
     planned: set[JobId] = field(default_factory=set)
+    kept: dict[JobId, NodeAllocation] = field(default_factory=dict)
     quarantine: dict[GpuId, str] = field(default_factory=dict)
     slices: dict[GpuId, GpuSlice] = field(default_factory=dict)
     entire: NodeAllocation = field(init=False)
@@ -265,7 +268,8 @@ class Books:
     is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
     ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
     ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
-    ``apart`` is None if nobody is, ``booked`` if there are no bookings.
+    ``apart`` is None if nobody is, ``booked`` if there are no bookings. ``changes`` grows with every change in what
+    there would be for a job if no other had room.
     """
 
     def __init__(
@@ -288,6 +292,7 @@ class Books:
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
         self.picky = False
+        self.changes = 0
         self.remembered = Remembered()
         """What was worked out of all nodes; forgotten when a node comes, goes or changes."""
         self._most: Most | None = None
@@ -325,6 +330,7 @@ class Books:
 
     def refresh(self, node: Node) -> None:
         """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        self.changes += 1
         node.list_slices()
         usable = node.usable
         sliced = node.topology is not None and node.topology.slices
@@ -375,6 +381,8 @@ class Books:
             if not fine:
                 self.problems.append(f"job {job} gets GPUs of node {node.id} that are held or promised already")
             node.attempts.add(job)
+            if piece.gpus:
+                node.on_gpus.add(job)
             node.planned.add(job)
             update(node, promised)
 
@@ -390,6 +398,7 @@ class Books:
             if not fine:
                 self.problems.append(f"job {job} leaves what it did not have on node {node.id}")
             node.attempts.discard(job)
+            node.on_gpus.discard(job)
             node.planned.discard(job)
             update(node, promised)
 
@@ -400,6 +409,8 @@ class Books:
         if node.promised is not node.held:
             node.promised.add(piece)
         node.attempts.add(job)
+        node.kept[job] = piece
+        self.changes += 1
 
     def drop(self, job: JobId, piece: NodeAllocation) -> None:
         """Note that it no longer has it."""
@@ -410,6 +421,8 @@ class Books:
         if not fine:
             self.problems.append(f"job {job} drops what it did not keep on node {node.id}")
         node.attempts.discard(job)
+        node.kept.pop(job, None)
+        self.changes += 1
 
     def free(self, job: JobId, allocation: Allocation, leaves: bool = True) -> None:
         """Note that what an attempt held is proven free; to whom it is promised was settled before.
@@ -422,6 +435,7 @@ class Books:
             if not node.held.remove(piece):
                 self.problems.append(f"job {job} frees what it did not hold on node {node.id}")
             node.join()
+            node.on_gpus.discard(job)
             if leaves:
                 node.attempts.discard(job)
 

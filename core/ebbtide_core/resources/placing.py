@@ -33,6 +33,17 @@ class Trial:
         self._domain: Domain | None = None
         """Where the search under way may look; its nodes are ``nodes`` then."""
 
+    def empty(self) -> None:
+        """Give back what is planned, as if nobody had room but for what attempts keep wherever their GPUs go."""
+        self._enter()
+        self._room, self._changed = self._room.copy(), True
+        for node in self.nodes.values():
+            if node.planned:
+                use = self._use[node.id] = Use()
+                for piece in node.kept.values():
+                    use.add(piece)
+                self._room.update(node, use)
+
     @property
     def idle(self) -> int:
         """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""

@@ -326,7 +326,7 @@ def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
 def jobs_by_gpu(state: ClusterState, node: Node) -> dict[GpuId, list[JobId]]:
     """Who is on which GPU of ``node``."""
     found: dict[GpuId, list[JobId]] = {}
-    for job in state.jobs_on(node):
+    for job in state.jobs_on_gpus(node):
         if not job.off_gpu:
             for gpu in job.attempts[-1].allocation.gpu_ids:
                 found.setdefault(gpu, []).append(job.id)

@@ -13,9 +13,13 @@ from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.nodes import booking_placement as rules
 from ebbtide_core.nodes.booking_placement import ImpossibleError, Wish, choose
+from ebbtide_core.policies.draft import need_text
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.resources.bookings import FREEING_S, lead_s
+from ebbtide_core.resources.placing import Trial
+from ebbtide_core.state import ClusterState
 from ebbtide_core.views.explain import explain
+from ebbtide_core.views.forecast import fork
 from ebbtide_core.views.narrate import narrate
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -230,6 +234,23 @@ def test_under_every_policy_others_leave_in_time_and_come_back(policy: str) -> N
     assert any(gpus_of(job) for job in jobs)
 
 
+def kept_out(state: ClusterState) -> dict[str, str]:
+    """The jobs that bookings alone keep out, and why: all who wait are asked, each in clusters where nobody runs."""
+    found = {}
+    for pool in state.pools.values():
+        empty, unbooked = Trial(pool.books), Trial(pool.books, as_if_unbooked=True)
+        for planned in [job.planned for job in pool.planned.values()]:
+            empty.give(planned)
+            unbooked.give(planned)
+        outside = [job for job in state.shut_out.values() if job.pool == pool.name]
+        for job in [*pool.queue, *outside]:
+            room = [trial.find(job, job.gpus_min) for trial in (empty, unbooked)]
+            if job.gpus_min and job.waiting and job.planned is None and room[0] is None and room[1] is not None:
+                need = need_text(job, job.gpus_min)
+                found[job.id] = f"waiting for {need}: {state.bookings.obstacle(job)}"
+    return found
+
+
 class Booking:
     """A world half of whose jobs are of bob, and in which GPUs are booked."""
 
@@ -290,6 +311,16 @@ class Booking:
                 if here and job.user != booking.user and not gpus.isdisjoint(process.gpus):
                     due = booking.since - lead_s(job) <= self.now < booking.until
                     assert not due or process.asked or process.to_leave, (process, booking)
+
+    @invariant()
+    def the_index_keeps_out_whom_a_scan_of_all_who_wait_does(self) -> None:
+        if not hasattr(self, "cluster") or not self.cluster.state.bookings:
+            return
+        state = fork(self.cluster).state
+        state.bookings.look(self.now)
+        rules.shut_out(state, self.now)
+        assert {id: job.reason for id, job in state.shut_out.items()} == kept_out(state)
+        assert not state.bookings or not state.bookings.more_to_line_up
 
     @invariant()
     def the_journal_folds_to_the_same_bookings(self) -> None:
@@ -393,3 +424,25 @@ def test_of_very_many_who_are_shut_out_some_leave_the_line_at_a_time_and_some_co
 
 def booked(count: int) -> tuple[BookedGpu, ...]:
     return tuple(BookedGpu(NodeId("a"), GpuId(f"a{index}")) for index in range(count))
+
+
+def test_what_an_event_costs_does_not_grow_with_those_who_wait_beside_bookings(lab: BookedLab) -> None:
+    lab.running(2)
+    running = [lab.submit(0) for _ in range(200)]
+    lab.book(2, after=5000.0)
+    jobs = [lab.submit(1, suspend=SuspendMode.NONE, time_limit_s=10_000.0 + number) for number in range(200)]
+    jobs += [lab.submit(1) for _ in range(200)]
+    calls = 0
+
+    def count(frame: object, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        lab.wait(1)
+    finally:
+        sys.setprofile(None)
+    assert lab.cluster.state.shut_out.keys() == {job.id for job in jobs[:200]}
+    assert all(job.state is JobState.STARTING for job in running)
+    assert calls < 400, "those who wait, and those who run, are 600"

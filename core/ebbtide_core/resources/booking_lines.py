@@ -1,0 +1,179 @@
+"""The jobs that wait for GPUs while there are bookings, those together that bookings treat alike.
+
+Whether bookings keep a job out, and how that is said, depends on what it needs, whose it is and how long it would stay.
+A hundred thousand may wait, and be asked about after every event: so it is asked of those that changed, of groups that
+are alike, and only if bookings, nodes or the time may have changed the answer. What that leaves is done in parts.
+"""
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from ebbtide_core.admission.queues import shape_of
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobId
+from ebbtide_core.resources.bookings import Bookings, stay_s
+
+TAKEN_IN_AT_ONCE: Final = 5000
+"""Jobs that are looked at because they changed, or are there when the first booking is made."""
+
+Ask = Callable[[Job], str]
+"""Why bookings keep a job out, in words; empty if they do not."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Jobs that stay equally long; ``reason`` is why bookings keep them out, None: that was not asked yet."""
+
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Line:
+    """Jobs of one user and pool that need the same, in groups by how long they would stay, in seconds."""
+
+    pool: str
+    user: str
+    stays: list[float] = field(default_factory=list)
+    groups: dict[float, _Group] = field(default_factory=dict)
+
+    def bands(self, bookings: Bookings) -> Iterator[tuple[list[_Group], float]]:
+        """The groups that would not be out when the same bookings begin; until when that is so, in Unix seconds."""
+        starts, now, low = bookings.index.every.starts, bookings.now, 0
+        while low < len(self.stays):
+            before, high, until = bisect_left(starts, now + self.stays[low]), len(self.stays), math.inf
+            if before < len(starts):
+                high = bisect_right(self.stays, starts[before], low, key=lambda stay: now + stay)
+                until = starts[before] - self.stays[high - 1]
+            yield [self.groups[stay] for stay in self.stays[low:high]], until
+            low = high
+
+
+class BookingLines:
+    """The index. ``changed`` are the jobs that changed since they were looked at; some are there from the beginning."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.changed: dict[JobId, Job] = {}
+        self._first = deque(jobs)
+        self._lines: dict[Hashable, _Line] = {}
+        self._place: dict[JobId, tuple[Hashable, float]] = {}
+        self._stale: dict[Hashable, _Line] = {}
+        """The lines of which some group is to be asked about."""
+        self._moves: dict[JobId, Job] = {}
+        """Those that may have to be taken out of the line, or put back."""
+        self.rounds = 0
+        """Grows whenever jobs that had changed were looked at."""
+        self._known: Hashable = None
+        self._asked, self._due = -math.inf, math.inf
+        """When it was asked last, and when time will have changed some answer."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to be done, without anything new."""
+        return bool(self._first or self.changed or self._stale or self._moves)
+
+    def take_in(self, shut_out: Collection[JobId]) -> None:
+        """Look at some of the jobs that changed; ``shut_out`` are those that stand in no line because of bookings."""
+        self.rounds += bool(self.changed)
+        jobs = [self.changed.pop(id) for id in list(islice(self.changed, TAKEN_IN_AT_ONCE))]
+        jobs += [self._first.popleft() for _ in range(min(len(self._first), TAKEN_IN_AT_ONCE - len(jobs)))]
+        for job in jobs:
+            self._put(job, job.gpus_min > 0 and (job.queued is not None or _waits_outside(job, shut_out)))
+
+    def _put(self, job: Job, waits: bool) -> None:
+        place = ((job.pool, job.user, shape_of(job)), stay_s(job, 0.0)) if waits else None
+        if (before := self._place.get(job.id)) != place:
+            if before is not None:
+                self._leave(job, *before)
+            if place is not None:
+                self._join(job, *place)
+        if place is None:
+            self._moves[job.id] = job
+        elif (reason := self._lines[place[0]].groups[place[1]].reason) is not None:
+            self._tell(job, reason)
+
+    def _leave(self, job: Job, key: Hashable, stay: float) -> None:
+        line = self._lines[key]
+        group = line.groups[stay]
+        del group.jobs[job.id], self._place[job.id]
+        if not group.jobs:
+            del line.groups[stay], line.stays[bisect_left(line.stays, stay)]
+        if not line.groups:
+            del self._lines[key]
+            self._stale.pop(key, None)
+
+    def _join(self, job: Job, key: Hashable, stay: float) -> None:
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(job.pool, job.user)
+        if stay not in line.groups:
+            insort(line.stays, stay)
+            line.groups[stay] = _Group()
+            self._stale[key] = line
+        line.groups[stay].jobs[job.id] = job
+        self._place[job.id] = key, stay
+
+    def _tell(self, job: Job, reason: str) -> None:
+        if reason:
+            job.reason = reason
+        self._moves[job.id] = job
+
+    def ask(self, bookings: Bookings, known: Hashable, ask: Ask, most: int) -> None:
+        """Ask about those of whom the answer may have changed, but ``most`` times at once, or a line more.
+
+        ``known`` is all that the answers depend on but jobs and time.
+        """
+        if known != self._known or bookings.now > self._due or bookings.now < self._asked:
+            self._stale |= self._lines
+            self._known, self._due = known, math.inf
+        self._asked = bookings.now
+        for key in list(self._stale):
+            if most <= 0:
+                return
+            line = self._stale.pop(key)
+            for groups, until in line.bands(bookings):
+                reason, most = ask(next(iter(groups[0].jobs.values()))), most - 1
+                self._due = min(self._due, until)
+                for group in groups:
+                    if group.reason != reason:
+                        if group.reason is None or bool(group.reason) != bool(reason):
+                            self._moves |= group.jobs
+                        group.reason = reason
+                        for job in group.jobs.values() if reason else ():
+                            job.reason = reason
+
+    def moves(self, shut_out: Collection[JobId], most: int) -> Iterator[tuple[Job, str]]:
+        """So many of the jobs that are to be taken out of the line, and why, or put back: that is said by no reason."""
+        for id in list(self._moves):
+            if most <= 0:
+                return
+            job, reason = self._moves.pop(id), self.reason(id)
+            if bool(reason) != (id in shut_out):
+                most -= 1
+                yield job, reason
+
+    def reason(self, id: JobId) -> str:
+        """Why bookings keep the job out, as far as that was asked; empty if they do not."""
+        place = self._place.get(id)
+        return (self._lines[place[0]].groups[place[1]].reason or "") if place is not None else ""
+
+    def alike(self, job: Job) -> Hashable:
+        """The same for all jobs that wait which are alike; as long as it waits as it does."""
+        return self._place[job.id]
+
+    def jobs_of(self, user: str, pool: str) -> Iterator[Job]:
+        """All that wait for GPUs, of that user and pool, in no order."""
+        for line in self._lines.values():
+            if line.user == user and line.pool == pool:
+                for group in line.groups.values():
+                    yield from group.jobs.values()
+
+
+def _waits_outside(job: Job, shut_out: Collection[JobId]) -> bool:
+    """Whether ``job`` waits in no line because of bookings."""
+    return job.id in shut_out and job.waiting and job.planned is None
