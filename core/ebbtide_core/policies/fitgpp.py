@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from ebbtide_core.admission.queues import Queue
 from ebbtide_core.job.job import Job
@@ -31,9 +31,8 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 Choice = tuple[list[Job], list[NodeId] | None]
 """Who has to go, and where there is room then; on any nodes if None."""
-_Known = tuple[Job, Allocation, float, float, bool]
-"""A job, its room, the size of that, its grace period, and whether it has proved that it can suspend."""
 _Entry = tuple[float, bool, int, Job]
+"""A job by its score; of equal ones, those that never proved that they can suspend come last, then the later ones."""
 
 PAPER_S: Final = 4.0
 """The weight of the grace period against size in the paper."""
@@ -141,6 +140,49 @@ class FitGpp(Policy):
         return None if best is None else (best[2], [best[3]])
 
 
+def score(size: float, grace_s: float, largest: float, longest_s: float, s: float) -> float:
+    """Score(j) = |D_j| / max |D| + s · GP_j / max GP: what it costs to preempt job j.
+
+    ``size`` is |D_j| and ``grace_s`` GP_j; ``largest`` and ``longest_s`` are the maxima over all jobs that could be
+    preempted. Source: seed 000, §2.2, Eq. 1.
+    """
+    return size / largest + s * grace_s / longest_s
+
+
+def size(room: Allocation, books: Books) -> float:
+    """|D|: the norm of what a job has of CPUs, memory and GPUs, each relative to what its node has.
+
+    Source: seed 000, §2.2, footnote 1; the paper does not say which norm, and this is the Euclidean one.
+    """
+    total = 0.0
+    for piece in room.nodes:
+        node = books.nodes[piece.node]
+        if node.gpus:
+            total += (piece.share / (len(node.gpus) * WHOLE)) ** 2
+        if piece.cpus:
+            total += (piece.cpus / node.facts.cpus) ** 2
+        if piece.mem_bytes:
+            total += (piece.mem_bytes / node.facts.mem_bytes) ** 2
+    return math.sqrt(total)
+
+
+def _grace_s(job: Job) -> float:
+    """GP: how long ``job`` takes to step aside, as measured or else as promised; nothing if it has not started."""
+    if not job.running:
+        return 0.0
+    return job.spec.grace_s if job.save_s is None else job.save_s
+
+
+class _Known(NamedTuple):
+    """What the score of a job is computed from, and whether the job has proved that it can suspend."""
+
+    job: Job
+    room: Allocation
+    size: float
+    grace_s: float
+    proved: bool
+
+
 class Scores:
     """Eq. 1 for every job with room that ``counts``, kept sorted.
 
@@ -156,62 +198,45 @@ class Scores:
         self._sizes: list[float] = []
         self._graces: list[float] = []
         self._sorted: list[_Entry] = []
-        self._scale = (1.0, 1.0)
-
-    def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
-        planned = job.planned if self._counts(job) else None
-        known = self._known.get(job.id)
-        if known is None and planned is None:
-            return
-        # One that has not started has no grace period to wait for.
-        grace = 0.0
-        if planned is not None and job.running:
-            grace = job.spec.grace_s if job.save_s is None else job.save_s
-        if known is not None:
-            if known[1] is planned and known[3] == grace and known[4] is job.proved:
-                return
-            self._remove(known)
-        if planned is not None:
-            self._add((job, planned, size(planned, self._books), grace, job.proved))
+        self._largest = self._longest = 1.0
+        """The denominators with which ``_sorted`` was computed."""
 
     def __iter__(self) -> Iterator[tuple[float, Job]]:
         """Scores and jobs, the cheapest first."""
-        scale = self._scale_now()
-        if scale != self._scale:
-            self._scale = scale
+        largest, longest = (self._sizes[-1], self._graces[-1]) if self._known else (0.0, 0.0)
+        # Where no job has a size, or none a grace period, that term is 0 for all.
+        largest, longest = largest or 1.0, longest or 1.0
+        if (largest, longest) != (self._largest, self._longest):
+            self._largest, self._longest = largest, longest
             self._sorted = sorted(self._entry(known) for known in self._known.values())
-        return ((entry[0], entry[3]) for entry in self._sorted)
+        return ((cost, job) for cost, _, _, job in self._sorted)
 
-    def _scale_now(self) -> tuple[float, float]:
-        return (self._sizes[-1] if self._sizes else 0.0) or 1.0, (self._graces[-1] if self._graces else 0.0) or 1.0
+    def update(self, job: Job) -> None:
+        """Take ``job`` in, or out."""
+        room = job.planned if self._counts(job) else None
+        known = self._known.get(job.id)
+        if known is None and room is None:
+            return
+        grace_s = _grace_s(job) if room is not None else 0.0
+        if known is not None:
+            if known.room is room and known.grace_s == grace_s and known.proved is job.proved:
+                return
+            self._remove(known)
+        if room is not None:
+            self._add(_Known(job, room, size(room, self._books), grace_s, job.proved))
 
     def _entry(self, known: _Known) -> _Entry:
-        job, _, length, grace, proved = known
-        return length / self._scale[0] + self._s * grace / self._scale[1], not proved, job.sequence, job
+        cost = score(known.size, known.grace_s, self._largest, self._longest, self._s)
+        return cost, not known.proved, known.job.sequence, known.job
 
     def _add(self, known: _Known) -> None:
-        self._known[known[0].id] = known
-        insort(self._sizes, known[2])
-        insort(self._graces, known[3])
+        self._known[known.job.id] = known
+        insort(self._sizes, known.size)
+        insort(self._graces, known.grace_s)
         insort(self._sorted, self._entry(known))
 
     def _remove(self, known: _Known) -> None:
-        del self._known[known[0].id]
-        del self._sizes[bisect_left(self._sizes, known[2])]
-        del self._graces[bisect_left(self._graces, known[3])]
+        del self._known[known.job.id]
+        del self._sizes[bisect_left(self._sizes, known.size)]
+        del self._graces[bisect_left(self._graces, known.grace_s)]
         del self._sorted[bisect_left(self._sorted, self._entry(known))]
-
-
-def size(allocation: Allocation, books: Books) -> float:
-    """|D|: the L2 norm of a job's demand, each part relative to what its node has."""
-    total = 0.0
-    for piece in allocation.nodes:
-        node = books.nodes[piece.node]
-        if node.gpus:
-            total += (piece.share / (len(node.gpus) * WHOLE)) ** 2
-        if piece.cpus:
-            total += (piece.cpus / node.facts.cpus) ** 2
-        if piece.mem_bytes:
-            total += (piece.mem_bytes / node.facts.mem_bytes) ** 2
-    return math.sqrt(total)

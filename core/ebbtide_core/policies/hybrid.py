@@ -314,7 +314,7 @@ class _Pass:
         for count in range(1, len(candidates) + 1):
             if self._fits_without(job, candidates[:count], nodes):
                 chosen = candidates[:count]
-                for victim in candidates[: count - 1]:
+                for victim in reversed(candidates[: count - 1]):
                     rest = [other for other in chosen if other is not victim]
                     if self._fits_without(job, rest, nodes):
                         chosen = rest

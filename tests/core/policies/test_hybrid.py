@@ -100,6 +100,14 @@ def test_a_job_with_several_gpus_preempts_on_one_node_and_only_what_it_needs() -
     assert len(gpus_of(big)) == 3
 
 
+def test_of_several_that_could_be_left_out_the_more_urgent_one_is() -> None:
+    lab = lab_of(gpus=4)
+    large, urgent, least_urgent = (lab.running(gpus, priority=level) for gpus, level in [(2, 9), (1, 10), (1, 12)])
+    lab.submit(3, priority=5)
+    assert stopped(lab.last) == {large.id, least_urgent.id}
+    assert urgent.state is JobState.RUNNING
+
+
 def test_nobody_is_preempted_for_a_job_that_would_not_fit_anyway() -> None:
     lab = lab_of(gpus=2)
     lab.running(1, priority=12)
