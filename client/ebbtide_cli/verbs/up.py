@@ -18,12 +18,12 @@ from ebbtide_cli.cluster import (
     undone_if_interrupted,
 )
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.daemons import print_log_end
+from ebbtide_cli.daemons import first_to_end, print_log_end
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.facts import node_facts
 from ebbtide_cli.home import Home
+from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.processes import first_to_end, stop_signals
 from ebbtide_cli.text import printable
 from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import SETTING, examples, json_option
