@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 import click
+from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.address import local_master
@@ -25,7 +26,6 @@ from ebbtide_cli.home import Home
 from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.text import printable
-from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import SETTING, examples, json_option
 
 FAKE_PROFILE = "2xA100-40GB"
