@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from ebbtide_agent.jsonfile import write_json
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_cli.demo.svg import write_svg
 from ebbtide_cli.top.feed import Feed
 from ebbtide_cli.top.frame import frame
+from ebbtide_protos.process import Identity
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/figures/top.svg"

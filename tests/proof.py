@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_cli.token_metadata import ProvenChannel
 from ebbtide_protos import door
+from ebbtide_protos.process import Identity
 
 
 def proven(channel: Any, home: Path) -> Any:

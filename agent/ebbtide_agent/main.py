@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ebbtide_protos.place import NotTrusted, make_folder
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent import agent_log, gpu, mps
@@ -43,7 +44,6 @@ from ebbtide_agent.link.link import Link
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import limits
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from ebbtide_protos.process import boot_id
 
-from ebbtide_agent.processes import cgroup, procfs
+from ebbtide_agent.processes import cgroup
 
 ROOT_MARKER = ".ebbtide-root"
 _DISCARD_PORT = 9
@@ -43,7 +44,7 @@ def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_ro
     return Node(
         name=name,
         hostname=socket.gethostname(),
-        boot_id=procfs.boot_id(),
+        boot_id=boot_id(),
         incarnation=uuid.uuid4().hex,
         cpus=float(len(os.sched_getaffinity(0))) if cpus is None else cpus,
         mem_bytes=psutil.virtual_memory().total if mem_bytes is None else mem_bytes,

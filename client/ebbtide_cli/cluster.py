@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
@@ -16,7 +17,6 @@ from ebbtide_cli.daemons import end_started, start_daemon, stop_process, wait_un
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.home import Home, read_record, write_record
 from ebbtide_cli.output import StatusLine, complain
-from ebbtide_cli.processes import Process
 from ebbtide_cli.text import plural
 
 KILL_S: Final = 30.0
@@ -168,7 +168,7 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
 
 def _quiesce(home: Home, settings: Settings | None, *, kill: bool, line: StatusLine) -> None:
     request = client_pb2.QuiesceRequest(kill=kill)
-    supervisors: list[Process] = []
+    supervisors: list[Identity] = []
     with connected(local_master(home)) as stub:
         for progress in stub.Quiesce(request, timeout=KILL_S if kill else None):
             if progress.attempts_left:

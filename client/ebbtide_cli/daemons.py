@@ -1,20 +1,23 @@
 """Start and stop the processes of a local cluster."""
 
 import os
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Final
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, complain
-from ebbtide_cli.processes import Process
 from ebbtide_cli.text import printable
 
 READY_S: Final = 60.0
@@ -89,15 +92,30 @@ def wait_until_ready(what: str, ready: Callable[[], bool], daemon: Daemon | None
     line.clear()
 
 
-def stop_process(what: str, process: Process) -> None:
+def stop_process(what: str, process: Identity) -> None:
     """End a daemon: SIGTERM, and SIGKILL if it takes too long, which is said."""
-    process.signal(SIGTERM)
+    if not process.signal(SIGTERM) and process.is_alive():
+        raise Failure(f"{what} (pid {process.pid}) is another account's, which alone may stop it")
     if process.ended_within(STOP_S):
         return
     complain(f"{what} (pid {process.pid}) did not end within {STOP_S:g} s of SIGTERM: sending SIGKILL")
     process.signal(SIGKILL)
     if not process.ended_within(KILLED_S):
         raise Failure(f"{what} (pid {process.pid}) survives SIGKILL: is it stuck in a system call?")
+
+
+def first_to_end(processes: Iterable[Identity], stop: int) -> Identity | None:
+    """Wait until one of several processes has ended and return it; None once ``stop`` can be read."""
+    poll, opened = select.poll(), {}
+    poll.register(stop, select.POLLIN)
+    with ExitStack() as stack:
+        for process in processes:
+            descriptor = stack.enter_context(process.opened())
+            if descriptor is None:
+                return process
+            poll.register(descriptor, select.POLLIN)
+            opened[descriptor] = process
+        return opened.get(poll.poll()[0][0])
 
 
 def print_log_end(log: Path, start: int = 0) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide_protos.place import NotTrusted, check_file
-
-from ebbtide_cli.processes import Process
+from ebbtide_protos.process import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +66,20 @@ class Home:
         """Where an agent started by ``ebb up`` logs."""
         return self.root / "nodes" / node / "agent.log"
 
-    def master(self) -> Process | None:
+    def master(self) -> Identity | None:
         """The master that runs here."""
         return _living(self.master_record)
 
-    def agent(self, node: str) -> Process | None:
+    def agent(self, node: str) -> Identity | None:
         """The agent of ``node`` that runs here."""
         return _living(self.agent_record(node))
 
-    def agents(self) -> dict[str, Process]:
+    def agents(self) -> dict[str, Identity]:
         """All agents that run here, by node."""
         records = sorted(self.root.glob("nodes/*/agent.json"))
         return {path.parent.name: process for path in records if (process := _living(path))}
 
-    def supervisors(self) -> Iterator[Process]:
+    def supervisors(self) -> Iterator[Identity]:
         """The processes here that supervise an attempt."""
         for path in sorted(self.root.glob("nodes/*/attempts/*/supervisor.json")):
             if process := _living(path):
@@ -103,12 +102,11 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     fresh.replace(path)
 
 
-def _living(path: Path) -> Process | None:
+def _living(path: Path) -> Identity | None:
     """The process that a record names, if it runs and nobody but this account and root can have said so."""
     try:
         check_file(path)
-    except (NotTrusted, OSError):
+        process = Identity.from_json(read_record(path) or {})
+        return process if process.is_alive() else None
+    except (NotTrusted, OSError, KeyError, TypeError, ValueError):
         return None
-    record = read_record(path)
-    process = Process.from_record(record) if record else None
-    return process if process and process.alive() else None

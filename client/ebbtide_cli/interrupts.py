@@ -8,6 +8,7 @@ and so it is by a second Ctrl-C, except where it is `held` because something wou
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -246,6 +247,25 @@ def by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def stop_signals() -> Iterator[int]:
+    """Turn SIGINT and SIGTERM into a descriptor that can be read.
+
+    An exception out of a signal handler can be lost in a destructor; a byte in a socket cannot.
+    """
+    told, tell = socket.socketpair()
+    tell.setblocking(False)
+    with told, tell:
+        before = signal.set_wakeup_fd(tell.fileno())
+        handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield told.fileno()
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

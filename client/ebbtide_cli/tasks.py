@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import progress_words, times_words
-from ebbtide_cli.values import abbreviated
 
 LOSS = "loss"
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ebbtide_cli.values import abbreviated
+from ebbtide_protos.quantities import abbreviated
 
 LONGEST_LINE = 600
 

@@ -4,7 +4,7 @@ import re
 from datetime import datetime, time, timedelta
 from typing import Final
 
-from ebbtide_cli.values import abbreviated, parse_duration
+from ebbtide_protos.quantities import abbreviated, parse_duration
 
 FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M")
 

@@ -1,4 +1,4 @@
-"""What a user may write for a duration, a size or a number of GPUs, and how we write them back.
+"""What a user may write for a number of GPUs, an array or a time, and how we write durations and sizes.
 
 Every ``parse_…`` raises ``ValueError`` with a message that says what to write instead.
 """
@@ -9,30 +9,14 @@ from datetime import datetime, time, timedelta
 from fractions import Fraction
 from typing import Final
 
-LONGEST: Final = 32
-"""Characters of any value; no sensible one is longer, and nobody waits for a number of a million digits."""
+from ebbtide_protos.quantities import COUNT, DURATION_UNITS, SIZE_UNITS, abbreviated, bounded, parse_duration
+
 MAX_SHARE_DENOMINATOR: Final = 16
 MAX_TASKS: Final = 10_000
 MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
 """These are the same as `ebbtide_core.model.limits` has, which most verbs do without."""
 
-DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-SIZE_UNITS: Final = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-
-_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
-_DURATION: Final = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in DURATION_UNITS))
-_SIZE: Final = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)")
 _PIECE: Final = re.compile(r"(?P<low>\d{1,6})(-(?P<high>\d{1,6})(:(?P<step>[1-9]\d{0,5}))?)?")
 _AFTER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?|@(~\d{1,4})?")
 _GPUS: Final = re.compile(r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?")
@@ -54,15 +38,6 @@ class GpuRange:
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
 
 
-def parse_duration(text: str) -> float:
-    """Read ``90s``, ``3m``, ``2h``, ``1d`` or a combination such as ``1h30m``; return seconds."""
-    match = _DURATION.fullmatch(_bounded(text))
-    if not text or match is None:
-        raise ValueError(f"{text!r} is not a duration with units: write 90s, 3m, 2h, 1d or 1h30m")
-    counts = zip(match.groups(), DURATION_UNITS.values(), strict=True)
-    return float(sum(Fraction(count) * seconds for count, seconds in counts if count))
-
-
 def format_duration(seconds: float) -> str:
     """Write a duration in the form that `parse_duration` reads, to the second (to 0.1 s below ten seconds)."""
     if 0 < seconds < 9.95 and not float(seconds).is_integer():
@@ -72,14 +47,6 @@ def format_duration(seconds: float) -> str:
         count, rest = divmod(rest, length)
         written += f"{count}{unit}" if count else ""
     return written or "0s"
-
-
-def parse_size(text: str) -> int:
-    """Read ``10GiB``, ``512MiB``, ``80GB``, …; return bytes, rounded down."""
-    match = _SIZE.fullmatch(_bounded(text))
-    if match is None or match[2].lower() not in SIZE_UNITS:
-        raise ValueError(f"{text!r} is not a size with a unit: write 10GiB, 512MiB or 80GB")
-    return int(Fraction(match[1]) * SIZE_UNITS[match[2].lower()])
 
 
 def format_size(count: int) -> str:
@@ -93,7 +60,7 @@ def format_size(count: int) -> str:
 
 def parse_gpus(text: str) -> GpuRange:
     """Read ``N``, ``N-M``, ``1/n`` or ``1/n-M``."""
-    match = _GPUS.fullmatch(_bounded(text))
+    match = _GPUS.fullmatch(bounded(text))
     if match is None:
         raise ValueError(f"{text!r} is not a number of GPUs: write 2, 1-4, 1/4 or 1/4-2")
     low = _gpu_count(match["low"])
@@ -105,7 +72,7 @@ def parse_gpus(text: str) -> GpuRange:
 
 def parse_nodes(text: str) -> tuple[int, int]:
     """Read ``N``, or ``1-M`` for so many or fewer; return the least and the most."""
-    match = re.fullmatch(r"(?P<low>\d{1,9})(-(?P<high>\d{1,9}))?", _bounded(text))
+    match = re.fullmatch(r"(?P<low>\d{1,9})(-(?P<high>\d{1,9}))?", bounded(text))
     low = int(match["low"]) if match else 0
     high = int(match["high"]) if match and match["high"] else low
     if not 1 <= low <= high <= MAX_NODES:
@@ -129,7 +96,7 @@ def _gpu_count(text: str) -> Fraction:
 
 def parse_cpus(text: str) -> float:
     """Read a positive number of CPUs such as ``4`` or ``0.5``."""
-    if not re.fullmatch(_NUMBER, _bounded(text)) or float(text) == 0:
+    if not re.fullmatch(COUNT, bounded(text)) or float(text) == 0:
         raise ValueError(f"{text!r} is not a positive number of CPUs: write 4 or 0.5")
     return float(text)
 
@@ -167,7 +134,7 @@ def parse_after(text: str) -> tuple[tuple[str, str], ...]:
 
 def parse_begin(text: str, now: float) -> float:
     """Read ``+2h``, ``18:00`` (the next), or ``2026-11-23T09:00`` in local time; return Unix seconds."""
-    _bounded(text)
+    bounded(text)
     if text.startswith("+"):
         return now + parse_duration(text[1:])
     wrong = ValueError(f"{text!r} is not a time: write 18:00, 2026-11-23T09:00 or +2h")
@@ -202,14 +169,3 @@ def parse_param(text: str) -> tuple[str, tuple[str, ...]]:
     if not values:
         raise ValueError(f"{name} has no value: write {name}=VALUE,VALUE")
     return name, tuple(values.split(","))
-
-
-def abbreviated(text: str, limit: int = LONGEST) -> str:
-    """Cut ``text`` to ``limit`` characters, the last of them an ellipsis."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _bounded(text: str) -> str:
-    if len(text) > LONGEST:
-        raise ValueError(f"{abbreviated(text)!r} is longer than {LONGEST} characters")
-    return text

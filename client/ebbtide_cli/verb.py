@@ -7,19 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
+from ebbtide_protos.quantities import LONGEST, abbreviated, parse_duration, parse_size
 
 from ebbtide_cli.completing import VARIABLE, complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.values import (
-    LONGEST,
-    abbreviated,
-    parse_cpus,
-    parse_duration,
-    parse_gpus,
-    parse_nodes,
-    parse_setting,
-    parse_size,
-)
+from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_setting
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ebbtide_protos.process import Identity
+
 
 @contextmanager
 def published(home: Path, cluster_id: str, ports: Mapping[str, str | int]) -> Iterator[None]:
@@ -15,9 +17,7 @@ def published(home: Path, cluster_id: str, ports: Mapping[str, str | int]) -> It
     ``ports`` says where it is reached besides the socket in its home: host, port and agent_port, or nothing.
     """
     content = {
-        "pid": os.getpid(),
-        "starttime": _own_start_time(),
-        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        **Identity.own().to_json(),
         **ports,
         "started_at": time.time(),
         "cluster_id": cluster_id,
@@ -31,9 +31,3 @@ def published(home: Path, cluster_id: str, ports: Mapping[str, str | int]) -> It
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-def _own_start_time() -> int:
-    """Jiffies from boot to the start of this process: with the pid and the boot id, an identity."""
-    stat = Path("/proc/self/stat").read_text()
-    return int(stat[stat.rindex(")") + 2 :].split()[19])

@@ -1,6 +1,7 @@
 """Pictures of simulations, as PNG. matplotlib takes a second to load, and is only needed here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,48 +13,49 @@ COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 """Told apart by people who do not see all colours (Okabe and Ito)."""
 
 
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure that needs no display."""
+@contextmanager
+def drawn(path: Path, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
+    """An empty figure that needs no display, and that is written to ``path`` once the block has drawn it."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    yield figure
+    figure.savefig(path, dpi=dpi)
 
 
 def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:
     """How slowdowns and flow times are distributed, by class."""
-    figure = new_figure(9, 4)
-    figure.suptitle(title)
-    done = [tally for tally in tallies if tally.ended is not None]
-    measures: tuple[tuple[str, Callable[[Tally], float]], ...] = (
-        ("slowdown", lambda tally: tally.slowdown),
-        ("flow time in s", lambda tally: tally.flow_s),
-    )
-    for axes, (label, measure) in zip(figure.subplots(1, 2), measures, strict=True):
-        for kind, color in zip(JobClass, COLORS, strict=False):
-            values = sorted(measure(tally) for tally in done if tally.job.job_class is kind)
-            if values:
-                shares = [(index + 1) / len(values) for index in range(len(values))]
-                axes.step(values, shares, where="post", color=color, label=f"{kind.value} ({len(values)} jobs)")
-        axes.set_xscale("log")
-        axes.set_xlabel(label)
-        axes.set_ylabel("share of jobs")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    with drawn(path, 9, 4) as figure:
+        figure.suptitle(title)
+        done = [tally for tally in tallies if tally.ended is not None]
+        measures: tuple[tuple[str, Callable[[Tally], float]], ...] = (
+            ("slowdown", lambda tally: tally.slowdown),
+            ("flow time in s", lambda tally: tally.flow_s),
+        )
+        for axes, (label, measure) in zip(figure.subplots(1, 2), measures, strict=True):
+            for kind, color in zip(JobClass, COLORS, strict=False):
+                values = sorted(measure(tally) for tally in done if tally.job.job_class is kind)
+                if values:
+                    shares = [(index + 1) / len(values) for index in range(len(values))]
+                    axes.step(values, shares, where="post", color=color, label=f"{kind.value} ({len(values)} jobs)")
+            axes.set_xscale("log")
+            axes.set_xlabel(label)
+            axes.set_ylabel("share of jobs")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=8)
 
 
 def draw_sweep(results: Sequence[tuple[Mapping[str, str], Report]], metric: str, path: Path) -> None:
     """One bar for each combination: ``metric``, a path into the report such as ``slowdown.te.p95``."""
-    figure = new_figure(9, 0.35 * len(results) + 1.5)
-    axes = figure.subplots()
-    labels = [", ".join(f"{name}={value}" for name, value in parameters.items()) for parameters, _ in results]
-    heights = [value_of(report, metric) or 0.0 for _, report in results]
-    bars = axes.barh(range(len(results)), heights, color=COLORS[0])
-    axes.bar_label(bars, fmt="%.4g", fontsize=8, padding=2)
-    axes.set_yticks(range(len(results)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(metric)
-    figure.savefig(path, dpi=120)
+    with drawn(path, 9, 0.35 * len(results) + 1.5) as figure:
+        axes = figure.subplots()
+        labels = [", ".join(f"{name}={value}" for name, value in parameters.items()) for parameters, _ in results]
+        heights = [value_of(report, metric) or 0.0 for _, report in results]
+        bars = axes.barh(range(len(results)), heights, color=COLORS[0])
+        axes.bar_label(bars, fmt="%.4g", fontsize=8, padding=2)
+        axes.set_yticks(range(len(results)), labels, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlabel(metric)
 
 
 def value_of(report: Report, metric: str) -> float | None:

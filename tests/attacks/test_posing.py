@@ -15,11 +15,11 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, doors_dir, lock_path
 from ebbtide_agent.processes import process_scan
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_core.events import StrayFound
 from ebbtide_core.model.types import AttemptRef, NodeId
 from ebbtide_core.nodes.strays import Heard, news
+from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.conftest import MakeNode
 from tests.agent.supervision.node import RUNNING, order, python

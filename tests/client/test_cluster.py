@@ -13,9 +13,9 @@ import pytest
 from ebbtide_cli import cluster, daemons
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine
-from ebbtide_cli.processes import Process
 from ebbtide_cli.verbs import up
 from ebbtide_cli.verbs.up import Wish
+from ebbtide_protos.process import Identity
 
 from tests.client.runs import Ebb, start_ebb
 
@@ -79,7 +79,7 @@ def submit(ebb: Ebb, script: str, *options: str) -> str:
     return ebb("submit", "--json", *options, "--", sys.executable, "-c", script).json["id"]
 
 
-def kill(process: Process | None) -> None:
+def kill(process: Identity | None) -> None:
     assert process is not None
     process.signal(signal.SIGKILL)
     assert process.ended_within(10)
@@ -214,7 +214,7 @@ def test_a_master_that_hangs_is_killed_and_that_is_said(ebb_process, local, monk
     daemons.stop_process("the master", master)
     said = f"ebb: the master (pid {master.pid}) did not end within 0.2 s of SIGTERM: sending SIGKILL\n"
     assert capfd.readouterr().err == said
-    assert not master.alive()
+    assert not master.is_alive()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])

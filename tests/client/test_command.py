@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from ebbtide_cli import main as entry_point
-from ebbtide_cli.processes import Process
+from ebbtide_cli.daemons import stop_process
+from ebbtide_cli.errors import Failure
 from ebbtide_cli.verb import VERBS
+from ebbtide_protos.process import Identity
 
 from tests.certificates import an_authority
 from tests.client.runs import modules_of, start_ebb
@@ -58,7 +60,8 @@ def test_help_names_every_verb_and_imports_none(ebb_process):
     assert all(f"\n  {verb} " in listed for verb in ALL_VERBS)
     modules = modules_of("--help")
     assert "ebbtide_cli.verb" in modules
-    assert not modules & {"grpc", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos"}
+    heavy = {"grpc", "google.protobuf", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos.v1"}
+    assert not modules & heavy
 
 
 @pytest.mark.parametrize(
@@ -256,13 +259,22 @@ def test_a_signal_never_reaches_a_process_that_only_has_the_same_pid():
     with subprocess.Popen(["sleep", "60"]) as child:
         stat = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        itself = Process(child.pid, int(stat[19]), boot_id)
-        namesake = Process(child.pid, int(stat[19]) - 1, boot_id)
-        assert itself.alive()
-        assert not namesake.alive()
+        itself = Identity(boot_id, child.pid, int(stat[19]))
+        namesake = Identity(boot_id, child.pid, int(stat[19]) - 1)
+        assert itself.is_alive()
+        assert not namesake.is_alive()
         assert not namesake.signal(signal.SIGKILL)
         assert namesake.ended_within(0)
         assert not itself.ended_within(0)
         assert itself.signal(signal.SIGKILL)
         assert itself.ended_within(10)
-        assert not itself.alive()  # though nobody has collected it yet
+        assert not itself.is_alive()  # though nobody has collected it yet
+
+
+def test_a_daemon_that_this_account_may_not_signal_is_said_to_be_another_account_s(monkeypatch):
+    def refused(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+    with pytest.raises(Failure, match=rf"the master \(pid {os.getpid()}\) is another account's"):
+        stop_process("the master", Identity.own())

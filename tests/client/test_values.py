@@ -9,13 +9,12 @@ from ebbtide_cli.values import (
     format_duration,
     format_size,
     parse_cpus,
-    parse_duration,
     parse_gpus,
     parse_nodes,
     parse_setting,
-    parse_size,
 )
 from ebbtide_core.model import limits
+from ebbtide_protos.quantities import parse_duration, parse_size
 from hypothesis import given
 from hypothesis import strategies as st
 

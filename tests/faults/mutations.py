@@ -99,9 +99,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the identity of a process: a pid alone names nobody",
-        "agent/ebbtide_agent/processes/identity.py",
-        "            if not self.is_alive():\n                return False\n",
-        "",
+        "protos/ebbtide_protos/process.py",
+        "yield descriptor if self.is_alive() else None",
+        "yield descriptor",
         "tests/agent/processes/test_process_tree.py::test_a_process_that_only_has_the_same_pid_is_not_signalled",
     ),
     Mutation(

@@ -13,11 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor.lease import boottime
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
-from ebbtide_agent.processes.identity import Identity
 
 LOOK_S: Final = 0.5
 _ONE: Final = job_pb2.Share(numerator=1, denominator=1)

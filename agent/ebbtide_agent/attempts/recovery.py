@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ebbtide_protos.process import Identity, boot_id
+
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
@@ -17,7 +19,6 @@ from ebbtide_agent.helper.asking import ask_and_wait
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import Group
-from ebbtide_agent.processes.identity import Identity, boot_id
 from ebbtide_agent.processes.process_tree import descendants, is_below
 from ebbtide_agent.supervisor import evidence, output, settling
 from ebbtide_agent.supervisor.settling import Remains, Settled

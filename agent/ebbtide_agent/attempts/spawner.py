@@ -5,17 +5,14 @@ import logging
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
-import ebbtide
-
-import ebbtide_agent
+from ebbtide_agent.processes.isolated import package_roots
 
 log = logging.getLogger(__name__)
 
 _START_S = 30.0
 _END_S = 5.0
-# Isolated from whatever the agent's user has set or installed; so the way to the two packages has to be told.
+# Isolated from whatever the agent's user has set or installed; so the way to our packages has to be told.
 _BOOT = """
 import sys
 sys.path += sys.argv[2:]
@@ -37,7 +34,7 @@ class Spawner:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_package_roots()]
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *package_roots()]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
             )
@@ -93,9 +90,3 @@ async def _wait_writable(connection: socket.socket) -> None:
         await writable.wait()
     finally:
         loop.remove_writer(connection)
-
-
-def _package_roots() -> list[str]:
-    """Where the two packages that a supervisor needs are imported from, be it a checkout or site-packages."""
-    roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
-    return [str(root) for root in dict.fromkeys(roots)]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery
@@ -20,7 +21,6 @@ from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import Way
-from ebbtide_agent.processes.identity import Identity
 
 log = logging.getLogger(__name__)
 

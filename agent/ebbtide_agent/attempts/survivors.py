@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.attempts.attempt_ownership import Belonging, variable
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_agent.processes.process_tree import descendants, is_below
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ebbtide_agent
 from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
 from ebbtide_agent.gpu.xids import worst
+from ebbtide_agent.processes.isolated import package_roots
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class _Child:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_package_roots()]
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_roots()]
             try:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
@@ -283,10 +283,9 @@ def _reading(uuid: str, answer: dict[str, Any]) -> Reading:
     return Reading(**{**answer, "processes": processes, "xids": tuple(answer["xids"])})
 
 
-def _package_roots() -> list[str]:
-    """Where this package and the binding of NVML are imported from."""
-    assert ebbtide_agent.__file__ is not None
-    roots = [str(Path(ebbtide_agent.__file__).parents[1])]
+def _roots() -> list[str]:
+    """Where our packages and the binding of NVML are imported from."""
+    roots = package_roots()
     binding = importlib.util.find_spec("pynvml")
     if binding is not None and binding.origin is not None:
         roots.append(str(Path(binding.origin).parent))

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ebbtide_protos.process import Identity, boot_id
+
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import own_group
-from ebbtide_agent.processes.identity import Identity, boot_id
 from ebbtide_agent.processes.procfs import ProcessStat
 
 AttemptKey = tuple[str, int]  # job id, attempt

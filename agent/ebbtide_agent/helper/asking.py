@@ -13,20 +13,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
-import ebbtide
-
-import ebbtide_agent
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.processes.isolated import package_roots
 
 T = TypeVar("T")
 
-# Isolated from whatever the agent's user has set or installed; so the way to the two packages has to be told.
+# Isolated from whatever the agent's user has set or installed; so the way to our packages has to be told.
 _BOOT = """
 import sys
 sys.path += sys.argv[2:]
@@ -131,8 +128,7 @@ class _Server:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_START_S)
         with theirs:
-            roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
-            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *map(str, dict.fromkeys(roots))]
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *package_roots()]
             self._process = subprocess.Popen(
                 command,
                 cwd="/",

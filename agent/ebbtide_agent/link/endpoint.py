@@ -9,9 +9,9 @@ from typing import Final
 
 from ebbtide_protos import door
 from ebbtide_protos.place import NotTrusted, check_file
+from ebbtide_protos.process import Identity
 
 from ebbtide_agent.jsonfile import read_json
-from ebbtide_agent.processes.identity import Identity
 
 LOOPBACK: Final = "127.0.0.1"
 

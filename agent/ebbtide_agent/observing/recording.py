@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ebbtide_protos.process import boot_id
+
 from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.observing.sight import Look, Seen
 from ebbtide_agent.observing.tracking import Run, Tracker
-from ebbtide_agent.processes.identity import boot_id
 
 COLUMNS: Final = (
     "id", "submit_s", "runtime_s", "user", "gpus_min", "gpus_max", "gpu_mem_gib", "command", "utilisation",

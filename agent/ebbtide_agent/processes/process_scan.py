@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.identity import Identity
 
 T = TypeVar("T")
 

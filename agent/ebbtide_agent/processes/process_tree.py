@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.asking import KEPT, Process, Reaction
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.processes.launchers import Kind, kind_of
 
 # A process that blocks a signal is looked at so often, and at this distance, before that is believed.

@@ -8,9 +8,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide_protos.process import DEAD_STATES, stat_fields
+
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_DEAD_STATES = frozenset("ZX")
 _STOPPED_STATES = frozenset("Tt")
 
 
@@ -32,19 +33,16 @@ class ProcessStat:
 
 def read_stat(pid: int) -> ProcessStat | None:
     """The process with this pid, or None if there is none."""
-    try:
-        line = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    found = stat_fields(pid)
+    if found is None:
         return None
-    # The command may hold blanks and parentheses itself, so the fields are counted from its last one.
-    head, _, tail = line.rpartition(")")
-    fields = tail.split()
+    command, fields = found
     return ProcessStat(
         pid=pid,
         starttime=int(fields[19]),
         parent=int(fields[1]),
-        command=head.partition("(")[2],
-        alive=fields[0] not in _DEAD_STATES,
+        command=command,
+        alive=fields[0] not in DEAD_STATES,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         stopped=fields[0] in _STOPPED_STATES,
         children_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
@@ -64,11 +62,8 @@ def children(pid: int) -> list[int]:
 
 def returncode(pid: int) -> int | None:
     """How a process ended that nobody has buried yet, negative: by this signal; None if nobody knows."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+    found = stat_fields(pid)
+    return os.waitstatus_to_exitcode(int(found[1][49])) if found is not None and found[1][0] == "Z" else None
 
 
 def program(pid: int) -> str:
@@ -109,11 +104,6 @@ def real_uid(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return int(lines[0].split()[1]) if lines else None
-
-
-def boot_id() -> str:
-    """Identity of this boot of the kernel."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def _kilobytes(pid: int, name: str, keys: tuple[str, ...]) -> int | None:

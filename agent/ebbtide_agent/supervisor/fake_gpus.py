@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.contract.intent import Gpu, Intent
 from ebbtide_agent.gpu import fake_state
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.swap import fake
 
 # What a process shows as used that did not say how much it needs: about a CUDA context.

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ebbtide_protos.process import Identity, boot_id
+
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import Group
-from ebbtide_agent.processes.identity import Identity, boot_id
 from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused

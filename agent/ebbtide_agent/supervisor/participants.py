@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.processes.process_tree import is_below
 
 MOST: Final = 1024

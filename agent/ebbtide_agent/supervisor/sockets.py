@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import JOB_SOCKET, PARTICIPANTS_SOCKET, AttemptDir
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.processes.identity import Identity
 
 
 @dataclass(frozen=True, slots=True)

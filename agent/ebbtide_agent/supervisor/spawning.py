@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 
+from ebbtide_protos.process import boot_id
+
 from ebbtide_agent.processes import cgroup, linux
-from ebbtide_agent.processes.identity import boot_id
 from ebbtide_agent.supervisor.supervise import supervise
 
 READY = b"!"

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.supervisor.clues import Clue
 
 

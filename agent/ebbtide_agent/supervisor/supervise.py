@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.contract.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import cgroup, linux, process_tree, procfs
 from ebbtide_agent.processes.cgroup import Group
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import fake_gpus, lease, limits, lock, standby
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.guests import Door

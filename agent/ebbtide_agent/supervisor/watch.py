@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent, SignalTarget
 from ebbtide_agent.helper import forking
@@ -20,7 +22,6 @@ from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.asking import Asking, Process, Step, Tree
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.supervisor import clues, evidence, fake_gpus, limits
 from ebbtide_agent.supervisor.control import Control

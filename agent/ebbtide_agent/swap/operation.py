@@ -11,15 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence as Words
 from pathlib import Path
 from typing import Any
 
-import ebbtide
+from ebbtide_protos.process import Identity
 
-import ebbtide_agent
 from ebbtide_agent.processes import linux
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.isolated import package_roots
 from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
 from ebbtide_agent.swap.driver import CheckpointDriver
 from ebbtide_agent.swap.fake import FakeDriver
@@ -50,7 +48,7 @@ class Operation:
         self._late = False
         # Fake GPUs need nothing of site-packages, and their users not to wait for them.
         isolation = ["-I", "-S"] if order.fake_gpu_dir else ["-I"]
-        command = [sys.executable, *isolation, "-c", _BOOT, json.dumps(order.to_json()), *_package_roots()]
+        command = [sys.executable, *isolation, "-c", _BOOT, json.dumps(order.to_json()), *package_roots()]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
         )
@@ -157,8 +155,3 @@ def _run(order: Order) -> Result:
 
 def _say(content: dict[str, Any]) -> None:
     os.write(1, json.dumps(content).encode() + b"\n")
-
-
-def _package_roots() -> Words[str]:
-    roots = [Path(file).parents[1] for file in (ebbtide.__file__, ebbtide_agent.__file__) if file is not None]
-    return [str(root) for root in dict.fromkeys(roots)]

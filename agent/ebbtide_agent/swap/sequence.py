@@ -16,7 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
+
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap import freezing, host_memory
 from ebbtide_agent.swap.driver import CheckpointDriver, DriverError, ProcessState

@@ -12,10 +12,10 @@ from typing import Final
 
 from ebbtide_core.model.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.text import printable
-from ebbtide_cli.values import abbreviated
 
 LARGEST_SCRIPT: Final = 1 << 20
 """Of a longer one the beginning is looked at, here as on the node."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import click
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
-from ebbtide_cli.values import abbreviated
 
 INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
 """What an option takes back that stands in a layer below it, and whether that one has a value."""

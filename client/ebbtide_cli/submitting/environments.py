@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import LARGEST_SCRIPT
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import abbreviated
 
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _PYTHON: Final = re.compile(r"python[\d.]*")

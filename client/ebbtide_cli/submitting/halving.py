@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import click
 from ebbtide_core.model.asha import Asha, Mode
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import abbreviated
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(

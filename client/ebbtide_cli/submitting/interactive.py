@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobClass, JobKind, SuspendMode
+from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
@@ -17,7 +18,6 @@ from ebbtide_cli.submitting.checks import check, user_name
 from ebbtide_cli.submitting.job import job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.topic import Given
-from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import argument_type
 
 SESSION_GRACE_S: Final = 10.0

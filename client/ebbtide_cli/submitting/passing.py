@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import abbreviated
 
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
 """Beside each user's own, with the same content."""

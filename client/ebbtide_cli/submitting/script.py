@@ -6,10 +6,10 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from ebbtide_core.model.limits import MAX_SCRIPT_BYTES
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.directives import marked
-from ebbtide_cli.values import abbreviated
 
 SHELL_SCRIPT: Final = re.compile(r".+\.(sh|bash|slurm|sbatch|ebb)", re.IGNORECASE)
 SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")

@@ -16,12 +16,12 @@ from pathlib import PurePath
 from typing import Final
 
 from ebbtide_core.model.spec import JobSpec
+from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
-from ebbtide_cli.values import abbreviated
 
 MOST_FILES: Final = 2000
 """Of a directory that are looked at for a name that was meant."""

@@ -5,10 +5,10 @@ from typing import Any, Final
 import click
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import ExitZero, SignalTarget, SuspendMode
+from ebbtide_protos.quantities import parse_duration
 
 from ebbtide_cli.submitting.checks import resume_arguments, stop_signal
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import DURATION, argument_type
 
 AUTO: Final = "auto"

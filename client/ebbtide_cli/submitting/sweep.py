@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import click
 from ebbtide_core.model.limits import MAX_ARRAY_TASKS
+from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import abbreviated, parse_param
+from ebbtide_cli.values import parse_param
 from ebbtide_cli.verb import argument_type
 
 PARAM: Final = argument_type("param", parse_param)

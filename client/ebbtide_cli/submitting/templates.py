@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.submitting.directives import Directive
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import abbreviated
 
 FOR_ALL: Final = Path("/etc/ebbtide/templates")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
@@ -19,7 +20,7 @@ from ebbtide_cli.channels.line import Line, apart, channel, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.values import abbreviated, format_size
+from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, known_id, master_option
 
 STDOUT: Final = "-"

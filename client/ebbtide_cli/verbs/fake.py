@@ -10,8 +10,8 @@ import click
 
 from ebbtide_cli.errors import INTERRUPTED, OK, USAGE, Failure
 from ebbtide_cli.home import Home, read_record
+from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import print_json
-from ebbtide_cli.processes import stop_signals
 from ebbtide_cli.values import format_duration, format_size
 from ebbtide_cli.verb import DURATION, SIZE, Verbs, examples, json_option
 

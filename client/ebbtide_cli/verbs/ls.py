@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import click
+from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.arrays import counts_words, indices_words
@@ -11,7 +12,6 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.facts import CHECKPOINTED, CLASSES, FINISHED, KINDS, job_facts, state_of
 from ebbtide_cli.jobs import done, gpus_words, left, node_words, progress_words, times_words
 from ebbtide_cli.output import print_json
-from ebbtide_cli.values import abbreviated
 from ebbtide_cli.verb import argument_type, examples, json_option, master_option
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import click
 from ebbtide_cli.cluster import Settings
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
+from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.processes import stop_signals
 from ebbtide_cli.text import plural
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import DURATION, examples, json_option

@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 from ebbtide_protos.invitation import Invitation, encode
+from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.v1 import user_pb2
 
 from ebbtide_cli.address import Address, parse_address
@@ -14,7 +15,6 @@ from ebbtide_cli.identity import expiry_words, token_facts
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.trust import authority
-from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import Verbs, argument_type, examples, json_option, master_option
 
 TITLES: Final = ("ID", "USER", "LABEL", "CREATED", "EXPIRES")

@@ -8,8 +8,8 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.facts import Facts, job_facts, node_facts
+from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import print_json
-from ebbtide_cli.processes import stop_signals
 from ebbtide_cli.verb import DURATION, examples, json_option, master_option
 
 if TYPE_CHECKING:

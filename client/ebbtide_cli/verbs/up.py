@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 import click
+from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.address import local_master
@@ -18,14 +19,13 @@ from ebbtide_cli.cluster import (
     undone_if_interrupted,
 )
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.daemons import print_log_end
+from ebbtide_cli.daemons import first_to_end, print_log_end
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.facts import node_facts
 from ebbtide_cli.home import Home
+from ebbtide_cli.interrupts import stop_signals
 from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.processes import first_to_end, stop_signals
 from ebbtide_cli.text import printable
-from ebbtide_cli.values import parse_duration
 from ebbtide_cli.verb import SETTING, examples, json_option
 
 FAKE_PROFILE = "2xA100-40GB"

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table
 
 SHORTEST_SILENCE_S: Final = 20.0
@@ -27,8 +26,8 @@ def read_fencing(file: Table) -> FencingSettings:
     """What the file says of fencing."""
     table, defaults = file.table("fencing"), FencingSettings()
     hook = _read_hook(table)
-    after_s = take_duration(table, "after", defaults.after_s)
-    timeout_s = take_duration(table, "timeout", defaults.timeout_s)
+    after_s = table.take_duration("after", defaults.after_s)
+    timeout_s = table.take_duration("timeout", defaults.timeout_s)
     table.finish()
     if not SHORTEST_SILENCE_S <= after_s <= LONGEST_S:
         raise table.error("after", f"is not between {SHORTEST_SILENCE_S:g} s and {LONGEST_S:g} s")

@@ -4,7 +4,6 @@ from typing import Final
 
 from ebbtide_core.model.settings import IdleAction, IdleSettings
 
-from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table
 
 SHORTEST_S: Final = 1.0
@@ -13,8 +12,8 @@ SHORTEST_S: Final = 1.0
 def read_idle(file: Table) -> IdleSettings:
     """What the file says of idle jobs."""
     table, defaults = file.table("idle"), IdleSettings()
-    after_s = take_duration(table, "after", defaults.after_s)
-    warning_s = take_duration(table, "warning", defaults.warning_s)
+    after_s = table.take_duration("after", defaults.after_s)
+    warning_s = table.take_duration("warning", defaults.warning_s)
     action = table.take("action", str, defaults.action.value)
     table.finish()
     if action not in [known.value for known in IdleAction]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ebbtide_master.config.database import take_store
-from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table
 
 DAY_S: Final = 86_400.0
@@ -26,7 +25,7 @@ class JournalSettings:
 def read_journal(file: Table) -> JournalSettings:
     """What the file says of the journal."""
     table, defaults = file.table("journal"), JournalSettings()
-    every_s = take_duration(table, "backup_every", defaults.backup_every_s)
+    every_s = table.take_duration("backup_every", defaults.backup_every_s)
     keep = table.take("backup_keep", int, defaults.backup_keep)
     store = take_store(table)
     table.finish()

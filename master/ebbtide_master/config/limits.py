@@ -5,8 +5,6 @@ from typing import Final
 
 from ebbtide_core.model import limits
 
-from ebbtide_master.config.duration import take_duration
-from ebbtide_master.config.size import take_size
 from ebbtide_master.config.table import Table
 from ebbtide_master.throttle.rates import Rate, Rates
 
@@ -49,10 +47,10 @@ def read_limits(file: Table) -> Bounds:
         reads=_rate(table, "reads_per_s", defaults.rates.reads, 1.0),
     )
     queued = table.take("queued", int, defaults.queued)
-    log_bytes = take_size(table, "log_bytes", defaults.log_bytes)
+    log_bytes = table.take_size("log_bytes", defaults.log_bytes)
     shares = {key: _between(table, key, getattr(defaults, key), most) for key, most in _SHARES.items()}
-    snapshot_bytes = take_size(table, "snapshot_bytes", defaults.snapshot_bytes)
-    reserve_ahead_s = take_duration(table, "reserve_ahead", defaults.reserve_ahead_s)
+    snapshot_bytes = table.take_size("snapshot_bytes", defaults.snapshot_bytes)
+    reserve_ahead_s = table.take_duration("reserve_ahead", defaults.reserve_ahead_s)
     hours, weight = (table.take(key, float, getattr(defaults, key)) for key in ("reserved_gpu_hours", "weight"))
     table.finish()
     if not 0.0 <= hours <= FASTEST:

@@ -3,14 +3,13 @@
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import DEFAULT_IDLE_S
 
-from ebbtide_master.config.duration import take_duration
 from ebbtide_master.config.table import Table
 
 
 def read_idle_limit(file: Table) -> float | None:
     """How long those may be unused that say nothing of it, in seconds; None for as long as they like."""
     table = file.table("sessions")
-    idle_s = take_duration(table, "idle", DEFAULT_IDLE_S)
+    idle_s = table.take_duration("idle", DEFAULT_IDLE_S)
     table.finish()
     if idle_s and not limits.MIN_IDLE_S <= idle_s <= limits.MAX_TIME_LIMIT_S:
         bounds = f"0s (for ever) nor between {limits.MIN_IDLE_S:g} and {limits.MAX_TIME_LIMIT_S:g}"

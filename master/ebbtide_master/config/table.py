@@ -1,7 +1,9 @@
 """A table of the file, which wants every key of it to be known, and of the right kind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
+
+from ebbtide_protos.quantities import parse_duration, parse_size
 
 Value = TypeVar("Value")
 
@@ -39,6 +41,14 @@ class Table:
             raise self.error(key, f"{value!r} is not {_NAMES[kind]}")
         return value
 
+    def take_duration(self, key: str, default_s: float) -> float:
+        """The seconds that ``key`` amounts to; ``default_s`` if it is not there."""
+        return self._parsed(key, parse_duration, default_s)
+
+    def take_size(self, key: str, default_bytes: int) -> int:
+        """The bytes that ``key`` amounts to; ``default_bytes`` if it is not there."""
+        return self._parsed(key, parse_size, default_bytes)
+
     def tables(self, key: str) -> Iterator[tuple[str, "Table"]]:
         """The tables below ``key`` by name: ``[key.name]``."""
         for name, values in self.take(key, dict, {}).items():
@@ -54,6 +64,13 @@ class Table:
         """Refuse what nobody took."""
         for key in self._left:
             raise self.error(key, f"is not known here: there are {', '.join(self._known)}")
+
+    def _parsed(self, key: str, parse: Callable[[str], Value], default: Value) -> Value:
+        text = self.take(key, str, "")
+        try:
+            return parse(text) if text else default
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
 
     def error(self, key: str, message: str) -> ConfigError:
         """The mistake at ``key``, to be raised."""

@@ -19,6 +19,11 @@ class Check:
     detail: str
 
 
+def percent_above(ours: float | None, base: float | None) -> float:
+    """By how many percent ``ours`` is above ``base``; 0 if there is no base."""
+    return (ours / base - 1) * 100 if ours is not None and base else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ExperimentReport:
     """What came of an experiment: ``rows`` are flat and have the paper's figures beside ours."""

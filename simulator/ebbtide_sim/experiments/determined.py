@@ -12,6 +12,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
 
+from ebbtide_sim.draw import drawn
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
 from ebbtide_sim.sources import Recorded
@@ -249,22 +250,17 @@ def _text(gpus: Gpus) -> str:
 
 def _draw(holdings: Holdings, path: Path) -> None:
     """Who holds the 8 GPUs in the course of the seven steps."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.use("Agg")
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots()
-    times = sorted({time for _, _, since, until in holdings.spans for time in (since, until)})
-    names = list(dict.fromkeys(holdings.experiments.values()))
-    heights = [[holdings.at(time).get(name, 0) for time in times] for name in names]
-    axes.stackplot(times, heights, labels=names, step="post")
-    for number, step in enumerate(SEVEN_STEPS.steps):
-        axes.axvline(step.time, color="black", linewidth=0.6, linestyle=":")
-        axes.text(step.time, GPUS + 0.15 + 0.45 * (number % 2), step.what.split(" ", 1)[0], fontsize=8)
-    axes.set_xlabel("time (s)")
-    axes.set_ylabel("GPUs")
-    axes.set_ylim(0, GPUS + 1.2)
-    axes.set_title("Determined's seven steps")
-    axes.legend(fontsize=8, loc="upper center")
-    figure.savefig(path, dpi=110)
+    with drawn(path, 9, 4, 110) as figure:
+        axes = figure.subplots()
+        times = sorted({time for _, _, since, until in holdings.spans for time in (since, until)})
+        names = list(dict.fromkeys(holdings.experiments.values()))
+        heights = [[holdings.at(time).get(name, 0) for time in times] for name in names]
+        axes.stackplot(times, heights, labels=names, step="post")
+        for number, step in enumerate(SEVEN_STEPS.steps):
+            axes.axvline(step.time, color="black", linewidth=0.6, linestyle=":")
+            axes.text(step.time, GPUS + 0.15 + 0.45 * (number % 2), step.what.split(" ", 1)[0], fontsize=8)
+        axes.set_xlabel("time (s)")
+        axes.set_ylabel("GPUs")
+        axes.set_ylim(0, GPUS + 1.2)
+        axes.set_title("Determined's seven steps")
+        axes.legend(fontsize=8, loc="upper center")

@@ -1,20 +1,19 @@
 """FitGpp's simulation study (seed 000 §3): 84 nodes, 2^19 jobs, against FIFO, LRTP and RAND."""
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
 from ebbtide_core.policies.registry import create_policy
 
-from ebbtide_sim.draw import new_figure
+from ebbtide_sim.draw import drawn
 from ebbtide_sim.engine import Simulation
-from ebbtide_sim.experiments import Check, ExperimentReport, Progress
+from ebbtide_sim.experiments import Check, ExperimentReport, Progress, percent_above
+from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.sources import ClosedLoop
@@ -83,21 +82,19 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
     """Run the main setting with 2^19 jobs (else 2^13), and the sweep with 2^16 (else 2^11) per point."""
     count, per_point = (2**19, 2**16) if full else (2**13, 2**11)
     points = SWEEP if full else SWEEP[::4]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        policies = (FITGPP, MULTI, LRTP, *RANDS)
-        done = 0.0
-        reports: dict[str, Report] = {}
-        main = [pool.submit(_replayed, count, seed, MAIN, policy) for policy in policies]
-        tasks = [pool.submit(compare, per_point, seed, demand_of(point)) for point in points]
-        for policy, future in zip(policies, main, strict=True):
-            reports["fifo"], reports[policy.label] = future.result()
-            done += 0.8 / len(policies)
-            progress(f"{policy.label}, {count} jobs", done)
-        sweep = []
-        for point, task in zip(points, tasks, strict=True):
-            sweep.append(task.result())
-            done += 0.2 / len(points)
-            progress(f"sweep, {point}", done)
+    policies = (FITGPP, MULTI, LRTP, *RANDS)
+    main = [
+        Run(f"{policy.label}, {count} jobs", partial(_replayed, count, seed, MAIN, policy), 0.8 / len(policies))
+        for policy in policies
+    ]
+    tasks = [
+        Run(f"sweep, {point}", partial(compare, per_point, seed, demand_of(point)), 0.2 / len(points))
+        for point in points
+    ]
+    found = run_all([*main, *tasks], jobs, progress)
+    replayed, sweep = found[: len(main)], found[len(main) :]
+    reports = {"fifo": replayed[0][0]}
+    reports |= {policy.label: report for policy, (_, report) in zip(policies, replayed, strict=True)}
     return _report(reports, points, sweep, f"{count} jobs, seed {seed}; {len(points)} points of {per_point} jobs")
 
 
@@ -186,10 +183,6 @@ def _report(
     )
 
 
-def _change(ours: float | None, base: float | None) -> float:
-    return (ours / base - 1) * 100 if ours is not None and base else 0.0
-
-
 def _row(label: str, runs: Sequence[Report], fifo: Report) -> dict[str, Any]:
     """The mean over ``runs``; changes against FIFO in percent."""
 
@@ -204,13 +197,13 @@ def _row(label: str, runs: Sequence[Report], fifo: Report) -> dict[str, Any]:
     return {
         "policy": label,
         "te_p95": te95,
-        "te_p95_change_%": _change(te95, fifo.slowdown["te"]["p95"]),
+        "te_p95_change_%": percent_above(te95, fifo.slowdown["te"]["p95"]),
         "paper_te_p95_%": PAPER["te_p95_change"] if paper else None,
         "be_p50": be50,
-        "be_p50_change_%": _change(be50, fifo.slowdown["be"]["p50"]),
+        "be_p50_change_%": percent_above(be50, fifo.slowdown["be"]["p50"]),
         "paper_be_p50_%": PAPER["be_p50_change"] if paper else None,
         "be_p95": be95,
-        "be_p95_change_%": _change(be95, fifo.slowdown["be"]["p95"]),
+        "be_p95_change_%": percent_above(be95, fifo.slowdown["be"]["p95"]),
         "paper_be_p95_%": PAPER["be_p95_change"] if paper else None,
         "preemptions": average(lambda run: run.preemptions),
         "preempted_jobs": average(lambda run: run.preempted_jobs),
@@ -239,9 +232,9 @@ def _sweep_row(point: Any, runs: dict[str, Report]) -> dict[str, Any]:
     }  # fmt: skip
     for name, report in runs.items():
         row |= {
-            f"{name}_te_p95_%": _change(report.slowdown["te"]["p95"], runs["fifo"].slowdown["te"]["p95"]),
-            f"{name}_be_p50_%": _change(report.slowdown["be"]["p50"], runs["fifo"].slowdown["be"]["p50"]),
-            f"{name}_be_p95_%": _change(report.slowdown["be"]["p95"], runs["fifo"].slowdown["be"]["p95"]),
+            f"{name}_te_p95_%": percent_above(report.slowdown["te"]["p95"], runs["fifo"].slowdown["te"]["p95"]),
+            f"{name}_be_p50_%": percent_above(report.slowdown["be"]["p50"], runs["fifo"].slowdown["be"]["p50"]),
+            f"{name}_be_p95_%": percent_above(report.slowdown["be"]["p95"], runs["fifo"].slowdown["be"]["p95"]),
             f"{name}_preemptions": report.preemptions,
             f"{name}_preempted_jobs": report.preempted_jobs,
             f"{name}_interval_p50_s": report.reschedule_interval_s["p50"],
@@ -255,7 +248,7 @@ def _checks(rows: dict[str, dict[str, Any]], wins: Sequence[bool]) -> tuple[Chec
     fewer = [100 * ours["preemptions"] / max(other["preemptions"], 1) for other in (lrtp, rand)]
     jobs = [100 * ours["preempted_jobs"] / max(other["preempted_jobs"], 1) for other in (lrtp, rand)]
     sooner = [100 * ours["interval_p50_s"] / max(other["interval_p50_s"], 1e-9) for other in (lrtp, rand)]
-    tail = [_change(ours["interval_p95_s"], other["interval_p95_s"]) for other in (lrtp, rand)]
+    tail = [percent_above(ours["interval_p95_s"], other["interval_p95_s"]) for other in (lrtp, rand)]
     return (
         Check("TE p95 slowdown is at least 90% below FIFO's", te <= -90, f"{te:+.1f}% (paper -96.6%)"),
         Check(
@@ -287,15 +280,20 @@ def _checks(rows: dict[str, dict[str, Any]], wins: Sequence[bool]) -> tuple[Chec
 
 def _draw(table: dict[str, list[Report]], path: Path) -> None:
     """The paper's Fig. 1: slowdown rates of TE and BE by policy."""
-    figure = new_figure(9, 4)
-    for axes, kind, title in zip(figure.subplots(1, 2), ("te", "be"), ("trial-and-error", "best-effort"), strict=True):
-        for offset, percentile, color in ((-0.27, "p50", "#0072B2"), (0.0, "p95", "#E69F00"), (0.27, "p99", "#999999")):
-            heights = [mean(run.slowdown[kind][percentile] or 0.0 for run in runs) for runs in table.values()]
-            bars = axes.bar([i + offset for i in range(len(table))], heights, 0.27, label=percentile, color=color)
-            axes.bar_label(bars, fmt="%.3g", fontsize=7)
-        axes.set_yscale("log")
-        axes.set_xticks(range(len(table)), list(table), rotation=20, fontsize=8)
-        axes.set_title(f"{title} jobs")
-        axes.set_ylabel("slowdown")
-        axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    with drawn(path, 9, 4) as figure:
+        for axes, kind, title in zip(
+            figure.subplots(1, 2), ("te", "be"), ("trial-and-error", "best-effort"), strict=True
+        ):
+            for offset, percentile, color in (
+                (-0.27, "p50", "#0072B2"),
+                (0.0, "p95", "#E69F00"),
+                (0.27, "p99", "#999999"),
+            ):
+                heights = [mean(run.slowdown[kind][percentile] or 0.0 for run in runs) for runs in table.values()]
+                bars = axes.bar([i + offset for i in range(len(table))], heights, 0.27, label=percentile, color=color)
+                axes.bar_label(bars, fmt="%.3g", fontsize=7)
+            axes.set_yscale("log")
+            axes.set_xticks(range(len(table)), list(table), rotation=20, fontsize=8)
+            axes.set_title(f"{title} jobs")
+            axes.set_ylabel("slowdown")
+            axes.legend(fontsize=8)

@@ -2,10 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -13,8 +11,10 @@ from typing import Any, Final
 from ebbtide_core.model.types import NodeId
 from ebbtide_core.policies.registry import create_policy
 
+from ebbtide_sim.draw import drawn
 from ebbtide_sim.engine import Simulation, World
-from ebbtide_sim.experiments import Check, ExperimentReport, Progress
+from ebbtide_sim.experiments import Check, ExperimentReport, Progress, percent_above
+from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.metrics import Metrics, Tally
 from ebbtide_sim.physics import Server, SharedServers
 from ebbtide_sim.sources import Recorded
@@ -206,13 +206,9 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
     """Run all `cases` on the whole cluster, or on one `SMALLER` times smaller."""
     small = 1 if full else SMALLER
     todo = cases(small, seed)
-    results: dict[str, Result] = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures: list[Future[Result]] = [pool.submit(simulate_case, case) for case in todo]
-        for case, future in zip(todo, futures, strict=True):
-            results[case.label] = future.result()
-            progress(case.label, len(results) / len(todo))
-    return _report({case.label: case for case in todo}, results)
+    found = run_all([Run(case.label, partial(simulate_case, case)) for case in todo], jobs, progress)
+    cases_by_label = {case.label: case for case in todo}
+    return _report(cases_by_label, dict(zip(cases_by_label, found, strict=True)))
 
 
 # --- the report ---
@@ -262,34 +258,30 @@ def _row(label: str, result: Result) -> dict[str, Any]:
     }
 
 
-def _change(ours: float, base: float) -> float:
-    return (ours / base - 1) * 100 if base else 0.0
-
-
 def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
     pri, pri5, ours, resumed = (results[label] for label in ("pri", "pri5", "hybrid", "hybrid (resumable)"))
 
     def lower(who: str, what: str, name: str, paper: float) -> tuple[Check, Check]:
         """That a measure is lower than under PRI, and that it is so by as much as in the paper."""
-        change = _change(getattr(results[who.lower()], name), getattr(pri, name))
+        change = percent_above(getattr(results[who.lower()], name), getattr(pri, name))
         figures = f"{change:+.1f}% against PRI (paper {paper:+.0f}%)"
         return (
             Check(f"{who}: {what}", change < -NOISE, figures),
             Check(f"{who}: {what}, by as much as in the paper", abs(change - paper) <= PAPER_ERROR * -paper, figures),
         )
 
-    never = _change(ours.r0_nev, pri.r0_nev)
+    never = percent_above(ours.r0_nev, pri.r0_nev)
     return (
         Check(
             "the calibration holds: PRI evicts as in Table 2",
-            abs(_change(pri.ne / pri.tasks, 8509 / 68_000)) <= 25 and abs(_change(pri.mean_pe, 2.23)) <= 25,
+            abs(percent_above(pri.ne / pri.tasks, 8509 / 68_000)) <= 25 and abs(percent_above(pri.mean_pe, 2.23)) <= 25,
             f"{pri.ne / pri.tasks:.3f} per task (paper {8509 / 68_000:.3f}), {pri.mean_pe:.2f} per evicted task "
             f"(paper 2.23), {pri.max_pe} at most (paper 14), {pri.we_s / max(1, pri.ne):.1f} CPU.s lost each time "
             "(paper 16.6)",
         ),
-        *lower("HYBRID", "fewer evictions", "ne", _change(1231, 8509)),
-        *lower("HYBRID", "less waste", "we_s", _change(20.9, 141)),
-        *lower("HYBRID", "evicted tasks are evicted less often", "mean_pe", _change(1.1, 2.23)),
+        *lower("HYBRID", "fewer evictions", "ne", percent_above(1231, 8509)),
+        *lower("HYBRID", "less waste", "we_s", percent_above(20.9, 141)),
+        *lower("HYBRID", "evicted tasks are evicted less often", "mean_pe", percent_above(1.1, 2.23)),
         *lower("HYBRID", "evicted tasks of class 0 respond sooner", "r0_ev", PAPER_CHANGE["r0_ev"]),
         *lower("HYBRID", "class 9 responds sooner", "r9", PAPER_CHANGE["r9"]),
         Check(
@@ -305,8 +297,8 @@ def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
             ours.sticky_low >= 0.9,
             f"{100 * ours.sticky_low:.1f}% (paper: more than 90%)",
         ),
-        *lower("PRI5", "fewer evictions", "ne", _change(4857, 8509)),
-        *lower("PRI5", "less waste", "we_s", _change(95, 141)),
+        *lower("PRI5", "fewer evictions", "ne", percent_above(4857, 8509)),
+        *lower("PRI5", "less waste", "we_s", percent_above(95, 141)),
         Check(
             "PRI5: less than 1% of the tasks are dropped",
             0 < pri5.drops < 0.01 * pri5.tasks,
@@ -321,17 +313,12 @@ _COLORS: Final = ("#999999", "#E69F00", "#0072B2")
 
 def _draw(results: Mapping[str, Result], sweep: Mapping[int, Result], path: Path) -> None:
     """Table 2, the figures 2 and 3, and what the number of sticky slots does."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.use("Agg")
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    table, responses, use, swept = figure.subplots(2, 2).flat
-    _draw_table(table, results)
-    _draw_responses(responses, results)
-    _draw_use(use, results["hybrid"])
-    _draw_sweep(swept, sweep)
-    figure.savefig(path, dpi=110)
+    with drawn(path, 10, 7, 110) as figure:
+        table, responses, use, swept = figure.subplots(2, 2).flat
+        _draw_table(table, results)
+        _draw_responses(responses, results)
+        _draw_use(use, results["hybrid"])
+        _draw_sweep(swept, sweep)
 
 
 def _draw_table(axes: Any, results: Mapping[str, Result]) -> None:

@@ -5,9 +5,8 @@ whether reservations suit a set of such jobs at all, or scheduling on the fly is
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +15,9 @@ from ebbtide_core.reserving.cost import Checkpointing, CostModel, checkpointed_c
 from ebbtide_core.reserving.distribution import Distribution, Empirical
 from ebbtide_core.reserving.sequences import STRATEGIES, best_checkpointed, best_for
 
-from ebbtide_sim.draw import COLORS, new_figure
+from ebbtide_sim.draw import COLORS, drawn
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
+from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.reserving.distributions import Lognormal, parse_distribution
 from ebbtide_sim.reserving.job_sets import MEAN_S, ON_THE_FLY, REGIMES, SAVE_S, Outcome, draw_set, play
 from ebbtide_sim.reserving.sampling import brute_force_by_sampling, draw, estimate
@@ -70,19 +70,14 @@ ASSUMPTIONS: Final = (
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
     """All 63 cells either way; the other tables with 1000 points (else 200), 20 sets of each kind (else 2)."""
     points, repeats = (1000, 20) if full else (200, 2)
-    rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for name, cells in zip(PAPER, pool.map(_cells, PAPER, [seed] * len(PAPER)), strict=True):
-            rows.extend(cells)
-            progress(name, len(rows) / 63 * 0.5)
-        realistic = _joined(pool.map(_realistic, [(a, b) for a in FACTORS for b in FACTORS], [points] * 16))
-        progress("the realistic case", 0.6)
-        checkpoints = _joined(pool.map(_checkpointed, PAPER, [points] * len(PAPER)))
-        progress("checkpoints", 0.65)
-        sets: list[dict[str, Any]] = []
-        for (law, _), found in zip(SETS, pool.map(_sets, SETS, [repeats] * len(SETS), [seed] * len(SETS)), strict=True):
-            sets.extend(found)
-            progress(f"sets of jobs, {law}", 0.65 + 0.35 * len(sets) / len(SETS) / len(REGIMES))
+    runs = (
+        [Run(name, partial(_cells, name, seed), 0.5 / len(PAPER)) for name in PAPER],
+        [Run("the realistic case", partial(_realistic, (a, b), points), 0.1 / 16) for a in FACTORS for b in FACTORS],
+        [Run("checkpoints", partial(_checkpointed, name, points), 0.05 / len(PAPER)) for name in PAPER],
+        [Run(f"sets of jobs, {kind[0]}", partial(_sets, kind, repeats, seed), 0.35 / len(SETS)) for kind in SETS],
+    )
+    found = iter(run_all([run for table in runs for run in table], jobs, progress))
+    rows, realistic, checkpoints, sets = ([row for part in islice(found, len(table)) for row in part] for table in runs)
     return ExperimentReport(
         name="reservations",
         rows=tuple(rows),
@@ -92,10 +87,6 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
         details={"realistic": realistic, "checkpointed": checkpoints, "sets": sets},
         tables=_tables(realistic, checkpoints, sets),
     )
-
-
-def _joined(tables: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return [row for table in tables for row in table]
 
 
 def _cells(name: str, seed: int) -> list[dict[str, Any]]:
@@ -320,25 +311,24 @@ Rows = list[dict[str, Any]]
 
 
 def _draw(rows: Rows, realistic: Rows, kept: Rows, sets: Rows, path: Path) -> None:
-    figure = new_figure(14, 12)
-    (table, discount), (deviation, mean), (saves, regimes) = figure.subplots(3, 2)
-    _draw_table(table, discount, rows)
-    for place, strategy in enumerate(STRATEGIES):
-        lines = [row for row in realistic if row["strategy"] == strategy]
-        _draw_case(deviation, lines, "deviation_factor", "mean_factor", COLORS[place], strategy)
-        _draw_case(mean, lines, "mean_factor", "deviation_factor", COLORS[place], strategy)
-    deviation.set(title="realistic case, mean run time as measured", xlabel="deviation, times the measured one",
-                  ylabel="normalised cost")  # fmt: skip
-    mean.set(title="realistic case, deviation as measured", xlabel="mean run time, times the measured one",
-             ylabel="normalised cost")  # fmt: skip
-    for name, color in zip(_names(rows), [*COLORS, "#F0E442"], strict=False):
-        line = [row for row in kept if row["distribution"] == name]
-        saves.plot(SAVES, [row["with_checkpoints"] / row["without"] for row in line], "o-", color=color, label=name)
-    saves.axhline(1, color="black", linewidth=0.8)
-    saves.set(title="with checkpoints, over without", xlabel="cost of a checkpoint over the mean run time")
-    saves.legend(fontsize=7)
-    _draw_sets(regimes, sets)
-    figure.savefig(path, dpi=75)
+    with drawn(path, 14, 12, 75) as figure:
+        (table, discount), (deviation, mean), (saves, regimes) = figure.subplots(3, 2)
+        _draw_table(table, discount, rows)
+        for place, strategy in enumerate(STRATEGIES):
+            lines = [row for row in realistic if row["strategy"] == strategy]
+            _draw_case(deviation, lines, "deviation_factor", "mean_factor", COLORS[place], strategy)
+            _draw_case(mean, lines, "mean_factor", "deviation_factor", COLORS[place], strategy)
+        deviation.set(title="realistic case, mean run time as measured", xlabel="deviation, times the measured one",
+                      ylabel="normalised cost")  # fmt: skip
+        mean.set(title="realistic case, deviation as measured", xlabel="mean run time, times the measured one",
+                 ylabel="normalised cost")  # fmt: skip
+        for name, color in zip(_names(rows), [*COLORS, "#F0E442"], strict=False):
+            line = [row for row in kept if row["distribution"] == name]
+            saves.plot(SAVES, [row["with_checkpoints"] / row["without"] for row in line], "o-", color=color, label=name)
+        saves.axhline(1, color="black", linewidth=0.8)
+        saves.set(title="with checkpoints, over without", xlabel="cost of a checkpoint over the mean run time")
+        saves.legend(fontsize=7)
+        _draw_sets(regimes, sets)
 
 
 def _names(rows: Rows) -> list[str]:

@@ -1,4 +1,8 @@
-"""The nine distributions of seed 002 in closed form, and how users name them."""
+"""The nine distributions of seed 002 in closed form, and how users name them.
+
+Not by scipy.stats: a call there takes 25 to 700 times as long, its import 0.4 s more than that of scipy.special, and
+E[X | X > t] is a numerical integral of milliseconds.
+"""
 
 import math
 from collections.abc import Callable

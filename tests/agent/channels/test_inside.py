@@ -3,8 +3,8 @@
 import os
 import signal
 
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_core.model import limits
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End

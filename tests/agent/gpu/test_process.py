@@ -19,6 +19,7 @@ from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.telemetry import GpusChanged, Telemetry
+from ebbtide_agent.processes.isolated import package_roots
 from ebbtide_agent.processes.procfs import children, read_stat
 
 GIB = 1 << 30
@@ -95,7 +96,7 @@ def test_a_crash_is_noticed_at_once(opened):
 
 def test_pauses_grow_while_it_fails(opened, monkeypatch):
     node, apart = opened("1xT4", first_pause_s=1.0)
-    monkeypatch.setattr(process, "_package_roots", lambda: [])  # it cannot start
+    monkeypatch.setattr(process, "_roots", lambda: [])  # it cannot start
     os.kill(apart.pid, signal.SIGKILL)
     pauses = []
     for _ in range(7):
@@ -181,8 +182,7 @@ def test_an_xid_stands_in_the_next_process_as_well(opened):
 def test_a_driver_that_is_loaded_later_is_found(opened, fake_node, tmp_path, monkeypatch):
     node = fake_node("2xT4")
     (tmp_path / "pynvml.py").write_text(BINDING.format(state_dir=str(node.state_dir)))
-    roots = process._package_roots()
-    monkeypatch.setattr(process, "_package_roots", lambda: [roots[0], str(tmp_path)])
+    monkeypatch.setattr(process, "_roots", lambda: [*package_roots(), str(tmp_path)])
     apart = NvmlProcess("auto", node.state_dir, again_s=0.05)
     try:
         assert (apart.kind, apart.gpus()) == ("none", ())

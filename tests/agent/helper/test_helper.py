@@ -18,7 +18,7 @@ from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask, ask_and_wait
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import LARGEST, Worker
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
 
 LONG_S = 60.0
 

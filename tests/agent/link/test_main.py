@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from ebbtide_agent.processes import procfs
+from ebbtide_protos.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 
@@ -100,7 +101,7 @@ def test_an_agent_says_which_process_it_is(node):
     assert announced == {
         "pid": agent.pid,
         "starttime": procfs.read_stat(agent.pid).starttime,
-        "boot_id": procfs.boot_id(),
+        "boot_id": boot_id(),
         "node": "n1",
         "gpu_backend": "none",
     }

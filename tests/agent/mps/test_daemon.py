@@ -9,7 +9,7 @@ import pytest
 from ebbtide_agent.mps import daemon
 from ebbtide_agent.mps.control import Control, ControlFailed
 from ebbtide_agent.mps.daemon import Daemon
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
 
 UUID = "GPU-8a4f"
 

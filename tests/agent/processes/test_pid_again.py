@@ -12,7 +12,7 @@ NEW = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"
 PROGRAM = """
 import signal, subprocess, time
 from pathlib import Path
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
 
 first = subprocess.Popen(["sleep", "60"])
 known = Identity.of(first.pid)

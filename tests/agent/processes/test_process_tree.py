@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.asking import Reaction
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.processes.launchers import Kind
+from ebbtide_protos.process import Identity
 
 
 @pytest.fixture

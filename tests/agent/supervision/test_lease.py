@@ -7,9 +7,9 @@ import time
 
 import pytest
 from ebbtide_agent.attempts import backstop
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.lease import Lease, boottime
+from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, order, python
 from tests.agent.supervision.test_adoption import other_agent, reported

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.identity import Identity
+from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.conftest import MakeNode
 from tests.agent.supervision.node import EXITED, REFUSED, RUNNING, python

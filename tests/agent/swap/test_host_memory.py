@@ -4,10 +4,10 @@ import json
 import os
 
 import pytest
-from ebbtide_agent.processes.identity import Identity
 from ebbtide_agent.swap import host_memory
 from ebbtide_agent.swap.host_memory import SPARE_BYTES, NoHostMemory, reserved
 from ebbtide_agent.swap.sequence import Ending
+from ebbtide_protos.process import Identity
 
 from tests.agent.swap.worlds import GIB
 

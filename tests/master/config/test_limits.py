@@ -37,13 +37,18 @@ def test_the_largest_array_is_accepted_at_the_lowest_rate(read) -> None:
     assert read("[limits]\njobs_per_s = 1\n").rates.jobs.burst == limits.MAX_ARRAY_TASKS
 
 
+@pytest.mark.parametrize("text", ["2GB", "2 gb", "2000000000B"])
+def test_a_size_is_read_as_on_the_command_line(read, text) -> None:
+    assert read(f'[limits]\nlog_bytes = "{text}"\n').log_bytes == 2 * 10**9
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("calls_per_s = 0", "limits.calls_per_s: 0 is not between 0.1 and 1e+06"),
         ("reads_per_s = nan", "limits.reads_per_s: nan is not between 0.1 and 1e+06"),
         ("queued = 0", "limits.queued: 0 is not between 1 and 200000"),
-        ('log_bytes = "1 GB"', "limits.log_bytes: '1 GB' is not a size with a unit"),
+        ('log_bytes = "1 G"', "limits.log_bytes: '1 G' is not a size with a unit"),
         ('log_bytes = "1KiB"', "limits.log_bytes: 1024 bytes are not between 1MiB and 1024TiB"),
         ("log_bytes = 5", "limits.log_bytes: 5 is not a text"),
         ("speed = 1", "limits.speed: is not known here"),

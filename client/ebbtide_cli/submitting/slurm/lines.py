@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from ebbtide_protos.quantities import abbreviated
+
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.directives import marked, split
 from ebbtide_cli.submitting.slurm.options import BY_LETTER, BY_NAME, Option, Takes
-from ebbtide_cli.values import abbreviated
 
 
 @dataclass(frozen=True, slots=True)

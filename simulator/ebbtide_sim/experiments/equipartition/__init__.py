@@ -1,8 +1,6 @@
 """Moldable and malleable scheduling against rigid (seed 001, §V and §VI)."""
 
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import get_context
 from typing import Final
 
 from ebbtide_sim.experiments import ExperimentReport, Progress
@@ -21,6 +19,7 @@ from ebbtide_sim.experiments.equipartition.cases import (
 from ebbtide_sim.experiments.equipartition.checks import checks
 from ebbtide_sim.experiments.equipartition.figure import draw
 from ebbtide_sim.experiments.equipartition.report import Results, assumptions, details, rows
+from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.metrics import Report
 
 DESCRIPTION: Final = "Moldable and malleable policies against rigid ones, on HPC2N, Philly and bags of tasks (seed 001)"
@@ -55,14 +54,5 @@ def sizes_of(within: Extent) -> dict[Part, tuple[int, ...]]:
 
 def simulate_all(todo: list[Case], within: Extent, jobs: int, progress: Progress) -> dict[Case, Report]:
     """The reports of all cases, simulated in ``jobs`` processes."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(run_case, case, within): case for case in todo}
-        reports = {}
-        try:
-            for future in as_completed(futures):
-                reports[futures[future]] = future.result()
-                progress(str(futures[future]), len(reports) / len(todo))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return reports
+    runs = [Run(str(case), partial(run_case, case, within)) for case in todo]
+    return dict(zip(todo, run_all(runs, jobs, progress), strict=True))

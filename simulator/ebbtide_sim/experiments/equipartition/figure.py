@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from ebbtide_sim.draw import COLORS, new_figure
+from ebbtide_sim.draw import COLORS, drawn
 from ebbtide_sim.experiments.equipartition.cases import (
     COSTLY,
     FCFS,
@@ -48,12 +48,11 @@ def draw(results: Results, path: Path) -> None:
     """One row per workload; averages are filled dots, maxima open ones."""
     parts = list(results.sizes)
     columns = 6 if Part.FEW_BAGS in parts else 5
-    figure = new_figure(4.2 * columns, 4.3 * len(parts))
-    for part, panels in zip(parts, figure.subplots(len(parts), columns, squeeze=False), strict=True):
-        _row(results, part, panels)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
-    figure.savefig(path, dpi=80)
+    with drawn(path, 4.2 * columns, 4.3 * len(parts), 80) as figure:
+        for part, panels in zip(parts, figure.subplots(len(parts), columns, squeeze=False), strict=True):
+            _row(results, part, panels)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
 
 
 def _row(results: Results, part: Part, panels: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from ebbtide_sim.experiments import percent_above
 from ebbtide_sim.experiments.equipartition.cases import (
     CPUS,
     FCFS,
@@ -23,48 +24,20 @@ from ebbtide_sim.metrics import Report
 Measure = Callable[[Report], float]
 
 
-def flow_mean(report: Report) -> float:
-    """Average flow time per task, in seconds."""
-    return report.flow_time_s["mean"] or 0.0
+def _per_task(measure: str, statistic: str) -> Measure:
+    """Of the flow times of tasks, in seconds, or of their stretches."""
+    return lambda report: getattr(report, measure)[statistic] or 0.0
 
 
-def flow_max(report: Report) -> float:
-    """Greatest flow time of a task, in seconds."""
-    return report.flow_time_s["max"] or 0.0
+def _per_job(measure: str, statistic: str) -> Measure:
+    """The same of jobs; a job is a bag of tasks."""
+    return lambda report: ((report.per_job or {}).get(measure) or {}).get(statistic) or 0.0
 
 
-def stretch_mean(report: Report) -> float:
-    """Average stretch per task."""
-    return report.stretch["mean"] or 0.0
-
-
-def stretch_max(report: Report) -> float:
-    """Greatest stretch of a task."""
-    return report.stretch["max"] or 0.0
-
-
-def job_flow_mean(report: Report) -> float:
-    """Average flow time per job, in seconds; a job is a bag of tasks."""
-    return _per_job(report, "flow_time_s", "mean")
-
-
-def job_flow_max(report: Report) -> float:
-    """Greatest flow time of a job, in seconds."""
-    return _per_job(report, "flow_time_s", "max")
-
-
-def job_stretch_mean(report: Report) -> float:
-    """Average stretch per job."""
-    return _per_job(report, "stretch", "mean")
-
-
-def job_stretch_max(report: Report) -> float:
-    """Greatest stretch of a job."""
-    return _per_job(report, "stretch", "max")
-
-
-def _per_job(report: Report, measure: str, statistic: str) -> float:
-    return ((report.per_job or {}).get(measure) or {}).get(statistic) or 0.0
+flow_mean, flow_max = (_per_task("flow_time_s", statistic) for statistic in ("mean", "max"))
+stretch_mean, stretch_max = (_per_task("stretch", statistic) for statistic in ("mean", "max"))
+job_flow_mean, job_flow_max = (_per_job("flow_time_s", statistic) for statistic in ("mean", "max"))
+job_stretch_mean, job_stretch_max = (_per_job("stretch", statistic) for statistic in ("mean", "max"))
 
 
 def makespan(report: Report) -> float:
@@ -91,7 +64,7 @@ class Results:
     def change(self, measure: Measure, case: Case, base: Policy = FCFS) -> float:
         """By how many percent ``case`` is above policy ``base``, which restarts nobody; 0 if that is 0."""
         below = self.value(measure, replace(case, policy=base, restart_s=0.0))
-        return (self.value(measure, case) / below - 1) * 100 if below else 0.0
+        return percent_above(self.value(measure, case), below)
 
     def changes(self, measure: Measure, cases: Iterator[Case], base: Policy = FCFS) -> list[float]:
         """The changes of several."""

@@ -1,0 +1,111 @@
+"""The proof of which process a record on disk means: the kernel gives a pid to another process in time.
+
+Masters, agents and supervisors record their identity in files; agents and `ebb` read them, and signal no process whose
+identity they have not proven. /proc/PID/cmdline and environ are not read: they take the process's memory lock, and hang
+with a process whose GPU driver hangs.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+DEAD_STATES: Final = frozenset("ZX")
+"""A zombie holds no memory any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process of one boot of this machine."""
+
+    boot_id: str
+    pid: int
+    starttime: int  # jiffies since boot
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The process that has this pid now; None if it has ended (a zombie has)."""
+        stat = stat_fields(pid)
+        if stat is None or stat[1][0] in DEAD_STATES:
+            return None
+        return cls(boot_id(), pid, int(stat[1][19]))
+
+    @classmethod
+    def own(cls) -> Self:
+        """This process."""
+        identity = cls.of(os.getpid())
+        assert identity is not None
+        return identity
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError if the content is not an identity."""
+        return cls(str(content["boot_id"]), int(content["pid"]), int(content["starttime"]))
+
+    @classmethod
+    def nobody(cls) -> Self:
+        """The identity recorded where no process is: it is never alive."""
+        return cls(boot_id(), 0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def is_alive(self) -> bool:
+        """Whether this very process has not ended."""
+        return Identity.of(self.pid) == self
+
+    def signal(self, signum: int) -> bool:
+        """Send the signal to this process and to no other; False if it has ended or may not be signalled."""
+        with self.opened() as descriptor:
+            if descriptor is None:
+                return False
+            try:
+                signal.pidfd_send_signal(descriptor, signum)
+            except (ProcessLookupError, PermissionError):
+                return False
+            return True
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait until the process has ended, for at most ``seconds``; whether it has."""
+        with self.opened() as descriptor:
+            if descriptor is None:
+                return True
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(seconds * 1000))
+
+    @contextmanager
+    def opened(self) -> Iterator[int | None]:
+        """A descriptor of this process for as long as the block lasts; None if it has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            yield None
+            return
+        try:
+            # The descriptor pins whatever has the pid now, so only a check that comes after opening it proves anything.
+            yield descriptor if self.is_alive() else None
+        finally:
+            os.close(descriptor)
+
+
+@cache
+def boot_id() -> str:
+    """The identity of this boot of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def stat_fields(pid: int) -> tuple[str, list[str]] | None:
+    """The command and the fields behind it in /proc/PID/stat, from the state on; None if there is no such process."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command may hold blanks and parentheses itself, so the fields are counted from its last one.
+    head, _, tail = line.rpartition(")")
+    return head.partition("(")[2], tail.split()

@@ -1,0 +1,39 @@
+"""The cases of an experiment, run side by side in processes of this machine."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from ebbtide_sim.experiments import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A case of an experiment: what is called for it, in another process, and how it is named while it runs.
+
+    ``weight`` says how long it takes beside the others.
+    """
+
+    label: str
+    call: Callable[[], Any]
+    weight: float = 1.0
+
+
+def run_all(runs: Sequence[Run], jobs: int, progress: Progress) -> list[Any]:
+    """What the calls return, in the order of ``runs``; the first error ends all of them."""
+    results: list[Any] = [None] * len(runs)
+    whole, done = sum(run.weight for run in runs), 0.0
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        places = {pool.submit(run.call): place for place, run in enumerate(runs)}
+        try:
+            for future in as_completed(places):
+                run = runs[places[future]]
+                results[places[future]] = future.result()
+                done += run.weight
+                progress(run.label, min(1.0, done / whole))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results
