@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from ebbtide_agent.accounts.lookup import account_of, owner_of
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.orphans import Orphans
 from ebbtide_agent.attempts.recorded import read_intent, read_intents
+from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
@@ -61,6 +62,7 @@ class Attempts:
         self,
         node_dir: Path,
         checkpoint_root: Path,
+        gpus: Gpus,
         cluster_id: str = "",
         on_change: Callable[[agent_pb2.AttemptStatus], None] = _ignore,
         fake_gpu_dir: Path | None = None,
@@ -74,6 +76,7 @@ class Attempts:
         self._node_dir = node_dir.resolve()
         self._checkpoint_root = checkpoint_root.resolve()
         self._fake_gpu_dir = None if fake_gpu_dir is None else fake_gpu_dir.resolve()
+        self._gpus = gpus
         self._network = network
         self.cluster_id = cluster_id
         self._on_change = on_change
@@ -85,11 +88,10 @@ class Attempts:
         self._sharing.fail = self._fail
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.exchange = Exchange()
-        self.gone: Callable[[Sequence[str]], Awaitable[str]] | None = None  # which of these GPUs is gone, if one is
         self._snapshots = Snapshots(self._node_dir, self.exchange)
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
-        self._orphans = Orphans(self._node_dir, on_change)
+        self._orphans = Orphans(self._node_dir, gpus, on_change)
         self._renewed = 0.0  # when was sent what the master acknowledged last (CLOCK_BOOTTIME)
         self._collecting: asyncio.Task[None] | None = None
         self._unaccounted = frozenset[AttemptKey]()  # attempts that have processes here, but no directory any more
@@ -213,16 +215,8 @@ class Attempts:
         if not known.is_over:
             log.warning("event=forget-ignored reason=still-running job=%s attempt=%d", job_id, attempt)
             return
-        known.place.forget()
+        known.forget()
         del self._attempts[job_id, attempt]
-
-    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None:
-        """Note that the GPUs of an attempt that exited are free, but for the dirty ones and why. Raises OSError."""
-        known = self._attempts.get((job_id, attempt))
-        if known is not None:
-            known.mark_freed(dirty)
-        else:
-            self._orphans.mark_freed((job_id, attempt), dirty)
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Those of all attempts that are not forgotten."""
@@ -452,12 +446,9 @@ class Attempts:
         self._on_change(refusal(order, reason, cause))
 
     def _add(self, place: AttemptDir, intent: Intent) -> Supervised:
-        attempt = Supervised(place, intent, self._changed, self._sharing.verdict, self._find_lost_gpu)
+        attempt = Supervised(place, intent, self._changed, self._sharing.verdict, self._gpus)
         self._attempts[attempt.key] = attempt
         return attempt
-
-    async def _find_lost_gpu(self, intent: Intent) -> str:
-        return "" if self.gone is None else await self.gone([gpu.uuid for gpu in intent.gpus])
 
     def _changed(self, status: agent_pb2.AttemptStatus) -> None:
         attempt = self._attempts.get((status.job_id, status.attempt))

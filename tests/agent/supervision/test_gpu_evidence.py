@@ -52,11 +52,7 @@ async def test_the_supervisors_tree_leads_to_a_process_in_a_session_of_its_own(a
 )
 async def test_a_job_that_failed_is_reported_with_the_gpu_that_was_gone_then(agent, code, lost):
     async with agent() as node:
-
-        async def gone(uuids):
-            return uuids[0]
-
-        node.attempts.gone = gone
+        node.gpus.lost = lambda uuids: uuids[0]
         assert (await node.run(python(code), gpus=gpus(1))).exit.lost_gpu == lost
         await node.until(lambda: EXITED in node.phases())
         ends = [status for status in node.changes if status.phase == EXITED]
@@ -66,12 +62,7 @@ async def test_a_job_that_failed_is_reported_with_the_gpu_that_was_gone_then(age
 async def test_who_was_asked_to_stop_is_not_asked_about_gpus(agent):
     async with agent() as node:
         asked = []
-
-        async def gone(uuids):
-            asked.append(uuids)
-            return uuids[0]
-
-        node.attempts.gone = gone
+        node.gpus.lost = asked.append
         await node.launch(python("import time; time.sleep(1000)"), gpus=gpus(1))
         await node.running()
         assert (await node.stop()).exit.signal == signal.SIGTERM
@@ -81,10 +72,10 @@ async def test_who_was_asked_to_stop_is_not_asked_about_gpus(agent):
 async def test_a_question_that_fails_does_not_hide_the_end(agent):
     async with agent() as node:
 
-        async def gone(uuids):
+        def no_answer(uuids):
             raise RuntimeError("no answer")
 
-        node.attempts.gone = gone
+        node.gpus.lost = no_answer
         assert (await node.run(python("raise SystemExit(3)"), gpus=gpus(1))).exit.exit_code == 3
 
 
@@ -103,6 +94,6 @@ async def test_memory_that_was_seen_is_told_at_once_if_it_is_news_and_in_any_cas
         assert node.changes[-1].gpu_mem_peak_bytes == 10
         node.attempts.note_memory(agent_pb2.AttemptStatus(job_id="1", attempt=1, gpu_mem_peak_bytes=11), tell=False)
         assert (await node.stop()).gpu_mem_peak_bytes == 11
-        node.attempts.mark_freed("1", 1, {"GPU-0": "stuck"})
+        await node.prove_free(dirty={"GPU-0": "stuck"})
         await node.until(lambda: node.changes[-1].phase == FREED)
         assert (node.changes[-1].gpu_mem_peak_bytes, list(node.changes[-1].dirty_reasons)) == (11, ["stuck"])

@@ -53,7 +53,7 @@ async def test_once_nothing_is_left_of_it_its_exit_is_lost_and_its_gpus_are_prov
             process.signal(signal.SIGKILL)
         status = await node.end()
         assert (status.phase, status.lost, status.orphan) == (EXITED, True, True)
-        node.attempts.mark_freed("1", 1, {"GPU-1": "it is full"})
+        await node.prove_free(dirty={"GPU-1": "it is full"})
         assert (node.status().phase, list(node.status().dirty_gpus)) == (FREED, ["GPU-1"])
         await node.attempts.forget("1", 1)
         assert node.attempts.statuses() == []
