@@ -23,9 +23,11 @@ from ebbtide_agent import agent_log, gpu, mps
 from ebbtide_agent.accounts.accounts import MIN_UID
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.channels.table import Channels
 from ebbtide_agent.contract.attempt_dir import AttemptKey
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.tidying import Keep, Tidying
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
@@ -183,11 +185,12 @@ async def _serve_for_ever(
     fake = gpu.is_fake(options.gpus)
     sharing = Sharing(node_dir, mps.find_binary(options.mps, fake=fake))
     gpus = _Gpus()
+    exchange = Exchange()
+    places = Places(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
     attempts = Attempts(
-        node_dir,
-        checkpoint_root,
+        places,
         gpus,
-        cluster_id=membership.load(cluster_file).cluster_id,
+        exchange,
         on_change=changed,
         fake_gpu_dir=fake_dir if fake else None,
         network=network,
@@ -196,21 +199,22 @@ async def _serve_for_ever(
         sharing=sharing,
         min_uid=options.min_uid,
     )
+    holders = attempts.holders
     # Whatever asks the GPUs is closed before these are.
     async with AsyncExitStack() as backends, AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
+        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(holders.holding())))
         backends.callback(backend.close)
         reader = GpuReader(backend)
-        attribution = Attribution(attempts.pids, groups=attempts.groups, environments=attempts.by_environment)
+        attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
         idle = Idle(node_dir / "idle.json")
-        freeing = Freeing(attempts.is_over, reader, attribution, idle)
-        telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts), sharing)
-        watchdog = Watchdog(attempts, reader, attribution, idle)
+        freeing = Freeing(holders.is_over, reader, attribution, idle)
+        telemetry = Telemetry(reader, attribution, idle, holders.held, sharing)
+        watchdog = Watchdog(holders, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
-        channels = Channels(attempts, name)
-        telemetry.listeners += [freeing.look, watchdog.look, Unused(attempts, channels).look]
+        channels = Channels(attempts.access, name)
+        telemetry.listeners += [freeing.look, watchdog.look, Unused(holders, channels).look]
         gpus.reader.set_result(reader)
         if command := parse_command(options.on_foreign):
             notifier = Notifier(command, name, attribution.is_foreign)
@@ -220,9 +224,9 @@ async def _serve_for_ever(
             asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
         await telemetry.inventory()  # what is idle now is known before anything starts
         proof = Credentials(options.home, name, node_dir)
-        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, attempts.exchange, options.keep).run(attempts))
+        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, exchange, options.keep).run(places))
         closing.callback(tidying.cancel)
-        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels, proof)
+        link = Link(find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof)
         # What changed before is among the statuses, what changes later is heard.
         listeners.append(link.report)
         gpus.freeing.set_result(freeing)
@@ -247,17 +251,6 @@ class _Gpus:
 
     async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> Mapping[str, str]:
         return await (await asyncio.shield(self.freeing)).prove_free(key, allocation)
-
-
-def _holding(attempts: Attempts) -> list[agent_pb2.AttemptStatus]:
-    """The attempts whose GPUs are not proven free."""
-    over = (agent_pb2.ATTEMPT_PHASE_FREED, agent_pb2.ATTEMPT_PHASE_REFUSED)
-    return [status for status in attempts.statuses() if status.phase not in over]
-
-
-def _held_gpus(attempts: Attempts) -> frozenset[str]:
-    allocations = [attempts.allocation(status.job_id, status.attempt) for status in _holding(attempts)]
-    return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
 
 
 def _announce(path: Path, name: str, gpu_backend: str) -> None:

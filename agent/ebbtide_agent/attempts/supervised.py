@@ -22,6 +22,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import Way
 from ebbtide_agent.processes.identity import Identity
+from ebbtide_agent.processes.process_tree import descendants
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,6 @@ class Supervised:
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
         self.told = False  # what its script had imported by its first step is known
-        self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
         self._verdict = verdict
@@ -79,6 +79,11 @@ class Supervised:
     @property
     def is_over(self) -> bool:
         return self.status.phase in _OVER
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has processes that compute."""
+        return self.status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING
 
     async def supervise(self, connection: socket.socket) -> None:
         """Order the supervisor at the other end of this connection to launch the attempt."""
@@ -163,6 +168,11 @@ class Supervised:
     def supervisor(self) -> Identity | None:
         """The supervisor's process, as long as it lives."""
         return self._identity if self._identity is not None and self._identity.is_alive() else None
+
+    def pids(self) -> tuple[int, ...]:
+        """Its live processes, its supervisor excepted."""
+        supervisor = self.supervisor()
+        return () if supervisor is None else tuple(descendants(supervisor.pid))
 
     def apply(self, content: dict[str, Any]) -> None:
         """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""

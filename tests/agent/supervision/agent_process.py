@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import agent_pb2
 
@@ -28,8 +30,8 @@ class Gpus:
 
 
 async def main(disk: Path, orders: list[str]) -> None:
-    places = disk / "node", disk / "checkpoints"
-    attempts = Attempts(*places, Gpus(), cluster_id="c1", on_change=report, warm=1, min_uid=0)
+    places = Places(disk / "node", disk / "checkpoints", "c1")
+    attempts = Attempts(places, Gpus(), Exchange(), on_change=report, warm=1, min_uid=0)
     await attempts.start()
     attempts.renew(boottime())
     for order in orders:

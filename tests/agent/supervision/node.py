@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.identity import Identity
@@ -90,11 +92,11 @@ class Node:
         self.changes: list[agent_pb2.AttemptStatus] = []
         self._changed = asyncio.Event()
         self.gpus = Gpus()
+        self.exchange = Exchange()
         self.attempts = Attempts(
-            self.dir,
-            disk / "checkpoints",
+            Places(self.dir, disk / "checkpoints", "c1"),
             self.gpus,
-            cluster_id="c1",
+            self.exchange,
             on_change=self._note,
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
             warm=warm,

@@ -207,7 +207,7 @@ async def test_a_killed_supervisor_leaves_no_survivor_and_no_success(agent, comm
     async with agent() as node:
         await node.launch(command)
         await node.running(line="up")
-        everybody = [Identity.of(pid) for pid in node.attempts.pids()["1", 1]]
+        everybody = [Identity.of(pid) for pid in node.attempts.holders.pids()["1", 1]]
         os.kill(node.supervisor().pid, signal.SIGKILL)
         lost = await node.end()
         assert (lost.phase, lost.lost) == (EXITED, True)

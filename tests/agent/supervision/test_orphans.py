@@ -31,8 +31,8 @@ async def test_its_processes_are_found_and_told_of_with_the_gpus_that_they_have(
         status = node.status()
         assert (status.phase, status.orphan, status.started_at) == (RUNNING, True, 0.0)
         assert list(status.gpus) == ["GPU-0", "GPU-1"]
-        assert [piece.uuid for piece in node.attempts.allocation("1", 1)] == ["GPU-0", "GPU-1"]
-        assert set(node.attempts.pids()) == {("1", 1)}
+        assert [piece.uuid for piece in node.attempts.holders.allocation("1", 1)] == ["GPU-0", "GPU-1"]
+        assert set(node.attempts.holders.pids()) == {("1", 1)}
 
 
 async def test_no_other_attempt_of_the_job_starts_while_one_lives(agent):
