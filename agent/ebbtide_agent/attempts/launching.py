@@ -13,7 +13,6 @@ from ebbtide_agent.accounts.lookup import account_of
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.attempts.orphans import Orphans
 from ebbtide_agent.attempts.places import Places
-from ebbtide_agent.attempts.recorded import read_intent
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
@@ -206,7 +205,7 @@ class Launching:
     def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
         """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
         or it was forgotten, or what it left is damaged. It is not started in any case."""
-        intent = None if place.is_forgotten() else read_intent(place)
+        intent = None if place.is_forgotten() else recovery.read_intent(place)
         if intent is None:
             self._refuse(order, f"attempt {order.attempt} was already on this node")
         else:

@@ -8,10 +8,9 @@ from types import MappingProxyType
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.attempts import survivors
+from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.orphans import Orphans
 from ebbtide_agent.attempts.places import Places
-from ebbtide_agent.attempts.recorded import read_intents
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
@@ -57,7 +56,7 @@ class Registry:
 
         Raises OSError.
         """
-        for place, intent in await asyncio.to_thread(read_intents, self._node_dir):
+        for place, intent in await asyncio.to_thread(recovery.read_intents, self._node_dir):
             self.adopt(place, intent)
         adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
         if adopted:
@@ -66,7 +65,7 @@ class Registry:
                 waiter.cancel()
         try:
             await self._look_for_unaccounted()
-        except Exception:  # whatever one of all these processes makes of /proc: the others are adopted
+        except (OSError, ValueError, RuntimeError):  # no descriptors, threads or sense in /proc: attempts are adopted
             log.exception("event=orphans-unknown")
 
     async def close(self) -> None:

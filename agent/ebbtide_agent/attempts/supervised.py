@@ -204,7 +204,7 @@ class Supervised:
         """Before anybody hears that it failed: was it a GPU that failed?"""
         try:
             status.exit.lost_gpu = await self._gpus.gone([gpu.uuid for gpu in self.intent.gpus])
-        except Exception:
+        except Exception:  # of a driver's library, or of its process: that the job has failed is told all the same
             log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
 
@@ -233,7 +233,7 @@ class Supervised:
         failure = ""
         try:
             failure = await self._verdict(self.intent, signalled)
-        except Exception:
+        except Exception:  # of NVIDIA's control program, or of what it says: the end is told all the same
             log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
         self._blame(failure)
         self.apply(content)

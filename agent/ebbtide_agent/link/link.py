@@ -158,7 +158,7 @@ class Link:
             self._note("master-away", why or error.details() or error.code().name)
         except (NoMaster, OSError, asyncio.InvalidStateError) as error:
             self._note("master-away", str(error) or type(error).__name__)
-        except Exception:
+        except Exception:  # whatever a wrong master or gRPC does: the node tries again, for nobody else would
             log.exception("event=link-failed")
         return self._away.pause_s(longest_pause_s)
 

@@ -188,7 +188,7 @@ class Stream:
             rank = request.rank if request.HasField("rank") else None
             begin = Edge(request.tail, request.since) if request.tail or request.since else request.offset
             data = await self._shown.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
-        except Exception as error:
+        except Exception as error:  # whatever lies where the log should: whoever asked is answered
             log.exception("event=log-not-read job=%s attempt=%d", *key)
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id
@@ -207,7 +207,7 @@ class Stream:
     async def _read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
         try:
             data = await self._shown.read_checkpoint(request)
-        except Exception as error:
+        except Exception as error:  # whatever lies in the job's directory: the other node is answered
             log.exception("event=checkpoint-not-read job=%s checkpoint=%s", request.job_id, request.checkpoint)
             data = agent_pb2.CheckpointData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id

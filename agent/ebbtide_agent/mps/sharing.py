@@ -315,7 +315,7 @@ class Sharing:
             gpu.changed.clear()
             try:
                 await self._look(gpu, daemon, ask=looks % _LOOKS_PER_QUESTION == 0)
-            except Exception:
+            except Exception:  # of NVIDIA's control program, or of what it says: a daemon without a watch has no end
                 log.exception("event=mps-watch-failed gpu=%s", gpu.control.uuid)
 
     async def _look(self, gpu: _Shared, daemon: Daemon, *, ask: bool) -> None:
