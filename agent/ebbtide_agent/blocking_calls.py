@@ -33,7 +33,7 @@ def apart(call: Callable[[], T]) -> asyncio.Future[T]:
         value, failure = None, None
         try:
             value = call()
-        except Exception as error:
+        except Exception as error:  # it is raised where the result is awaited
             failure = error
             log.debug("event=call-failed", exc_info=True)
         # The loop is closed if the process stops meanwhile; then nobody asks for the result.

@@ -15,7 +15,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except BaseException:
+    except BaseException:  # whatever ends it, a cancelled task or a full disk: no draft is left
         draft.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,13 +18,17 @@ from typing import NoReturn
 from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
 from ebbtide_agent import agent_log, gpu, mps
 from ebbtide_agent.accounts.accounts import MIN_UID
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.contract.attempt_dir import AttemptKey
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.tidying import Keep, Tidying
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
@@ -180,10 +184,13 @@ async def _serve_for_ever(
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)
     sharing = Sharing(node_dir, mps.find_binary(options.mps, fake=fake))
+    gpus = _Gpus()
+    exchange = Exchange()
+    places = Places(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
     attempts = Attempts(
-        node_dir,
-        checkpoint_root,
-        cluster_id=membership.load(cluster_file).cluster_id,
+        places,
+        gpus,
+        exchange,
         on_change=changed,
         fake_gpu_dir=fake_dir if fake else None,
         network=network,
@@ -192,24 +199,23 @@ async def _serve_for_ever(
         sharing=sharing,
         min_uid=options.min_uid,
     )
-    reading: asyncio.Future[GpuReader] = asyncio.get_running_loop().create_future()
-    attempts.gone = partial(_gone, reading)
-    async with AsyncExitStack() as closing:
+    holders = attempts.holders
+    # Whatever asks the GPUs is closed before these are.
+    async with AsyncExitStack() as backends, AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(_holding(attempts))))
-        closing.callback(backend.close)
+        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(holders.holding())))
+        backends.callback(backend.close)
         reader = GpuReader(backend)
-        attribution = Attribution(attempts.pids, groups=attempts.groups, environments=attempts.by_environment)
+        attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
         idle = Idle(node_dir / "idle.json")
-        freeing = Freeing(attempts, reader, attribution, idle)
-        closing.push_async_callback(freeing.close)
-        telemetry = Telemetry(reader, attribution, idle, partial(_held_gpus, attempts), sharing)
-        watchdog = Watchdog(attempts, reader, attribution, idle)
+        freeing = Freeing(holders.is_over, reader, attribution, idle)
+        telemetry = Telemetry(reader, attribution, idle, holders.held, sharing)
+        watchdog = Watchdog(holders, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
-        channels = Channels(attempts, name)
-        telemetry.listeners += [freeing.look, watchdog.look, Unused(attempts, channels).look]
-        reading.set_result(reader)
+        channels = Channels(attempts.access, name)
+        telemetry.listeners += [freeing.look, watchdog.look, Unused(holders, channels).look]
+        gpus.reader.set_result(reader)
         if command := parse_command(options.on_foreign):
             notifier = Notifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
@@ -218,13 +224,12 @@ async def _serve_for_ever(
             asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
         await telemetry.inventory()  # what is idle now is known before anything starts
         proof = Credentials(options.home, name, node_dir)
-        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, attempts.exchange, options.keep).run(attempts))
+        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, exchange, options.keep).run(places))
         closing.callback(tidying.cancel)
-        link = Link(find_master, node, attempts, telemetry, cluster_file, attempts.exchange, channels, proof)
-        # No await from here to the last status: what changed before is among the statuses, what changes later is heard.
-        listeners += [freeing.consider, link.report]
-        for status in attempts.statuses():
-            freeing.consider(status)
+        link = Link(find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof)
+        # What changed before is among the statuses, what changes later is heard.
+        listeners.append(link.report)
+        gpus.freeing.set_result(freeing)
         _announce(node_dir / "agent.json", name, reader.kind)
         closing.callback((node_dir / "agent.json").unlink, missing_ok=True)
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, node.cgroup or "none")
@@ -233,20 +238,19 @@ async def _serve_for_ever(
         await link.run()
 
 
-async def _gone(reading: asyncio.Future[GpuReader], uuids: Sequence[str]) -> str:
-    """Which of these GPUs is gone, if one is, as soon as they can be asked."""
-    return await (await asyncio.shield(reading)).gone(uuids)
+class _Gpus:
+    """The GPUs of the node for attempts, which may ask before they can be asked: then they wait for the answer."""
 
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.reader: asyncio.Future[GpuReader] = loop.create_future()
+        self.freeing: asyncio.Future[Freeing] = loop.create_future()
 
-def _holding(attempts: Attempts) -> list[agent_pb2.AttemptStatus]:
-    """The attempts whose GPUs are not proven free."""
-    over = (agent_pb2.ATTEMPT_PHASE_FREED, agent_pb2.ATTEMPT_PHASE_REFUSED)
-    return [status for status in attempts.statuses() if status.phase not in over]
+    async def gone(self, uuids: Sequence[str]) -> str:
+        return await (await asyncio.shield(self.reader)).gone(uuids)
 
-
-def _held_gpus(attempts: Attempts) -> frozenset[str]:
-    allocations = [attempts.allocation(status.job_id, status.attempt) for status in _holding(attempts)]
-    return frozenset(gpu.uuid for allocation in allocations for gpu in allocation)
+    async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> Mapping[str, str]:
+        return await (await asyncio.shield(self.freeing)).prove_free(key, allocation)
 
 
 def _announce(path: Path, name: str, gpu_backend: str) -> None:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.attempts import attempts
+from ebbtide_agent.attempts import launching
 from ebbtide_agent.files import copying, exchange, reading, required
 from ebbtide_agent.files.copying import Copy, NotCopied
 from ebbtide_agent.files.exchange import Exchange, read_as_owner
@@ -41,7 +41,7 @@ async def test_a_lease_on_ones_own_log_holds_up_nobody(agent: MakeNode, tmp_path
         await node.launch(python(LEASE), workdir=str(tmp_path))
         await node.until((tmp_path / "leased").exists)
         async with asyncio.timeout(20.0):  # the kernel would have us wait for 45 s
-            window = await node.attempts.read_log("1", 1, 0, 100, 0.0)
+            window = await node.attempts.access.read_log("1", 1, 0, 100, 0.0)
         assert (window.data, window.error) == (b"", "")
 
 
@@ -50,11 +50,11 @@ async def test_a_lease_on_ones_own_log_holds_up_nobody(agent: MakeNode, tmp_path
 async def test_others_jobs_start_while_a_directory_that_was_submitted_from_does_not_answer(
     agent: MakeNode, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "ANSWER_S", 0.3)
+    monkeypatch.setattr(launching, "ANSWER_S", 0.3)
     silent = disk / "silent"
     silent.mkdir()
     async with agent() as node:
-        Master().attach(node.attempts.exchange)
+        Master().attach(node.exchange)
         with hung(silent):
             launch = order(["cat", "data/set"], workdir=str(silent / "x"), output="out")
             launch.spec.snapshot.CopyFrom(job_pb2.Snapshot(digest=DIGEST, bytes=len(TREE)))

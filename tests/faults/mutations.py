@@ -92,7 +92,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the search for processes: an agent that lost its state starts no second copy",
-        "agent/ebbtide_agent/attempts/attempts.py",
+        "agent/ebbtide_agent/attempts/launching.py",
         "if running is not None:",
         "if False:",
         "tests/agent/supervision/test_adoption.py::test_losing_the_agents_state_never_starts_a_second_copy",

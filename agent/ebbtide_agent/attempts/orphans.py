@@ -18,6 +18,8 @@ from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent.attempts import survivors
+from ebbtide_agent.attempts.release import Gpus, Release
+from ebbtide_agent.attempts.translation import freed
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 
@@ -33,6 +35,7 @@ class _Orphan:
     processes: Sequence[Identity]
     status: agent_pb2.AttemptStatus
     kill_at: float = field(default=math.inf)  # the loop's time
+    release: Release | None = None  # once it has ended, until its GPUs are proven free
 
     @property
     def is_over(self) -> bool:
@@ -42,8 +45,9 @@ class _Orphan:
 class Orphans:
     """Watches them until they end; `on_change` hears of each change."""
 
-    def __init__(self, node_dir: Path, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
+    def __init__(self, node_dir: Path, gpus: Gpus, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
         self._node_dir = node_dir
+        self._gpus = gpus
         self._on_change = on_change
         self._orphans: dict[AttemptKey, _Orphan] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -68,6 +72,7 @@ class Orphans:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.gather(*(known.release.close() for known in self._orphans.values() if known.release is not None))
 
     def status(self, key: AttemptKey) -> agent_pb2.AttemptStatus | None:
         """How it is, if it is one of them."""
@@ -102,21 +107,13 @@ class Orphans:
             known.kill_at = min(known.kill_at, asyncio.get_running_loop().time() + grace_s)
         return True
 
-    def mark_freed(self, key: AttemptKey, dirty: Mapping[str, str]) -> None:
-        """Note that its GPUs are free, but for the dirty ones and why."""
-        known = self._orphans.get(key)
-        if known is not None and known.is_over:
-            status = agent_pb2.AttemptStatus()
-            status.CopyFrom(known.status)
-            status.phase = agent_pb2.ATTEMPT_PHASE_FREED
-            status.dirty_gpus[:], status.dirty_reasons[:] = list(dirty), list(dirty.values())
-            self._change(known, status)
-
     def forget(self, key: AttemptKey) -> None:
         """Drop what is known of one that is over."""
         known = self._orphans.get(key)
         if known is not None and known.is_over:
             del self._orphans[key]
+            if known.release is not None:
+                known.release.cancel()
 
     async def _watch(self) -> None:
         while True:
@@ -141,6 +138,11 @@ class Orphans:
             status.CopyFrom(orphan.status)
             status.phase, status.lost = agent_pb2.ATTEMPT_PHASE_EXITED, True
             self._change(orphan, status)
+            note = partial(self._note_freed, orphan)
+            orphan.release = Release(key, self.allocation(key), self._gpus, note)
+
+    def _note_freed(self, orphan: _Orphan, dirty: Mapping[str, str]) -> None:
+        self._change(orphan, freed(orphan.status, dirty))
 
     def _change(self, orphan: _Orphan, status: agent_pb2.AttemptStatus) -> None:
         orphan.status = status

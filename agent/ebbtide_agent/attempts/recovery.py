@@ -1,4 +1,4 @@
-"""What became of an attempt whose supervisor this agent has no connection to."""
+"""What is on disk of the attempts of this node, and what became of one whose supervisor is not connected."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from typing import Any, Final
 from ebbtide_protos.process import Identity, boot_id
 
 from ebbtide_agent.attempts import survivors
-from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask_and_wait
@@ -58,6 +58,28 @@ class Lost:
 
 
 Found = Alive | Ended | Lost
+
+
+def read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
+    """All attempts on disk that are not forgotten. One that is damaged is passed over: it must not stop the others."""
+    places = [AttemptDir(path) for path in attempts_dir(node_dir).iterdir()]
+    intents = [(place, read_intent(place)) for place in places if not place.is_forgotten()]
+    return [(place, intent) for place, intent in intents if intent is not None]
+
+
+def read_intent(place: AttemptDir) -> Intent | None:
+    """What the attempt was ordered to be; None, and a line in the log, if that cannot be known."""
+    try:
+        content = place.intent()
+        intent = None if content is None else Intent.from_json(content)
+        recorded_supervisor(place)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.error("event=damaged-attempt directory=%s error=%r", place.path.name, str(error))
+        return None
+    if intent is None or place.path.name != f"{intent.job_id}.{intent.attempt}":
+        log.error("event=damaged-attempt directory=%s error='no intent of its own'", place.path.name)
+        return None
+    return intent
 
 
 def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> Found:

@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import psutil
 
 from ebbtide_agent.attempts.spawner import Spawner
+from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.supervisor.recipe import Recipe
@@ -43,6 +45,8 @@ def _available_bytes() -> int:
 class Standbys:
     """At most `size` processes, each held ready for one command line, and for `idle_s` at most.
 
+    None is, before an attempt has made steps for `settled_s`.
+
     They end with this object: each has a supervisor that ends when its channel closes.
     """
 
@@ -52,13 +56,23 @@ class Standbys:
         size: int = 0,
         idle_s: float = IDLE_S,
         available_bytes: Callable[[], int] = _available_bytes,
+        settled_s: float = 0.0,
     ) -> None:
         self._spawner = spawner
         self._size = size
+        self._settled_s = settled_s
         self._idle_s = idle_s
         self._available_bytes = available_bytes
         self._ready: list[_Ready] = []
         self._preparing: dict[Recipe, asyncio.Task[None]] = {}
+        self._considered = WeakSet[Supervised]()
+
+    def consider(self, attempt: Supervised) -> None:
+        """Prepare for the attempt after this one, once, when it has told what it imports and then made steps for a
+        while."""
+        if attempt.told and not attempt.is_over and attempt not in self._considered:
+            self._considered.add(attempt)
+            asyncio.get_running_loop().call_later(self._settled_s, self._prepare_unless_over, attempt)
 
     def prepare(self, place: AttemptDir, intent: Intent) -> None:
         """Hold processes ready for an attempt like this one, if it may be, and if there is room."""
@@ -121,6 +135,10 @@ class Standbys:
         expiry = asyncio.get_running_loop().call_later(self._idle_s, self._expire, recipe)
         self._ready.append(_Ready(recipe, wanted, channel, expiry))
         log.info("event=standby processes=%d command=%s", wanted, recipe.command[:3])
+
+    def _prepare_unless_over(self, attempt: Supervised) -> None:
+        if not attempt.is_over:
+            self.prepare(attempt.place, attempt.intent)
 
     def _expire(self, recipe: Recipe) -> None:
         for ready in [ready for ready in self._ready if ready.recipe == recipe]:

@@ -16,11 +16,13 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.attempts.backstop import PATIENCE_S, Backstop
 from ebbtide_agent.attempts.control_channel import Channel
-from ebbtide_agent.attempts.translation import status_of
+from ebbtide_agent.attempts.release import Gpus, Release
+from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
 from ebbtide_agent.blocking_calls import apart
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import Way
+from ebbtide_agent.processes.process_tree import descendants
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +40,12 @@ class Supervised:
         intent: Intent,
         on_change: Callable[[agent_pb2.AttemptStatus], None],
         verdict: Callable[[Intent, bool], Awaitable[str]],
-        find_lost_gpu: Callable[[Intent], Awaitable[str]],
+        gpus: Gpus,
     ) -> None:
         """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
 
-        It says how the server failed if that is to blame. `find_lost_gpu` names one of the GPUs that the attempt was
-        launched on and that is gone now, if one is.
+        It says how the server failed if that is to blame. `gpus` are asked whether one is gone when the attempt has
+        failed, and whether they are free when it has ended.
         """
         self.place = place
         self.intent = intent
@@ -51,14 +53,14 @@ class Supervised:
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
         self.told = False  # what its script had imported by its first step is known
-        self.was_prepared_for = False  # its next attempt, once, because it is told
         self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
         self._on_change = on_change
         self._verdict = verdict
         self._judging: asyncio.Task[None] | None = None
         self._mps_failure: str | None = None
-        self._find_lost_gpu = find_lost_gpu
+        self._gpus = gpus
         self._autopsy: asyncio.Task[None] | None = None
+        self._release: Release | None = None  # once it has ended, until its GPUs are proven free
         self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
         self._unused = agent_pb2.AttemptStatus()  # since when nobody uses it, and nothing else
         self._loop = asyncio.get_running_loop()
@@ -77,6 +79,11 @@ class Supervised:
     @property
     def is_over(self) -> bool:
         return self.status.phase in _OVER
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has processes that compute."""
+        return self.status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING
 
     async def supervise(self, connection: socket.socket) -> None:
         """Order the supervisor at the other end of this connection to launch the attempt."""
@@ -97,8 +104,16 @@ class Supervised:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._release is not None:
+            await self._release.close()
         if self._channel is not None:
             self._channel.close()
+
+    def forget(self) -> None:
+        """Drop everything of the attempt, which is over, but its log. Raises OSError."""
+        self.place.forget()
+        if self._release is not None:
+            self._release.cancel()
 
     def stop(self, grace_s: float) -> None:
         """Ask the attempt to end within the grace period; a second request can only shorten it."""
@@ -114,13 +129,6 @@ class Supervised:
     def resume(self, swaps: int) -> None:
         """Ask the attempt, which has left its GPU so often, to come back."""
         self._order_move({"do": "resume", "swaps": swaps})
-
-    def mark_freed(self, dirty: Mapping[str, str]) -> None:
-        """Note that the GPUs are free, but for the dirty ones and why. Raises OSError."""
-        if self.status.phase not in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED):
-            return
-        self.place.record_freed(dict(dirty))
-        self._change(_freed(self.status, dirty))
 
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note what was seen of its GPU memory, the fields of `seen`; it is told now, or with what is told next."""
@@ -161,6 +169,11 @@ class Supervised:
         """The supervisor's process, as long as it lives."""
         return self._identity if self._identity is not None and self._identity.is_alive() else None
 
+    def pids(self) -> tuple[int, ...]:
+        """Its live processes, its supervisor excepted."""
+        supervisor = self.supervisor()
+        return () if supervisor is None else tuple(descendants(supervisor.pid))
+
     def apply(self, content: dict[str, Any]) -> None:
         """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
         if self.is_over or self._autopsy is not None:
@@ -180,7 +193,7 @@ class Supervised:
                 return
             status.exit.mps_failure = failure or ""
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and (dirty := self._dirty_gpus()) is not None:
-            status = _freed(status, dirty)
+            status = freed(status, dirty)
         if _failed_by_itself(status) and self.intent.gpus and not status.exit.mps_failure:
             self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
             self.settled.set()  # nobody needs to wait for the GPUs' answer
@@ -190,8 +203,8 @@ class Supervised:
     async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
         """Before anybody hears that it failed: was it a GPU that failed?"""
         try:
-            status.exit.lost_gpu = await self._find_lost_gpu(self.intent)
-        except Exception:
+            status.exit.lost_gpu = await self._gpus.gone([gpu.uuid for gpu in self.intent.gpus])
+        except Exception:  # of a driver's library, or of its process: that the job has failed is told all the same
             log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
 
@@ -220,7 +233,7 @@ class Supervised:
         failure = ""
         try:
             failure = await self._verdict(self.intent, signalled)
-        except Exception:
+        except Exception:  # of NVIDIA's control program, or of what it says: the end is told all the same
             log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
         self._blame(failure)
         self.apply(content)
@@ -246,6 +259,12 @@ class Supervised:
         if changed:
             # Not from within here: what the caller does then is no business of this attempt's.
             self._loop.call_soon(self._on_change, status)
+        if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._release is None and not self._closed:
+            self._release = Release(self.key, allocation_of(self.intent), self._gpus, self._note_freed)
+
+    def _note_freed(self, dirty: Mapping[str, str]) -> None:
+        self.place.record_freed(dict(dirty))
+        self._change(freed(self.status, dirty))
 
     def _give_up(self) -> None:
         """Its supervisor was killed, or has not said who it is: what it left is looked at, or that it never began."""
@@ -328,11 +347,3 @@ def _failed_by_itself(status: agent_pb2.AttemptStatus) -> bool:
     """Whether it has come to an end that would be charged to its job."""
     over = status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED)
     return over and not status.exit.stop_requested and bool(status.exit.exit_code or status.exit.signal)
-
-
-def _freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
-    freed = agent_pb2.AttemptStatus()
-    freed.CopyFrom(status)
-    freed.phase = agent_pb2.ATTEMPT_PHASE_FREED
-    freed.dirty_gpus[:], freed.dirty_reasons[:] = list(dirty), list(dirty.values())
-    return freed

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -132,6 +133,15 @@ def refusal(
         refusal=reason,
         refusal_cause=cause,
     )
+
+
+def freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
+    """The status of an attempt that has ended, now that its GPUs are free, but for the dirty ones and why."""
+    changed = agent_pb2.AttemptStatus()
+    changed.CopyFrom(status)
+    changed.phase = agent_pb2.ATTEMPT_PHASE_FREED
+    changed.dirty_gpus[:], changed.dirty_reasons[:] = list(dirty), list(dirty.values())
+    return changed
 
 
 def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:

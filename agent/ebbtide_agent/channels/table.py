@@ -97,7 +97,7 @@ class Channels:
             closed = await self._opened(line, want)
         except ChannelError as error:
             closed = channel_pb2.ChannelClosed(error=str(error))
-        except Exception as error:
+        except Exception as error:  # whatever a job's sockets and files do: its user hears of it, and no other channel
             log.exception("event=channel-failed channel=%d want=%s", channel, what)
             closed = channel_pb2.ChannelClosed(error=f"the node failed: {type(error).__name__}")
         finally:

@@ -95,7 +95,7 @@ class Tidying:
                     await self.tidy(cluster_id.cluster_id)
             except (Away, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))
-            except Exception:
+            except Exception:  # whatever lies in the directories of jobs, or is answered: the next time comes
                 log.exception("event=not-tidied")
 
     async def remove(self, cluster_id: str) -> list[str]:

@@ -108,6 +108,6 @@ def _read(backend: GpuBackend, asked: tuple[str, ...] | None) -> tuple[tuple[Gpu
 def _read_one(backend: GpuBackend, uuid: str) -> Reading:
     try:
         return backend.read(uuid)
-    except Exception as error:
+    except Exception as error:  # of the driver's library, or of its process: the other GPUs are read all the same
         log.exception("event=reading-failed gpu=%s", uuid)
         return Reading(uuid, unhealthy_reason=f"cannot be read: {error}")

@@ -67,7 +67,7 @@ def _answer(backend: GpuBackend, request: dict[str, str]) -> dict[str, Any]:
                 return asdict(backend.read(uuid))
             case {"settings": uuid}:
                 return asdict(backend.settings(uuid))
-    except Exception as error:
+    except Exception as error:  # of the driver's library, which may answer anything: the agent hears of it
         log.exception("event=nvml-call-failed request=%r", request)
         return {"error": str(error) or type(error).__name__}
     return {"error": f"not a request: {request!r}"}

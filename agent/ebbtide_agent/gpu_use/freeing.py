@@ -8,10 +8,8 @@ reported dirty, with the reason, so that nobody is started on them; one that is 
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
 from ebbtide_agent.gpu.backend import GpuProcess, Reading
@@ -24,75 +22,39 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
-_MARK_AGAIN_S = 1.0
 _PIDS_NAMED = 5
 _GIB = 1024**3
 
 
-class Ended(Protocol):
-    """What is needed of the attempts."""
-
-    def allocation(self, job_id: str, attempt: int) -> tuple[GpuAllocation, ...]: ...
-    def mark_freed(self, job_id: str, attempt: int, dirty: Mapping[str, str]) -> None: ...
-    def is_over(self, job_id: str, attempt: int) -> bool: ...
-
-
 class Freeing:
-    """Watches the GPUs of every attempt that exited until they are free or dirty, then marks the attempt."""
+    """Watches the GPUs of an attempt that exited until they are free or dirty."""
 
     def __init__(
         self,
-        attempts: Ended,
+        is_over: Callable[[str, int], bool],
         reader: GpuReader,
         attribution: Attribution,
         idle: Idle,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._attempts = attempts
+        """`is_over` says whether it is proven that an attempt has ended."""
+        self._is_over = is_over
         self._reader = reader
         self._attribution = attribution
         self._idle = idle
         self._patience_s = patience_s
-        self._watches: dict[AttemptKey, asyncio.Task[None]] = {}
 
-    def consider(self, status: agent_pb2.AttemptStatus) -> None:
-        """Start to watch if the attempt has exited and is not watched or marked yet."""
-        key = (status.job_id, status.attempt)
-        if status.phase != agent_pb2.ATTEMPT_PHASE_EXITED or status.dirty_gpus or key in self._watches:
-            return
-        self._watches[key] = asyncio.create_task(self._watch(key), name=f"freeing {key[0]}.{key[1]}")
+    async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
+        """Wait until the GPUs of an attempt that has ended are free; return those that do not get free, and why."""
+        dirty = await self._wait(key, allocation)
+        self._idle.set_aside(dirty)
+        return dirty
 
     def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
         """End what is left of attempts that are over: it may come to light after the GPU was given up as dirty."""
         for key in set(owners.values()):
-            if self._attempts.is_over(*key):
+            if self._is_over(*key):
                 self._end_leftovers(key, readings)
-
-    async def close(self) -> None:
-        """Stop watching; the next agent goes on with the attempts that are not marked."""
-        watches = list(self._watches.values())
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
-
-    async def _watch(self, key: AttemptKey) -> None:
-        try:
-            dirty = await self._wait(key, self._attempts.allocation(*key))
-            self._idle.set_aside(dirty)
-            await self._mark(key, dirty)
-        except Exception:
-            log.exception("event=freeing-failed job=%s attempt=%d", *key)
-        finally:
-            del self._watches[key]
-
-    async def _mark(self, key: AttemptKey, dirty: Mapping[str, str]) -> None:
-        """Mark the attempt, as soon as the disk takes it: unmarked it would hold its GPUs for ever."""
-        while True:
-            try:
-                return self._attempts.mark_freed(*key, dirty)
-            except OSError as error:
-                log.error("event=mark-failed job=%s attempt=%d reason=%r", *key, str(error))
-            await asyncio.sleep(_MARK_AGAIN_S)
 
     async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
         """The GPUs that are not free when patience ends, or never will be, and why; empty as soon as all are."""

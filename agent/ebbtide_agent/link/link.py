@@ -27,7 +27,7 @@ from ebbtide_agent.link.endpoint import Endpoint, NoMaster
 from ebbtide_agent.link.membership import WelcomeRefused
 from ebbtide_agent.link.orders import Orders
 from ebbtide_agent.link.outbox import Outbox
-from ebbtide_agent.link.stream import AttachCall, AttemptControl, Stream
+from ebbtide_agent.link.stream import AttachCall, AttemptControl, Shown, Stream
 from ebbtide_agent.node import Node, address_towards
 from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.lease import boottime
@@ -90,6 +90,7 @@ class Link:
         find_master: Callable[[], Endpoint],
         node: Node,
         attempts: AttemptControl,
+        shown: Shown,
         telemetry: Telemetry,
         cluster_file: Path,
         exchange: Exchange | None = None,
@@ -103,6 +104,7 @@ class Link:
         self._find_master = find_master
         self._node = node
         self._attempts = attempts
+        self._shown = shown
         self._telemetry = telemetry
         self._cluster_file = cluster_file
         self._membership = membership.load(cluster_file)
@@ -156,7 +158,7 @@ class Link:
             self._note("master-away", why or error.details() or error.code().name)
         except (NoMaster, OSError, asyncio.InvalidStateError) as error:
             self._note("master-away", str(error) or type(error).__name__)
-        except Exception:
+        except Exception:  # whatever a wrong master or gRPC does: the node tries again, for nobody else would
             log.exception("event=link-failed")
         return self._away.pause_s(longest_pause_s)
 
@@ -175,7 +177,7 @@ class Link:
         began = time.monotonic()
         keeping = asyncio.create_task(self._proof.keep(channel, endpoint), name="certificate")
         try:
-            parts = (self._attempts, self._telemetry, self._orders, self._exchange, self._channels)
+            parts = (self._attempts, self._shown, self._telemetry, self._orders, self._exchange, self._channels)
             stream = Stream(call, self._membership, outbox, *parts)
             await stream.run(welcome.heartbeat_s)
         finally:
@@ -196,7 +198,7 @@ class Link:
         if admitted.cluster_id != before.cluster_id:
             log.warning("event=cluster-joined cluster=%s before=%s", admitted.cluster_id, before.cluster_id or "none")
         self._membership = self._orders.master = admitted
-        self._attempts.cluster_id = admitted.cluster_id
+        self._attempts.join(admitted.cluster_id)
 
     def _hello(self, gpus: list[agent_pb2.GpuInfo], address: str) -> agent_pb2.Hello:
         return agent_pb2.Hello(

@@ -54,5 +54,5 @@ class Orders:
             return
         try:
             await order.carry_out()
-        except Exception:
+        except Exception:  # one order that fails, however it does, must not keep the next ones from being carried out
             log.exception("event=order-failed order=%s job=%s attempt=%d", order.what, *key)

@@ -41,8 +41,7 @@ _LONGEST_HEARTBEAT_S = 60.0
 class AttemptControl(Protocol):
     """What the master's orders are carried out with."""
 
-    cluster_id: str
-
+    def join(self, cluster_id: str) -> None: ...
     def renew(self, at: float) -> None: ...
     async def launch(self, order: agent_pb2.Launch) -> None: ...
     async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None: ...
@@ -50,6 +49,11 @@ class AttemptControl(Protocol):
     async def resume(self, job_id: str, attempt: int, swaps: int) -> None: ...
     async def forget(self, job_id: str, attempt: int) -> None: ...
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
+
+
+class Shown(Protocol):
+    """What the master and other nodes may read."""
+
     async def read_log(
         self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData: ...
@@ -65,6 +69,7 @@ class Stream:
         master: Membership,
         outbox: Outbox,
         attempts: AttemptControl,
+        shown: Shown,
         telemetry: Telemetry,
         orders: Orders,
         exchange: Exchange,
@@ -74,6 +79,7 @@ class Stream:
         self._master = master
         self._outbox = outbox
         self._attempts = attempts
+        self._shown = shown
         self._telemetry = telemetry
         self._orders = orders
         self._exchange = exchange
@@ -181,8 +187,8 @@ class Stream:
             wait_s = LOG_WAIT_S if request.wait else 0.0
             rank = request.rank if request.HasField("rank") else None
             begin = Edge(request.tail, request.since) if request.tail or request.since else request.offset
-            data = await self._attempts.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
-        except Exception as error:
+            data = await self._shown.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
+        except Exception as error:  # whatever lies where the log should: whoever asked is answered
             log.exception("event=log-not-read job=%s attempt=%d", *key)
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id
@@ -200,8 +206,8 @@ class Stream:
 
     async def _read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
         try:
-            data = await self._attempts.read_checkpoint(request)
-        except Exception as error:
+            data = await self._shown.read_checkpoint(request)
+        except Exception as error:  # whatever lies in the job's directory: the other node is answered
             log.exception("event=checkpoint-not-read job=%s checkpoint=%s", request.job_id, request.checkpoint)
             data = agent_pb2.CheckpointData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id

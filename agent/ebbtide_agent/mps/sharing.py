@@ -97,7 +97,7 @@ def _ignore(key: AttemptKey, reason: str) -> None:
 
 
 class Sharing:
-    """Who shares which GPU how. `fail` is called for each attempt that has to end because its server failed.
+    """Who shares which GPU how.
 
     `binary` is NVIDIA's control program; empty: no MPS.
     """
@@ -112,10 +112,14 @@ class Sharing:
         self._is_real = False
         self._driver_limits = True  # as far as is known
         self._suspects = set[str]()  # jobs that were first to end in a fault
-        self.fail: Callable[[AttemptKey, str], None] = _ignore
+        self._fail: Callable[[AttemptKey, str], None] = _ignore
 
-    async def start(self) -> None:
-        """Take over the daemons of the agent before this one. Raises OSError."""
+    async def start(self, fail: Callable[[AttemptKey, str], None]) -> None:
+        """Take over the daemons of the agent before this one. Raises OSError.
+
+        `fail` is called for each attempt that has to end because its server failed, with the reason.
+        """
+        self._fail = fail
         for record in await asyncio.to_thread(daemons.records, self._directory):
             found = Daemon.load(record)
             if found is None:
@@ -311,7 +315,7 @@ class Sharing:
             gpu.changed.clear()
             try:
                 await self._look(gpu, daemon, ask=looks % _LOOKS_PER_QUESTION == 0)
-            except Exception:
+            except Exception:  # of NVIDIA's control program, or of what it says: a daemon without a watch has no end
                 log.exception("event=mps-watch-failed gpu=%s", gpu.control.uuid)
 
     async def _look(self, gpu: _Shared, daemon: Daemon, *, ask: bool) -> None:
@@ -360,7 +364,7 @@ class Sharing:
         gpu.ends.clear()
         gpu.changed.set()
         for key in victims:
-            self.fail(key, reason)
+            self._fail(key, reason)
 
     def _cause(self, gpu: _Shared) -> AttemptKey | None:
         """Who has most likely brought the fault about, if that can be told."""

@@ -77,10 +77,11 @@ class _Look(Generic[T]):
                         self._look_into(process)
                 waiting = asleep if time.monotonic() < deadline else []
                 time.sleep(_PAUSE_S if waiting else 0.0)
-        except Exception:
+        except (OSError, ValueError):  # what a process shows of itself in /proc may be anything
             log.exception("event=look-failed uid=%d", self.uid)
-        self.at = None
-        self.done.set()
+        finally:  # somebody waits for it
+            self.at = None
+            self.done.set()
 
     def _look_into(self, process: Identity) -> None:
         self.at, self.moved = process, time.monotonic()

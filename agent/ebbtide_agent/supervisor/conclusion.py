@@ -9,7 +9,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.supervisor import gpu_memory, settling
-from ebbtide_agent.supervisor.ending import LEADER, LEAVING
+from ebbtide_agent.supervisor.ending import LEADER, LEAVING, is_failure
 from ebbtide_agent.supervisor.evidence import Conduct
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.settling import Remains, Settled
@@ -21,8 +21,8 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
     """Seal what the script wrote by itself, and complete the status."""
     ended_at, ended_monotonic = time.time(), time.monotonic()
     reports.drain()
-    watch.note_checkpoint()
-    watch.note_start()
+    watch.relay.note_checkpoint()
+    watch.relay.note_start()
     _note_overdue(watch, place)
     settled = _settled(intent, watch, reports, place)
     status.phase = Phase.EXITED
@@ -51,16 +51,16 @@ def _note_overdue(watch: Watch, place: AttemptDir) -> None:
 def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> Settled:
     """What a process with the user's rights finds and does in the checkpoint directory, if it comes back in time."""
     with suppress(OSError, ValueError):
-        watch.cut_short |= place.cut_short()  # when the agent killed what this process did not
+        watch.leaving.cut_short |= place.cut_short()  # when the agent killed what this process did not
     remains = Remains(
         intent.attempt,
         complete=not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values()),
         doubtful=watch.exit.stop_requested and _failed_to_leave(watch),
-        cut_short=tuple(sorted(watch.cut_short)),
+        cut_short=tuple(sorted(watch.leaving.cut_short)),
     )
-    conduct = Conduct(watch.exit.caught, watch.failed_to_save(), reports.vouches, reports.publishes)
+    conduct = Conduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
     with suppress(OSError, LookupError, TypeError, ValueError):
-        found = watch.answer_to(settling.settle, intent, remains, watch.contents_at_stop, conduct)
+        found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct)
         if not isinstance(found, Unknown):
             return Settled.from_json(found)
         settling.note(intent, remains)
@@ -83,7 +83,7 @@ def _failed_to_leave(watch: Watch) -> bool:
 
     A launcher like torchrun ends like that, too, though its workers have saved: it is no more than a reason for doubt.
     """
-    return any(code > 0 and code not in LEAVING for code in watch.returncodes.values())
+    return any(is_failure(code) for code in watch.returncodes.values())
 
 
 def _complete(watch: Watch, intent: Intent) -> Exit:
@@ -100,5 +100,5 @@ def _note_checkpointed(watch: Watch, outcome: Exit, checkpointed: Checkpointed, 
     assert requested_at is not None
     outcome.checkpointed = checkpointed
     if checkpointed is Checkpointed.YES:
-        published_at = ended_at if watch.checkpoint_at is None else watch.checkpoint_at
+        published_at = ended_at if watch.relay.checkpoint_at is None else watch.relay.checkpoint_at
         outcome.checkpoint_s = published_at - requested_at

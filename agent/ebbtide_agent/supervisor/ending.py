@@ -1,6 +1,7 @@
 """When an attempt's processes are signalled and when they are killed. Pure: `now` is an argument, in seconds."""
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -66,3 +67,27 @@ class Ending:
         if now >= self.kill_at or not (self.running or handlers_live or (unasked and self.failed_rank is not None)):
             return Due.KILL
         return Due.SIGNAL if unasked else Due.NOTHING
+
+
+def is_failure(returncode: int) -> bool:
+    """Whether it says that something failed, and not only that it left."""
+    return returncode > 0 and returncode not in LEAVING
+
+
+def ended_after_others(returncode: int, left_with: Sequence[int], signum: int) -> int:
+    """How a process counts as ended that was signalled only after all below it had left, and these with such codes.
+
+    It would have ended as those below it did. That one of them succeeded does not say that all is done: it is read as
+    if it had ended by the signal, also where it had to be killed, or calls it a failure to be ended.
+    """
+    if returncode >= 0 and not is_failure(returncode):
+        return returncode
+    return max((code for code in left_with if code > 0), key=is_failure, default=-signum)
+
+
+def all_failed(codes: Collection[int | None]) -> bool:
+    """Whether all of these, which were asked to leave, ended with an exit code that says that they failed.
+
+    Where that of any is not known, as of one that another process has buried, nothing is said.
+    """
+    return bool(codes) and all(code is not None and is_failure(code) for code in codes)

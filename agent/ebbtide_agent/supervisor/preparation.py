@@ -17,10 +17,9 @@ from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor import settling
-from ebbtide_agent.supervisor.edits import edited
 from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
 from ebbtide_agent.supervisor.output_file import try_to_open
-from ebbtide_agent.supervisor.script import command_of, has_python
+from ebbtide_agent.supervisor.script import command_of, edited, has_python
 from ebbtide_agent.supervisor.settling import Remains
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 

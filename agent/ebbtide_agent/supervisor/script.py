@@ -1,7 +1,8 @@
-"""A script that is part of the job: where its copy is on this node, and what runs it."""
+"""Scripts of a job: where the copy of one that is part of it is, what runs it, and whether others have changed."""
 
 import os
 import sys
+import zlib
 from pathlib import Path
 
 from ebbtide_agent import slurm
@@ -10,6 +11,8 @@ from ebbtide_agent.contract.intent import Intent, SignalTarget
 
 # What a script without a first line that says so is run by, as under Slurm.
 _SHELL = ("/bin/bash",)
+# A larger one is looked at so far.
+_LARGEST = 1 << 20
 
 
 def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
@@ -44,3 +47,19 @@ def interpreter(script: str) -> tuple[str, ...]:
 def has_python(directory: str) -> bool:
     """Whether there is a Python environment on this node; any is good enough if none was asked for."""
     return not directory or os.access(Path(directory, "bin", "python"), os.X_OK, effective_ids=True)
+
+
+def edited(intent: Intent) -> tuple[str, ...]:
+    """The scripts that have changed, as the command names them; one that is not here is no changed one."""
+    now = {name: _digest(Path(intent.workdir, name)) for name in intent.scripts}
+    return tuple(name for name, digest in intent.scripts.items() if now[name] not in ("", digest))
+
+
+def _digest(path: Path) -> str:
+    """As the client takes it; empty if the file cannot be read."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError:
+        return ""
+    return f"{zlib.crc32(content):08x}-{len(content)}"

@@ -70,7 +70,7 @@ def supervise(channel: socket.socket) -> None:
         os.umask(0o077)
     try:
         _supervise(channel, received, content, intent, place, standbys)
-    except Exception:
+    except Exception:  # a fault of this program, which nobody could tell of otherwise: it is written down, and goes on
         # The agent finds this process gone, kills what it left, and says that the exit status is lost.
         (place.path / "supervisor.log").write_text(traceback.format_exc())
         raise

@@ -7,44 +7,36 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebbtide_protos.process import Identity
-
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.contract.intent import Intent, SignalTarget
+from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import process_tree, procfs
-from ebbtide_agent.processes.asking import Asking, Process, Step, Tree
 from ebbtide_agent.processes.process_tree import descendants
-from ebbtide_agent.supervisor import clues, evidence, fake_gpus, limits
+from ebbtide_agent.supervisor import fake_gpus, limits
+from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.control import Control
-from ebbtide_agent.supervisor.ending import LEADER, LEAVING, Due, Ending
-from ebbtide_agent.supervisor.evidence import Contents
+from ebbtide_agent.supervisor.ending import Due, Ending
 from ebbtide_agent.supervisor.guests import Door, Guests
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
+from ebbtide_agent.supervisor.leaving import Leaving
 from ebbtide_agent.supervisor.limits import MemoryWatch
 from ebbtide_agent.supervisor.output import Output
-from ebbtide_agent.supervisor.participants import Participants
+from ebbtide_agent.supervisor.relay import Relay
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.sockets import Sockets
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
 from ebbtide_agent.swap.sequence import Ending as Outcome
 
-# Progress goes to the agent at most this often.
-PROGRESS_S = 0.3
 # How often a lease is looked at: what waits for time to go by does not see that the machine slept.
 _LEASE_LOOK_S = 1.0
-# What the look at the checkpoint directory may take before the stop signal is sent.
-_LOOK_S = 1.0
 # What may take long at the end, such as to seal what was written, gets so much, and after a stop so much more than the
 # grace period.
 _SETTLE_S = 60.0
@@ -62,7 +54,7 @@ T = TypeVar("T")
 
 
 class Watch:
-    """Reaps, signals and kills; afterwards `returncodes`, `ending` and `exit` tell how it went."""
+    """Reaps and kills, and has others ask and tell; afterwards `returncodes`, `ending` and `exit` tell how it went."""
 
     def __init__(
         self,
@@ -83,42 +75,28 @@ class Watch:
         self._intent = intent
         self.signum = signum
         self._ranks = {rank.identity.pid: rank for rank in ranks}
-        self._leader = ranks[0]
         self._reports = reports
         self._status = status
         self._group = door.group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._asking: Asking | None = None  # once the request to leave was passed on
-        # Who was asked to leave and can do it by itself, and with which return code it did, where that is known.
-        self._handlers: dict[Identity, int | None] = {}
-        self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
-        self._ended: set[int] = set()  # because all below them had left
-        self._drivers: set[Identity] = set()  # that are kept, though no shells
-        self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
-        self._arguments: dict[int, list[str]] = {}  # of interpreters, when the stop was requested
-        self._earlier_cpu_s: float | None = None  # of what its shells have run before its first step
         self._sweeping = False
-        self._told_at = -math.inf
-        self._untold = False  # progress that waits for its turn
         self.control = Control(self._selector, sockets.control, self._obey)
         self._guests = Guests(self._selector, door)
-        self._participants = Participants(self._selector, sockets.participants, self._join)
         self.ending = Ending({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
-        self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
-        self.contents_at_stop: Contents | None = None  # None: nobody knows
-        self._saves_in = intent.checkpoint_dir
-        self._looking: Errand[Any] | None = None  # at the checkpoint directory, before the stop signal is sent
         self._is_over = False  # no process of it is left
         self._end_by = math.inf  # the end of the grace period of the stop that was requested
-        self.checkpoint_at: float | None = None  # when the first one after the stop request was published
-        self._checkpoints_at_stop = 0
         self._swapping = Swapping(intent, self._me, self._selector)
         self._memory = MemoryWatch(intent, enforced, self._selector, self._members)
         self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
         self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
+        self.look = CheckpointLook(intent, self._selector, worker)
+        end = self.ending, self.exit, self.look
+        self.leaving = Leaving(intent, signum, self._ranks, *end, self._selector, sockets.participants, self._own)
+        place = AttemptDir.of(Path(intent.node_dir), status.job_id, status.attempt)
+        self.relay = Relay(place, ranks[0], self._ranks, reports, output, status, self.control, self._own)
         term_s = intent.failover_after_s
         self._lease = None if term_s is None else Lease(term_s, intent.grace_s, intent.leased_at)
 
@@ -126,7 +104,7 @@ class Watch:
         """Watch until no process of the attempt is left."""
         wakeup = _signal_pipe()
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
-        self._selector.register(self._reports.socket, selectors.EVENT_READ, self._hear)
+        self._selector.register(self._reports.socket, selectors.EVENT_READ, self.relay.hear)
         self.control.publish(self._status.to_json())
         self.control.adopt(channel, received)
         self._output.begin(time.monotonic())
@@ -134,14 +112,12 @@ class Watch:
             self._act()
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
-            self._look_at_output()
-            self._tell_progress()
-        self._look_no_more()
+            self.relay.look_at_output()
+            self.relay.tell_progress()
+        self.look.give_up()
         self._memory.close()
         self._guests.close()
-        self._participants.close()
-        for process in list(self._awaited):
-            self._forget(process)
+        self.leaving.close()
         self._is_over = True
 
     def patience_s(self) -> float:
@@ -190,11 +166,7 @@ class Watch:
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
         rank.ended(returncode)
-        self._note_left(rank.identity, returncode)
-        if rank.identity.pid in self._ended and (returncode < 0 or _is_failure(returncode)):
-            # It would have ended as those below it did. That one of them succeeded does not say that all is done: it is
-            # read as if it had ended by the signal, also where it had to be killed, or calls it a failure to be ended.
-            returncode = max((code for code in self._left_with if code > 0), key=_is_failure, default=-self.signum)
+        returncode = self.leaving.rank_ended(rank.identity, returncode)
         fake_gpus.unregister(self._intent, rank.identity.pid)
         self.returncodes[rank.local_rank] = returncode
         if self._swapping.is_out and not self.exit.swap_failure:
@@ -230,16 +202,16 @@ class Watch:
         if not self._sweeping and self._memory.finds_too_much(now):
             self.exit.memory_failure = limits.failure(self._intent)
             self.ending.kill_at = now
-        self._ask_further(now)
-        handlers_live = self._handlers_live()
+        self.leaving.go_on(now, over=self._sweeping)
+        handlers_live = self.leaving.handlers_live()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
         if due is Due.SIGNAL:
-            if not self._still_looking(now):
-                self._deliver()
+            if not self.look.goes_on(now):
+                self.leaving.begin()
         elif due is Due.KILL:
             if not self._sweeping:
                 self._sweeping = True
-                self._note_killing(handlers_live)
+                self.leaving.note_killing(handlers_live)
             if self._group is not None:
                 self._group.kill()
             process_tree.kill_below(self._me, forking.on_their_way())
@@ -252,116 +224,6 @@ class Watch:
         self.exit.fenced |= not self.exit.stop_requested
         self._stop_within(self._lease.left_s(now))
 
-    def _handlers_live(self) -> bool:
-        return not self.ending.running and any(process.is_alive() for process in self._handlers)
-
-    def _deliver(self) -> None:
-        """Pass the request to leave on to those who are to know."""
-        now = time.monotonic()
-        if self._intent.signal_target is SignalTarget.AUTO:
-            self._participants.tell_all(max(0.0, self.ending.kill_at - now))
-            self._asking = Asking()
-            self._keep()
-            tree = self._tree()
-            reached = self._perform_first(self._asking.begin(tree, now), tree)
-        else:
-            reached = self._signal_exactly()
-        self.ending.signalled()
-        if self.ending.failed_rank is None:
-            self.exit.delivered = reached and LEADER in self.ending.running
-
-    def _signal_exactly(self) -> bool:
-        """Signal whom the user named; whether that reached anybody."""
-        launched = [rank.identity.pid for rank in self._ranks.values()]
-        tree = self._tree()
-        named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
-        handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
-        return self._perform_first(Step(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
-
-    def _perform_first(self, step: Step, tree: Tree) -> bool:
-        reached = self._perform(step)
-        if self.exit.stop_requested:
-            self.exit.clues += clues.of_request(tree, step, self.signum)
-        return reached
-
-    def _ask_further(self, now: float) -> None:
-        """Ask those whose turn has come: somebody who was asked has ended, or has had time for it."""
-        ended = self._note_ended()
-        if self._asking is None or self._sweeping or not (ended or now >= self._asking.next_at()):
-            return
-        if self._keeps:
-            candidates = self._asking.may_be_drivers(self._tree())
-            self._drivers |= process_tree.keep_drivers(self._me, candidates, self.signum)
-        while time.monotonic() < self.ending.kill_at:  # a job may have as many new handlers as it likes
-            tree = self._tree()
-            if self._note_ended():
-                continue  # to end the parent of a process that has just left would be to lose how that ended
-            if not (step := self._asking.go_on(tree, now)):
-                return
-            self._perform(step, others_left=True)
-
-    def _note_ended(self) -> bool:
-        """Note how those have ended that were asked, as far as nobody has buried them; whether any has."""
-        ended = [process for process in self._awaited if not process.is_alive()]
-        for process in ended:
-            if (returncode := procfs.returncode(process.pid)) is not None:
-                if process.pid not in self._ended:  # how a parent ends that was ended says nothing of those below it
-                    self._left_with.append(returncode)
-                self._note_left(process, returncode)
-            self._forget(process)
-        return bool(ended)
-
-    def _note_left(self, process: Identity, returncode: int) -> None:
-        if process in self._handlers:
-            self._handlers[process] = returncode
-
-    def failed_to_save(self) -> bool:
-        """Whether all who were asked, parents of those aside, ended with an exit code that says that they failed.
-
-        Where that of anybody is not known, as of one that another process has buried, nothing is said.
-        """
-        codes = [code for process, code in self._handlers.items() if process.pid not in self._ended]
-        return bool(codes) and all(code is not None and code > 0 and code not in LEAVING for code in codes)
-
-    def _join(self, pid: int) -> None:
-        """A process has said that it answers; it was asked already, if anybody was."""
-        if self._asking is not None:
-            self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
-
-    def _perform(self, step: Step, *, others_left: bool = False) -> bool:
-        """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
-        dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
-        self.cut_short |= self._being_written(dying, others_left)
-        asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
-        asked += process_tree.signal_below(self._me, step.signal, self.signum)
-        process_tree.signal_below(self._me, step.kill, signal.SIGKILL)
-        process_tree.signal_below(self._me, step.release, signal.SIGCONT)
-        for process in asked:
-            self._await(process)
-        self._ended |= {*step.parents}
-        able = [process for process in asked if process.pid in step.handlers]
-        for process in able:
-            self._handlers.setdefault(process, None)
-        if self.exit.stop_requested:
-            self.exit.caught |= bool(able)
-        return bool(asked)
-
-    def _await(self, process: Identity) -> None:
-        """Look as soon as it has ended, whoever buries it."""
-        if process not in self._awaited:
-            with suppress(ProcessLookupError):
-                self._awaited[process] = descriptor = os.pidfd_open(process.pid)
-                self._selector.register(descriptor, selectors.EVENT_READ, _do_nothing)
-
-    def _forget(self, process: Identity) -> None:
-        descriptor = self._awaited.pop(process)
-        self._selector.unregister(descriptor)
-        os.close(descriptor)
-
-    def _tree(self) -> dict[int, Process]:
-        answering = self._participants.answering()
-        return process_tree.tree(self._own(), self.signum, answering, self._arguments, self._drivers)
-
     def _members(self) -> list[int]:
         """All processes of the attempt, guests too."""
         if self._group is not None:
@@ -373,25 +235,6 @@ class Watch:
         """Children of this process, without guests: they hear of the end by its coming."""
         others = self._guests.pids | forking.on_their_way()
         return [pid for pid in procfs.children(self._me) if pid not in others]
-
-    def _note_killing(self, handlers_live: bool) -> None:
-        """Those who are left will die: note whether that is early, and what they are writing."""
-        if self.ending.stop_requested_at is None:
-            return
-        died = bool(self.ending.running or handlers_live)
-        self.exit.killed = died and not self.exit.memory_failure
-        if self.exit.killed:
-            self.exit.clues += clues.of_killing(self._tree(), {process.pid for process in self._awaited})
-        self.cut_short |= self._being_written(descendants(self._me), not died)
-
-    def _being_written(self, pids: list[int], others_left: bool) -> frozenset[str]:
-        """Checkpoint files that are cut short when these die.
-
-        Helpers of one who left by itself may have had files open all the time; new ones are saves.
-        """
-        writing = evidence.being_written(self._saves_in, pids)
-        before = frozenset() if self.contents_at_stop is None else self.contents_at_stop.paths()
-        return writing - before if others_left else writing
 
     def _obey(self, order: dict[str, Any]) -> None:
         if self._is_over and order.get("do") != "stop":
@@ -438,103 +281,11 @@ class Watch:
             return  # it is no answer to a stop that comes now
         self.ending.request_stop(grace_s, now)
         if not self.exit.stop_requested:
-            self._hear()  # what was published before now does not answer this request
-            self._checkpoints_at_stop = self._reports.checkpoints
+            self.relay.hear()  # what was published before now does not answer this request
+            self.relay.note_stop()
             self.exit.stop_requested = True
             self.exit.stop_requested_at = time.time()
-            self._begin_to_look(grace_s)
-
-    def _begin_to_look(self, grace_s: float) -> None:
-        """Find out what is in the checkpoint directory before anybody is asked, while no shell begins anything more."""
-        if grace_s == 0.0:
-            return  # nobody is to write anything any more
-        self._keep()
-        within_s = min(_LOOK_S, grace_s / 2)
-        with suppress(OSError):
-            asked = str(self._intent.checkpoint_dir), process_tree.interpreters(self._own())
-            looking = Errand(
-                evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker
-            )
-            self._looking = looking
-            self._selector.register(looking, selectors.EVENT_READ, self._hear_of_contents)
-
-    def _keep(self) -> None:
-        """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
-        if self._keeps:
-            self._drivers |= process_tree.keep(self._me, self._own, self.signum)
-
-    @property
-    def _keeps(self) -> bool:
-        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
-        return by_us and LEADER in self.ending.running
-
-    def _still_looking(self, now: float) -> bool:
-        if self._looking is not None and now >= self._looking.deadline:
-            self._look_no_more()
-        return self._looking is not None
-
-    def _hear_of_contents(self) -> None:
-        if self._looking is not None and self._looking.hear():
-            self._selector.unregister(self._looking)
-            looking, self._looking = self._looking, None
-            with suppress(OSError, LookupError, TypeError, ValueError):
-                found = looking.end()
-                if not isinstance(found, Unknown):
-                    self.contents_at_stop = Contents.from_json(found["files"])
-                    self._saves_in = Path(found["real"])
-                    self._arguments = {int(pid): list(map(str, of)) for pid, of in found["arguments"].items()}
-
-    def _look_no_more(self) -> None:
-        if self._looking is not None:
-            self._selector.unregister(self._looking)
-            self._looking.drop()
-            self._looking = None
-
-    def _hear(self) -> None:
-        if self._reports.read():
-            self.note_checkpoint()
-            self._note_told()
-            self._note_first_step()
-            self._note_port()
-            self._untold = True
-
-    def _note_first_step(self) -> None:
-        """Measure what its shells have run before: whether a resume repeats that, shows when it is measured again."""
-        start = self._reports.start
-        if start is not None and start.stepped_at and self._earlier_cpu_s is None:
-            self._earlier_cpu_s = process_tree.earlier_cpu_s(self._own())
-
-    def _note_port(self) -> None:
-        """Keep the port that its server was told to listen on, for tunnels."""
-        if self._reports.port is not None:
-            with suppress(OSError):
-                self._place().record_port(self._reports.port)
-            self._reports.port = None
-
-    def _place(self) -> AttemptDir:
-        return AttemptDir.of(Path(self._intent.node_dir), self._status.job_id, self._status.attempt)
-
-    def _note_told(self) -> None:
-        """Keep for the next attempt what a launched process, and no other of the job's, has said of its start."""
-        told, status = self._reports.told, self._status
-        rank = None if told is None else self._ranks.get(told["pid"])
-        if told is None or rank is None or status.told:
-            return
-        with suppress(OSError):  # e.g. the disk is full: the next attempt will start cold
-            self._place().record_told(told)
-            status.told = True
-
-    def note_start(self) -> None:
-        """Take over what the first rank has said of the way to its first step."""
-        if self._reports.start is not None:
-            earlier_cpu_s = self._earlier_cpu_s or 0.0
-            self._status.start = replace(self._reports.start, warm=self._leader.is_warm, earlier_cpu_s=earlier_cpu_s)
-
-    def note_checkpoint(self) -> None:
-        """Remember when the first checkpoint after the stop request was reported."""
-        asked = self.exit.stop_requested
-        if asked and self.checkpoint_at is None and self._reports.checkpoints > self._checkpoints_at_stop:
-            self.checkpoint_at = time.monotonic()
+            self.leaving.prepare(grace_s)
 
     def note_killed_by_agent(self, fenced: bool) -> None:
         """The agent killed what this process, which hung, did not; maybe it never heard that a stop was requested."""
@@ -543,31 +294,13 @@ class Watch:
             self.exit.stop_requested, self.exit.fenced = True, fenced
             self.exit.stop_requested_at = time.time()
             self.ending.stop_requested_at = time.monotonic()
-            self._checkpoints_at_stop = self._reports.checkpoints
-
-    def _look_at_output(self) -> None:
-        if self._output.look(time.monotonic()):
-            self._status.log_matches = list(self._output.matches)
-            self.control.publish(self._status.to_json())
-
-    def _tell_progress(self) -> None:
-        now = time.monotonic()
-        if not self._untold or now < self._told_at + PROGRESS_S:
-            return
-        self._untold, self._told_at = False, now
-        self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
-        self.note_start()
-        self.control.publish(self._status.to_json())
+            self.relay.note_stop()
 
     def _timeout_s(self) -> float | None:
         if self._sweeping:
             return _SWEEP_S
-        untold_at = self._told_at + PROGRESS_S if self._untold else math.inf
-        moments = [self.ending.kill_at, self._guests.kill_at, self._output.next_at, untold_at, self._memory.next_at]
-        if self._looking is not None:
-            moments.append(self._looking.deadline)
-        if self._asking is not None:
-            moments.append(self._asking.next_at())
+        moments = [self.ending.kill_at, self._guests.kill_at, self.relay.next_at, self._memory.next_at]
+        moments += [self.look.deadline, self.leaving.next_at]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
         if self._lease is not None:
@@ -582,11 +315,6 @@ def _signal_pipe() -> int:
     for signum in _HANDLED:
         signal.signal(signum, _do_nothing)
     return readable
-
-
-def _is_failure(returncode: int) -> bool:
-    """Whether it says that something failed, and not only that it left."""
-    return returncode > 0 and returncode not in LEAVING
 
 
 def _do_nothing(*_: object) -> None:

@@ -214,7 +214,7 @@ async def test_forgotten_nothing_but_its_log_is_left(agent: MakeNode) -> None:
         await run(node, "nobody", "print(1)", env={"KEY": "canary"})
         door = node.place().door
         assert door.is_dir()
-        node.attempts.mark_freed("1", 1, {})
+        await node.prove_free()
         assert node.status().phase == FREED
         await node.attempts.forget("1", 1)
         assert sorted(path.name for path in node.place().path.iterdir()) == ["forgotten", "output.log"]

@@ -15,7 +15,7 @@ class End:
     """Opens channels to a node and keeps what comes of each."""
 
     def __init__(self, node: Node) -> None:
-        self.channels = Channels(node.attempts, "n1")
+        self.channels = Channels(node.attempts.access, "n1")
         self.channels.attach(self._put)
         self._ids = itertools.count(1)
         self.said: dict[int, list[channel_pb2.ChannelOutput]] = {}

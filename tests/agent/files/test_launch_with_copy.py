@@ -24,9 +24,9 @@ def connect(node: Node, job_dir: Path) -> None:
     def ask(request: agent_pb2.ReadCheckpoint) -> None:
         data = answer_of(read(*arguments_of(job_dir, request)))
         data.request_id = request.request_id
-        node.attempts.exchange.answer(data)
+        node.exchange.answer(data)
 
-    node.attempts.exchange.attach(ask)
+    node.exchange.attach(ask)
 
 
 def launch(command: list[str] = RESUME) -> agent_pb2.Launch:

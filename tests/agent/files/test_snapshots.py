@@ -176,7 +176,7 @@ def launch(attempt=1, **spec):
 
 async def test_an_attempt_starts_in_its_copy_and_the_next_one_goes_on_there(agent):  # noqa: F811
     async with agent() as node:
-        Master().attach(node.attempts.exchange)
+        Master().attach(node.exchange)
         command = ["sh", "run.sh"]
         for attempt in (1, 2):
             ordered = launch(attempt, workdir="/not/here", output="out.txt")
@@ -190,7 +190,7 @@ async def test_an_attempt_starts_in_its_copy_and_the_next_one_goes_on_there(agen
 
 async def test_one_whose_snapshot_is_gone_is_not_started(agent):  # noqa: F811
     async with agent() as node:
-        master = Master().attach(node.attempts.exchange)
+        master = Master().attach(node.exchange)
         master.error = "the master has not got it"
         await node.attempts.launch(launch())
         await node.until(lambda: node.changes and node.changes[-1].phase == REFUSED)

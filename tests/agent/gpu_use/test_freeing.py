@@ -4,15 +4,16 @@ import asyncio
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
+from ebbtide_agent.attempts.release import Release
 from ebbtide_agent.gpu.backend import Reading
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.freeing import Freeing
 from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
-from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
 from tests.agent.gpu import hand_nvml
@@ -30,18 +31,14 @@ def immortal(monkeypatch):
 
 
 class Attempts:
-    """Records what is proven; `allocation` and `pids` are set by the test."""
+    """Records what is proven; `gpus` and `running` are set by the test."""
 
     def __init__(self) -> None:
         self.gpus: dict[tuple[str, int], tuple[GpuAllocation, ...]] = {}
         self.running: dict[tuple[str, int], tuple[int, ...]] = {}
         self.freed: dict[tuple[str, int], list[str]] = {}
         self.reasons: dict[str, str] = {}
-        self.marks = 0
         self.disk_full = False
-
-    def allocation(self, job_id, attempt):
-        return self.gpus[job_id, attempt]
 
     def pids(self):
         return self.running
@@ -49,13 +46,12 @@ class Attempts:
     def is_over(self, job_id, attempt):
         return (job_id, attempt) in self.freed
 
-    def mark_freed(self, job_id, attempt, dirty):
+    def note_freed(self, key, dirty):
         if self.disk_full:
             self.disk_full = False
             raise OSError("No space left on device")
-        self.marks += 1
         self.reasons |= dirty
-        self.freed[job_id, attempt] = sorted(dirty)
+        self.freed[key] = sorted(dirty)
 
 
 class Bench:
@@ -63,16 +59,22 @@ class Bench:
 
     def __init__(self, backend, idle_bytes=None, patience_s=10.0) -> None:
         self.attempts = Attempts()
+        self.silent = False
         self.reader = GpuReader(backend)
         self.attribution = Attribution(self.attempts.pids)
         self.idle = Idle()
         shown = (idle_bytes or {}).items()
         self.idle.learn({uuid: Reading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
-        self.freeing = Freeing(self.attempts, self.reader, self.attribution, self.idle, patience_s)
+        self.freeing = Freeing(self.attempts.is_over, self.reader, self.attribution, self.idle, patience_s)
 
-    def exited(self, key=JOB, **fields) -> None:
-        phase = fields.pop("phase", agent_pb2.ATTEMPT_PHASE_EXITED)
-        self.freeing.consider(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=phase, **fields))
+    def exited(self, key=JOB) -> Release:
+        return Release(key, self.attempts.gpus[key], self, partial(self.attempts.note_freed, key))
+
+    async def prove_free(self, key, allocation):
+        if self.silent:
+            self.silent = False
+            raise RuntimeError("no answer")
+        return await self.freeing.prove_free(key, allocation)
 
     async def outcome(self, key=JOB) -> list[str]:
         async with asyncio.timeout(10):
@@ -226,41 +228,20 @@ async def test_with_neither_memory_nor_processes_nothing_is_proven():
     assert await bench.outcome() == ["GPU-0"]
 
 
-async def test_an_attempt_is_watched_once_however_often_its_end_is_told(fake_node):
-    node = fake_node("1xT4")
-    bench = Bench(node.backend)
-    bench.attempts.gpus[JOB] = whole(*node.uuids)
-    for _ in range(3):
-        bench.exited()
-    assert await bench.outcome() == []
-    await asyncio.sleep(0.05)
-    assert bench.attempts.marks == 1
-
-
-@pytest.mark.parametrize("phase", ["LAUNCHING", "RUNNING", "FREED", "REFUSED"])
-async def test_only_an_attempt_that_exited_is_watched(fake_node, phase):
-    bench = Bench(fake_node("1xT4").backend)
-    bench.attempts.gpus = {JOB: (), ("18", 1): ()}
-    bench.exited(phase=agent_pb2.AttemptPhase.Value(f"ATTEMPT_PHASE_{phase}"))
-    bench.exited(("18", 1))
-    await bench.outcome(("18", 1))
-    assert set(bench.attempts.freed) == {("18", 1)}
-
-
-async def test_an_attempt_already_found_dirty_is_not_watched_again(fake_node):
-    bench = Bench(fake_node("1xT4").backend)
-    bench.attempts.gpus = {JOB: (), ("18", 1): ()}
-    bench.exited(dirty_gpus=["GPU-0"])
-    bench.exited(("18", 1))
-    await bench.outcome(("18", 1))
-    assert set(bench.attempts.freed) == {("18", 1)}
-
-
 async def test_a_full_disk_delays_the_proof_and_does_not_lose_it(fake_node, monkeypatch):
-    monkeypatch.setattr("ebbtide_agent.gpu_use.freeing._MARK_AGAIN_S", 0.01)
+    monkeypatch.setattr("ebbtide_agent.attempts.release._NOTE_AGAIN_S", 0.01)
     bench = Bench(fake_node("1xT4").backend)
     bench.attempts.gpus[JOB] = ()
     bench.attempts.disk_full = True
+    bench.exited()
+    assert await bench.outcome() == []
+
+
+async def test_a_question_that_fails_is_asked_again(fake_node, monkeypatch):
+    monkeypatch.setattr("ebbtide_agent.attempts.release._ASK_AGAIN_S", 0.01)
+    bench = Bench(fake_node("1xT4").backend)
+    bench.attempts.gpus[JOB] = ()
+    bench.silent = True
     bench.exited()
     assert await bench.outcome() == []
 
@@ -271,9 +252,9 @@ async def test_closing_leaves_the_unproven_for_the_next_agent(fake_node, immorta
     bench = Bench(node.backend)
     bench.attempts.running = {JOB: (ours.pid,)}
     bench.attempts.gpus[JOB] = whole(*node.uuids)
-    bench.exited()
+    release = bench.exited()
     await asyncio.sleep(0.02)
-    await bench.freeing.close()
+    await release.close()
     assert bench.attempts.freed == {}
 
 

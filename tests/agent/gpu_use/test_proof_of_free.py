@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from ebbtide_agent.attempts.release import Release
 from ebbtide_agent.gpu import reader as reader_module
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use import attribution as attribution_module
@@ -19,7 +20,6 @@ from ebbtide_agent.gpu_use.freeing import Freeing
 from ebbtide_agent.gpu_use.idle_use import Idle
 from ebbtide_agent.gpu_use.telemetry import Telemetry
 from ebbtide_master.nodes.quarantine import is_released
-from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
 from tests.agent.gpu.hidden_truth import GIB, NEVER, UUIDS, AttemptKey, FastLoop, Node, instead_of_a_thread
@@ -71,10 +71,8 @@ class Cluster:
     def held(self):
         return {uuid for attempt in self.attempts.values() if not attempt.freed for uuid in attempt.gpus}
 
-    def statuses(self):
-        exited = [attempt.key for attempt in self.attempts.values() if attempt.exited is not None and not attempt.freed]
-        phase = agent_pb2.ATTEMPT_PHASE_EXITED
-        return [agent_pb2.AttemptStatus(job_id=job, attempt=number, phase=phase) for job, number in exited]
+    def exited(self):
+        return [attempt.key for attempt in self.attempts.values() if attempt.exited is not None and not attempt.freed]
 
     # --- as the master does ---
 
@@ -149,18 +147,24 @@ class Story:
             self.node.tree, self.node.stat, environments=self.node.environments
         )
         idle = Idle(self.path)
-        self.freeing = Freeing(self.cluster, self.reader, attribution, idle)
+        self.freeing = Freeing(self.cluster.is_over, self.reader, attribution, idle)
+        self.releases = {}
         self.telemetry = Telemetry(self.reader, attribution, idle, self.cluster.held)
         self.telemetry.listeners.append(self.freeing.look)
         await self.telemetry.inventory()
         self.beating = asyncio.create_task(self.beat())
-        for status in self.cluster.statuses():
-            self.freeing.consider(status)
+        self.release()
+
+    def release(self):
+        for key in self.cluster.exited():
+            if key not in self.releases:
+                note = partial(self.cluster.mark_freed, *key)
+                self.releases[key] = Release(key, self.cluster.allocation(*key), self.freeing, note)
 
     async def stop_agent(self):
         self.beating.cancel()
         await asyncio.gather(self.beating, return_exceptions=True)
-        await self.freeing.close()
+        await asyncio.gather(*(release.close() for release in self.releases.values()))
 
     async def beat(self):
         while True:
@@ -183,8 +187,7 @@ class Story:
         if attempt.key not in self.node.tree():
             attempt.exited = asyncio.get_running_loop().time()
             self.node.over.add(attempt.key)
-            for status in self.cluster.statuses():
-                self.freeing.consider(status)
+            self.release()
 
     async def foreign_comes(self):
         held = {uuid: self.rng.randint(GIB, 4 * GIB) for uuid in self.rng.sample(UUIDS, self.rng.randint(1, 2))}

@@ -43,6 +43,9 @@ class Attempts:
     def pids(self):
         return {}
 
+    def join(self, cluster_id):
+        self.cluster_id = cluster_id
+
     def renew(self, at):
         self.renewals.append(at)
 
@@ -169,7 +172,7 @@ class World:
     def start_agent(self) -> None:
         node = Node("n1", "host1", "boot1", "incarnation1", 8.0, 1 << 34, "root1")
         telemetry = Telemetry(GpuReader(self.gpus), Attribution(self.attempts.pids))
-        self.link = Link(self.find_master, node, self.attempts, telemetry, self.home / "cluster.json")
+        self.link = Link(self.find_master, node, self.attempts, self.attempts, telemetry, self.home / "cluster.json")
         self._running = asyncio.create_task(self.link.run())
 
     async def stop_agent(self) -> None:

@@ -25,7 +25,6 @@ class Lab:
         self.there = {}
         self.failed = []
         self.last = 0
-        sharing.fail = lambda key, reason: self.failed.append(key)
 
     async def come(self):
         self.last += 1
@@ -76,6 +75,7 @@ async def test_shares_go_one_way_and_leave_nothing_behind(binary, place, seed, m
     sharing = Sharing(place / "node", binary, look_s=0.02)
     await sharing.know(tuple(Gpu(uuid, 0, "A", 24 * GIB) for uuid in GPUS), lambda _: Settings(), fake=False)
     lab = Lab(sharing, seed)
+    await sharing.start(lambda key, reason: lab.failed.append(key))
     for _ in range(40):
         await lab.step()
     for job in list(lab.there):

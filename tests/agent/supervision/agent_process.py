@@ -5,9 +5,12 @@ python agent_process.py DISK [ORDER in hexadecimal]...
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import agent_pb2
 
@@ -16,8 +19,19 @@ def report(status: agent_pb2.AttemptStatus) -> None:
     print(status.SerializeToString().hex(), flush=True)
 
 
+class Gpus:
+    """Those of which nothing is known, yet or ever."""
+
+    async def gone(self, uuids: Sequence[str]) -> str:
+        return ""
+
+    async def prove_free(self, key: tuple[str, int], allocation: object) -> dict[str, str]:
+        return await asyncio.Future()
+
+
 async def main(disk: Path, orders: list[str]) -> None:
-    attempts = Attempts(disk / "node", disk / "checkpoints", cluster_id="c1", on_change=report, warm=1, min_uid=0)
+    places = Places(disk / "node", disk / "checkpoints", "c1")
+    attempts = Attempts(places, Gpus(), Exchange(), on_change=report, warm=1, min_uid=0)
     await attempts.start()
     attempts.renew(boottime())
     for order in orders:

@@ -4,12 +4,15 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.attempts import Attempts
+from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.mps.sharing import Sharing
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.process import Identity
@@ -55,6 +58,24 @@ def gpus(count: int, share: tuple[int, int] = (1, 1), mem_bytes: int = 4 * GIB) 
     return tuple(job_pb2.GpuAllocation(uuid=f"GPU-{i}", share=part, mem_bytes=mem_bytes) for i in range(count))
 
 
+class Gpus:
+    """The GPUs of a node, which the test lets say what it wants; `proofs` are of attempts that have ended."""
+
+    def __init__(self) -> None:
+        self.lost: Callable[[Sequence[str]], str] = lambda uuids: ""
+        self.asked: list[tuple[str, int]] = []
+        self.proofs: defaultdict[tuple[str, int], asyncio.Future[dict[str, str]]] = defaultdict(asyncio.Future)
+
+    async def gone(self, uuids: Sequence[str]) -> str:
+        return self.lost(uuids)
+
+    async def prove_free(
+        self, key: tuple[str, int], allocation: tuple[job_pb2.GpuAllocation, ...]
+    ) -> Mapping[str, str]:
+        self.asked.append(key)
+        return await self.proofs[key]
+
+
 class Node:
     """One node's attempts, and everything they reported."""
 
@@ -70,10 +91,12 @@ class Node:
         self.checkpoints = disk / "checkpoints" / "c1"
         self.changes: list[agent_pb2.AttemptStatus] = []
         self._changed = asyncio.Event()
+        self.gpus = Gpus()
+        self.exchange = Exchange()
         self.attempts = Attempts(
-            self.dir,
-            disk / "checkpoints",
-            cluster_id="c1",
+            Places(self.dir, disk / "checkpoints", "c1"),
+            self.gpus,
+            self.exchange,
             on_change=self._note,
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
             warm=warm,
@@ -140,6 +163,11 @@ class Node:
         """Stop the attempt and wait for its end; returns its status."""
         await self.attempts.stop(job_id, attempt, grace_s, goes_on)
         return await self.end(job_id, attempt)
+
+    async def prove_free(self, job_id: str = "1", attempt: int = 1, dirty: Mapping[str, str] | None = None) -> None:
+        """Let it be proven that the GPUs of an attempt that has ended are free, but for the dirty ones and why."""
+        self.gpus.proofs[job_id, attempt].set_result(dict(dirty or {}))
+        await self.until(lambda: self.status(job_id, attempt).phase == FREED)
 
     async def end_all(self) -> None:
         for status in self.attempts.statuses():

@@ -150,8 +150,8 @@ async def test_proven_free_gpus_and_dirty_ones_are_remembered(agent):
     async with agent() as node:
         await node.run(python("pass"), job_id="1")
         await node.run(python("pass"), job_id="2")
-        node.attempts.mark_freed("1", 1, {})
-        node.attempts.mark_freed("2", 1, {"GPU-1": "stuck"})
+        await node.prove_free("1")
+        await node.prove_free("2", dirty={"GPU-1": "stuck"})
         await node.until(lambda: node.changes[-1].dirty_gpus == ["GPU-1"])
         assert node.status("1").phase == FREED
     async with agent() as node:
@@ -161,12 +161,36 @@ async def test_proven_free_gpus_and_dirty_ones_are_remembered(agent):
         assert node.phases("1") == [FREED]
 
 
-async def test_a_running_attempt_is_not_marked_as_freed(agent):
+async def test_only_gpus_of_an_attempt_that_has_ended_are_to_be_proven_free(agent):
     async with agent() as node:
         await node.launch(SLEEP)
         await node.running()
-        node.attempts.mark_freed("1", 1, {})
+        await node.run(["no-such-command"], job_id="2")
+        await node.run(python("pass"), job_id="3")
+        await node.until(lambda: node.gpus.asked == [("3", 1)])
         assert node.status().phase == RUNNING
+
+
+async def test_however_often_its_end_is_told_the_proof_is_awaited_once(agent):
+    async with agent() as node:
+        await node.run(python("pass"))
+        for _ in range(3):
+            await node.launch(SLEEP)
+        await node.prove_free()
+        assert node.gpus.asked == [("1", 1)]
+
+
+async def test_what_is_not_proven_is_left_to_the_next_agent_and_what_is_forgotten_to_nobody(agent):
+    async with agent() as node:
+        await node.run(python("pass"), job_id="1")
+        await node.run(python("pass"), job_id="2")
+        await node.attempts.forget("2", 1)
+    async with agent() as node:
+        await node.until(lambda: node.gpus.asked == [("1", 1)])
+        await node.prove_free("1")
+    async with agent() as node:
+        assert [(status.job_id, status.phase) for status in node.attempts.statuses()] == [("1", FREED)]
+        assert node.gpus.asked == []
 
 
 async def test_refused_and_forgotten_attempts_stay_so(agent):
@@ -183,7 +207,7 @@ async def test_a_killed_supervisor_leaves_no_survivor_and_no_success(agent, comm
     async with agent() as node:
         await node.launch(command)
         await node.running(line="up")
-        everybody = [Identity.of(pid) for pid in node.attempts.pids()["1", 1]]
+        everybody = [Identity.of(pid) for pid in node.attempts.holders.pids()["1", 1]]
         os.kill(node.supervisor().pid, signal.SIGKILL)
         lost = await node.end()
         assert (lost.phase, lost.lost) == (EXITED, True)

@@ -31,7 +31,7 @@ async def test_a_process_that_no_tree_leads_to_is_the_attempts_by_its_environmen
         await node.running()
         await node.until(lambda: node.log().endswith("gone\n"))
         pid = int(node.log().split()[0])
-        attribution = Attribution(dict, environments=node.attempts.by_environment)  # no tree leads to it
+        attribution = Attribution(dict, environments=node.attempts.holders.by_environment)  # no tree leads to it
         assert await attribution.owners(frozenset({pid, os.getpid()})) == {pid: ("1", 1)}
         assert [process.pid for process in attribution.living(("1", 1), frozenset({pid}))] == [pid]
 
@@ -43,7 +43,7 @@ async def test_the_supervisors_tree_leads_to_a_process_in_a_session_of_its_own(a
         await node.until(lambda: node.log().endswith("gone\n"))
         pid = int(node.log().split()[0])
         assert procfs.read_stat(pid).parent == node.supervisor().pid
-        assert await Attribution(node.attempts.pids).owners(frozenset({pid})) == {pid: ("1", 1)}
+        assert await Attribution(node.attempts.holders.pids).owners(frozenset({pid})) == {pid: ("1", 1)}
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,7 @@ async def test_the_supervisors_tree_leads_to_a_process_in_a_session_of_its_own(a
 )
 async def test_a_job_that_failed_is_reported_with_the_gpu_that_was_gone_then(agent, code, lost):
     async with agent() as node:
-
-        async def gone(uuids):
-            return uuids[0]
-
-        node.attempts.gone = gone
+        node.gpus.lost = lambda uuids: uuids[0]
         assert (await node.run(python(code), gpus=gpus(1))).exit.lost_gpu == lost
         await node.until(lambda: EXITED in node.phases())
         ends = [status for status in node.changes if status.phase == EXITED]
@@ -66,12 +62,7 @@ async def test_a_job_that_failed_is_reported_with_the_gpu_that_was_gone_then(age
 async def test_who_was_asked_to_stop_is_not_asked_about_gpus(agent):
     async with agent() as node:
         asked = []
-
-        async def gone(uuids):
-            asked.append(uuids)
-            return uuids[0]
-
-        node.attempts.gone = gone
+        node.gpus.lost = asked.append
         await node.launch(python("import time; time.sleep(1000)"), gpus=gpus(1))
         await node.running()
         assert (await node.stop()).exit.signal == signal.SIGTERM
@@ -81,10 +72,10 @@ async def test_who_was_asked_to_stop_is_not_asked_about_gpus(agent):
 async def test_a_question_that_fails_does_not_hide_the_end(agent):
     async with agent() as node:
 
-        async def gone(uuids):
+        def no_answer(uuids):
             raise RuntimeError("no answer")
 
-        node.attempts.gone = gone
+        node.gpus.lost = no_answer
         assert (await node.run(python("raise SystemExit(3)"), gpus=gpus(1))).exit.exit_code == 3
 
 
@@ -95,14 +86,16 @@ async def test_memory_that_was_seen_is_told_at_once_if_it_is_news_and_in_any_cas
         over = agent_pb2.AttemptStatus(
             job_id="1", attempt=1, overran_gpu="GPU-0", overran_bytes=9, allowed_bytes=6, gpu_mem_peak_bytes=9
         )
-        node.attempts.note_memory(over, tell=True)
+        node.attempts.holders.note_memory(over, tell=True)
         await node.until(lambda: node.changes[-1].overran_gpu == "GPU-0")
         within = agent_pb2.AttemptStatus(job_id="1", attempt=1, gpu_mem_peak_bytes=10)
-        node.attempts.note_memory(within, tell=True)
+        node.attempts.holders.note_memory(within, tell=True)
         await node.until(lambda: node.changes[-1].overran_gpu == "")
         assert node.changes[-1].gpu_mem_peak_bytes == 10
-        node.attempts.note_memory(agent_pb2.AttemptStatus(job_id="1", attempt=1, gpu_mem_peak_bytes=11), tell=False)
+        node.attempts.holders.note_memory(
+            agent_pb2.AttemptStatus(job_id="1", attempt=1, gpu_mem_peak_bytes=11), tell=False
+        )
         assert (await node.stop()).gpu_mem_peak_bytes == 11
-        node.attempts.mark_freed("1", 1, {"GPU-0": "stuck"})
+        await node.prove_free(dirty={"GPU-0": "stuck"})
         await node.until(lambda: node.changes[-1].phase == FREED)
         assert (node.changes[-1].gpu_mem_peak_bytes, list(node.changes[-1].dirty_reasons)) == (11, ["stuck"])

@@ -134,7 +134,9 @@ async def test_the_processes_of_an_attempt_are_known_whatever_their_parents(agen
         await node.launch(python(DOUBLE_FORK + "\ntime.sleep(600)"))
         await node.running(line="escaped")
         escapee = int(node.log().split()[1])
-        await node.until(lambda: set(_without_helper(node.attempts.pids()["1", 1])) == {node.status().pid, escapee})
+        await node.until(
+            lambda: set(_without_helper(node.attempts.holders.pids()["1", 1])) == {node.status().pid, escapee}
+        )
 
 
 async def test_progress_is_passed_on_at_once_and_then_three_times_a_second(agent):
@@ -159,7 +161,7 @@ for step in range(1, 101):
 async def test_an_attempt_that_ended_has_no_processes(agent):
     async with agent() as node:
         await node.run(python("pass"))
-        await node.until(lambda: node.attempts.pids() == {})
+        await node.until(lambda: node.attempts.holders.pids() == {})
 
 
 async def test_all_attempts_of_a_burst_run_and_end(agent):

@@ -177,7 +177,7 @@ async def read_all(node: Node):
     """All that a reader gets, and where the log ends; as long as there is more to read, others have their turns."""
     offset, read = 0, bytearray()
     while True:
-        window = await node.attempts.read_log("1", 1, offset, 256 * 1024, 5.0)
+        window = await node.attempts.access.read_log("1", 1, offset, 256 * 1024, 5.0)
         assert window.error == ""
         offset = window.next
         read += window.data

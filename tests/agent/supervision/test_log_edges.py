@@ -84,5 +84,5 @@ async def test_the_end_of_an_attempts_log_is_known_also_when_it_is_forgotten(age
         times_path(node.place().output).write_text("5.0 4\n")
         await node.attempts.forget("1", 1)
         assert times_path(node.place().output).exists()
-        found = await node.attempts.read_log("1", 1, Edge(tail=2), 0, 0.0)
+        found = await node.attempts.access.read_log("1", 1, Edge(tail=2), 0, 0.0)
         assert (found.next, found.lines, found.error) == (4, 2, "")

@@ -17,7 +17,7 @@ print("end", flush=True)
 
 
 async def read(node: Node, offset: int = 0, max_bytes: int = 1000, wait_s: float = 0.0, attempt: int = 1):
-    window = await node.attempts.read_log("1", attempt, offset, max_bytes, wait_s)
+    window = await node.attempts.access.read_log("1", attempt, offset, max_bytes, wait_s)
     return window.data, window.end, window.error
 
 
@@ -97,7 +97,7 @@ async def test_an_attempt_that_was_never_here_has_no_log(agent):
 @pytest.mark.parametrize("job_id", ["..", "../..", "/etc", "1/../2", ""])
 async def test_no_job_id_leads_out_of_the_attempts(agent, job_id):
     async with agent() as node:
-        window = await node.attempts.read_log(job_id, 1, 0, 100, 0.0)
+        window = await node.attempts.access.read_log(job_id, 1, 0, 100, 0.0)
         assert "was never on this node" in window.error
         assert window.data == b""
 

@@ -31,8 +31,8 @@ async def test_its_processes_are_found_and_told_of_with_the_gpus_that_they_have(
         status = node.status()
         assert (status.phase, status.orphan, status.started_at) == (RUNNING, True, 0.0)
         assert list(status.gpus) == ["GPU-0", "GPU-1"]
-        assert [piece.uuid for piece in node.attempts.allocation("1", 1)] == ["GPU-0", "GPU-1"]
-        assert set(node.attempts.pids()) == {("1", 1)}
+        assert [piece.uuid for piece in node.attempts.holders.allocation("1", 1)] == ["GPU-0", "GPU-1"]
+        assert set(node.attempts.holders.pids()) == {("1", 1)}
 
 
 async def test_no_other_attempt_of_the_job_starts_while_one_lives(agent):
@@ -53,7 +53,7 @@ async def test_once_nothing_is_left_of_it_its_exit_is_lost_and_its_gpus_are_prov
             process.signal(signal.SIGKILL)
         status = await node.end()
         assert (status.phase, status.lost, status.orphan) == (EXITED, True, True)
-        node.attempts.mark_freed("1", 1, {"GPU-1": "it is full"})
+        await node.prove_free(dirty={"GPU-1": "it is full"})
         assert (node.status().phase, list(node.status().dirty_gpus)) == (FREED, ["GPU-1"])
         await node.attempts.forget("1", 1)
         assert node.attempts.statuses() == []

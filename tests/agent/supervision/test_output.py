@@ -14,7 +14,7 @@ HELLO = "import os; print('hello from ' + os.environ['RANK'], flush=True)"
 
 
 async def read(node, rank=None, attempt=1):
-    window = await node.attempts.read_log("1", attempt, 0, 10_000, 0.0, rank)
+    window = await node.attempts.access.read_log("1", attempt, 0, 10_000, 0.0, rank)
     return window.data.decode()
 
 

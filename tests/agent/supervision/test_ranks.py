@@ -105,5 +105,5 @@ async def test_if_a_rank_cannot_start_none_stays(agent, disk):
 async def test_the_allocation_is_what_was_launched_on(agent):
     async with agent() as node:
         await node.attempts.launch(order(SLEEP, gpus=gpus(2, (1, 4))))
-        assert node.attempts.allocation("1", 1) == gpus(2, (1, 4))
-        assert node.attempts.allocation("1", 2) == ()
+        assert node.attempts.holders.allocation("1", 1) == gpus(2, (1, 4))
+        assert node.attempts.holders.allocation("1", 2) == ()

@@ -84,7 +84,7 @@ async def test_a_job_without_progress_starts_without_a_checkpoint(agent):
 async def test_two_clusters_on_one_disk_do_not_see_each_others_checkpoints(agent):
     async with agent() as node:
         publish(node, 1, 100)
-        node.attempts.cluster_id = "c2"
+        node.attempts.join("c2")
         status = await node.run(TELL, attempt=2, needs_checkpoint=True)
         assert status.refusal_cause == agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT
 

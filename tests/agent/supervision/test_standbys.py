@@ -153,7 +153,7 @@ async def test_every_rank_is_warm_that_a_process_was_ready_for(agent, script):
         await suspend(node, 1)
         assert await run(node, script, 2, "look", **ddp)
         await node.until(lambda: node.log(attempt=2).count("reported") == 2)
-        assert ready <= set(node.attempts.pids()["1", 2])
+        assert ready <= set(node.attempts.holders.pids()["1", 2])
         assert {rank["shown"]["RANK"] for rank in facts(node.log(attempt=2))} == {"0", "1"}
 
 

@@ -65,7 +65,7 @@ async def test_a_job_that_forks_a_thousand_children_is_ended_whole_while_the_age
     async with agent() as node:
         await node.launch(python(FORKS))
         await node.running(line="up")
-        mine = [stat for pid in node.attempts.pids_of("1", 1) if (stat := procfs.read_stat(pid)) is not None]
+        mine = [stat for pid in node.attempts.holders.pids_of("1", 1) if (stat := procfs.read_stat(pid)) is not None]
         assert len([stat for stat in mine if stat.command != HELPER]) == CHILDREN + 1
         stopping = asyncio.create_task(node.stop(grace_s=0.0))
         other = await node.run(["true"], job_id="2")

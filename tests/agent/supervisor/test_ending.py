@@ -2,7 +2,8 @@
 
 import math
 
-from ebbtide_agent.supervisor.ending import Due, Ending
+import pytest
+from ebbtide_agent.supervisor.ending import Due, Ending, all_failed, ended_after_others
 
 
 def ending(ranks: int) -> Ending:
@@ -131,3 +132,25 @@ def test_a_stop_after_a_failure_signals_nobody_twice_and_changes_no_blame():
     assert due(case, 101.0) is Due.NOTHING
     case.rank_ended(2, failed=True, now=102.0)
     assert (case.failed_rank, case.kill_at) == (1, 105.0)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "left_with", "counts"),
+    [
+        pytest.param(0, [1], 0, id="it succeeded"),
+        pytest.param(75, [1], 75, id="it says itself that it left"),
+        pytest.param(1, [0, 143], 143, id="those below it left, and it calls that a failure"),
+        pytest.param(-9, [143, 1], 1, id="one below it failed, and it had to be killed"),
+        pytest.param(1, [0], -15, id="that one below it succeeded says nothing of all"),
+        pytest.param(-15, [], -15, id="nobody knows how those below it ended"),
+    ],
+)
+def test_a_parent_that_was_ended_when_all_below_it_had_left_counts_as_these_do(returncode, left_with, counts):
+    assert ended_after_others(returncode, left_with, signum=15) == counts
+
+
+@pytest.mark.parametrize(
+    ("codes", "failed"), [([], False), ([1, 2], True), ([1, None], False), ([1, 143], False), ([1, -15], False)]
+)
+def test_those_that_were_asked_failed_only_if_each_of_them_says_so(codes, failed):
+    assert all_failed(codes) is failed

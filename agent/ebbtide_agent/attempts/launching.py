@@ -1,0 +1,226 @@
+"""Launches attempts: once all that they need is here, and never twice."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.accounts.accounts import MIN_UID, NoAccount
+from ebbtide_agent.accounts.lookup import account_of
+from ebbtide_agent.attempts import recovery
+from ebbtide_agent.attempts.orphans import Orphans
+from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.registry import Registry
+from ebbtide_agent.attempts.spawner import Spawner
+from ebbtide_agent.attempts.standbys import Standbys
+from ebbtide_agent.attempts.translation import in_workdir, intent_of, refusal
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.files.copying import Copy, NotCopied
+from ebbtide_agent.files.exchange import Exchange
+from ebbtide_agent.files.path_checks import is_folder
+from ebbtide_agent.files.required import ANSWER_S, missing
+from ebbtide_agent.files.snapshots import NotPlaced, Snapshots
+from ebbtide_agent.helper.asking import ask
+from ebbtide_agent.mps.sharing import NotShared, Sharing
+from ebbtide_agent.network import ANY, Network
+from ebbtide_agent.supervisor import lease
+
+log = logging.getLogger(__name__)
+
+# How many attempts get their checkpoints from other nodes at once; others wait.
+_COPIES = 2
+
+
+class Launching:
+    """Carries out orders to launch; whatever becomes of one is reported.
+
+    As root, it starts jobs of other accounts as these, but for accounts below `min_uid`.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        registry: Registry,
+        orphans: Orphans,
+        spawner: Spawner,
+        standbys: Standbys,
+        sharing: Sharing,
+        exchange: Exchange,
+        snapshots: Snapshots,
+        report: Callable[[agent_pb2.AttemptStatus], None],
+        fake_gpu_dir: Path | None = None,
+        network: Network = ANY,
+        min_uid: int = MIN_UID,
+    ) -> None:
+        self._places = places
+        self._registry = registry
+        self._orphans = orphans
+        self._spawner = spawner
+        self._standbys = standbys
+        self._sharing = sharing
+        self._exchange = exchange
+        self._snapshots = snapshots
+        self._report = report
+        self._fake_gpu_dir = None if fake_gpu_dir is None else fake_gpu_dir.resolve()
+        self._network = network
+        self._min_uid = min_uid
+        self._copying = asyncio.Semaphore(_COPIES)
+        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
+
+    async def launch(self, order: agent_pb2.Launch) -> None:
+        """Start the attempt; one that was started already is left as it is, and its status is reported again."""
+        key = (order.job_id, order.attempt)
+        known = self._registry.attempts.get(key)
+        if (status := self._orphans.status(key) if known is None else known.status) is not None:
+            self._report(status)
+            return
+        if key in self._copies:
+            return
+        try:
+            intent = self._intent_of(order)
+        except ValueError as error:
+            self._refuse(order, str(error))
+            return
+        place = self._places.attempt(order.job_id, order.attempt)
+        if place.path.exists():
+            self._launch_again(order, place)
+            return
+        try:
+            account = await account_of(order, self._min_uid)
+        except NoAccount as error:
+            self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
+            return
+        intent = replace(intent, account=account)
+        if order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths, account)):
+            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
+        elif order.move_checkpoint or order.spec.HasField("snapshot"):
+            # Not within the order: the next one may be to stop.
+            self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
+        else:
+            await self._launch_or_refuse(order, place, intent)
+
+    async def cancel(self, key: AttemptKey) -> None:
+        """Refuse an attempt that still waits for what it needs."""
+        copy = self._copies.pop(key, None)
+        if copy is None:
+            return
+        copy.cancel()
+        await asyncio.gather(copy, return_exceptions=True)
+        order = agent_pb2.Launch(job_id=key[0], attempt=key[1])
+        self._refuse(order, "it was asked to stop before all that it needs was here")
+
+    def waiting(self) -> frozenset[AttemptKey]:
+        """The attempts that wait for what they need."""
+        return frozenset(self._copies)
+
+    async def close(self) -> None:
+        """Launch nothing more."""
+        copies = list(self._copies.values())
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+
+    def _intent_of(self, order: agent_pb2.Launch) -> Intent:
+        assert self._places.cluster_id, "the cluster must be known before the first launch"
+        return intent_of(
+            order,
+            node_dir=self._places.node_dir,
+            checkpoint_root=self._places.checkpoint_root,
+            cluster_id=self._places.cluster_id,
+            fake_gpu_dir=self._fake_gpu_dir,
+            network=self._network,
+        )
+
+    async def _launch_with_copy(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
+        """Launch it once its working directory and its newest checkpoint are here; refuse if that cannot be."""
+        key = (order.job_id, order.attempt)
+        self._report(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
+        try:
+            if order.spec.HasField("snapshot"):
+                of_account = intent.account, self._places.workdirs_of_accounts
+                workdir = await self._snapshots.place(*key, order.spec.snapshot.digest, *of_account)
+                asked = ask(is_folder, order.spec.workdir, account=intent.account, within_s=ANSWER_S)
+                intent = in_workdir(intent, order.spec, workdir, has_own=await asked is True)
+            if order.move_checkpoint:
+                async with self._copying:
+                    name = await Copy(self._exchange, intent.job_dir, *key, intent.account).bring()
+                if not name and intent.needs_checkpoint:
+                    raise NotCopied("the node that had it has none that verifies")
+        except NotPlaced as error:
+            del self._copies[key]
+            cause = agent_pb2.REFUSAL_CAUSE_BAD_JOB if error.gone else agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+            self._refuse(order, f"its snapshot is not here: {error}", cause)
+        except NotCopied as error:
+            del self._copies[key]
+            reason = f"its checkpoint could not be copied: {error}"
+            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NOT_MOVED)
+        except Exception as error:  # whatever it is, such as the answer of a hostile node: the order is answered
+            log.exception("event=copy-failed job=%s attempt=%d", *key)
+            del self._copies[key]
+            self._refuse(order, f"what it needs could not be brought here: {_words(error)}")
+        else:
+            # No await between the two: it is among the ones or the others at all times.
+            del self._copies[key]
+            await self._launch_or_refuse(order, place, intent)
+
+    async def _launch_or_refuse(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
+        try:
+            await self._launch_new(place, intent)
+        except Exception as error:  # before there is a supervisor, whatever it is: the order is answered
+            log.exception("event=launch-failed job=%s attempt=%d", order.job_id, order.attempt)
+            self._registry.discard((order.job_id, order.attempt))
+            self._refuse(order, f"it could not be launched here: {_words(error)}")
+
+    async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:
+        # Before anything is awaited: the same order may come again at any time.
+        attempt = self._registry.add(place, intent)
+        self._report(attempt.status)
+        running = await self._registry.running_attempt(attempt)
+        if running is not None:
+            log.error("event=second-copy-refused job=%s attempt=%d running=%d", *attempt.key, running)
+            attempt.apply(recovery.record_refusal(place, intent, f"node still runs attempt {running}"))
+            return
+        if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, self._registry.renewed):
+            attempt.apply(recovery.record_refusal(place, intent, "its lease is over: the master was not heard in time"))
+            return
+        try:
+            intent = attempt.intent = replace(await self._sharing.prepare(intent), leased_at=self._registry.renewed)
+            channel = await self._standbys.take(intent) or await self._spawner.spawn()
+        except NotShared as refused:
+            attempt.apply(recovery.record_refusal(place, intent, str(refused)))
+            return
+        except OSError as error:
+            attempt.apply(recovery.record_refusal(place, intent, f"cannot start a supervisor: {error}"))
+            return
+        try:
+            await attempt.supervise(channel)
+        except OSError as error:  # a supervisor may have the order, and is followed like one that another agent left
+            log.error("event=order-not-passed job=%s attempt=%d error=%r", *attempt.key, str(error))
+            attempt.recover()
+
+    def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
+        """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
+        or it was forgotten, or what it left is damaged. It is not started in any case."""
+        intent = None if place.is_forgotten() else recovery.read_intent(place)
+        if intent is None:
+            self._refuse(order, f"attempt {order.attempt} was already on this node")
+        else:
+            self._registry.adopt(place, intent)
+
+    def _refuse(
+        self,
+        order: agent_pb2.Launch,
+        reason: str,
+        cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED,
+    ) -> None:
+        """Answer an order that leaves no trace here."""
+        log.error("event=launch-refused job=%s attempt=%d reason=%r", order.job_id, order.attempt, reason)
+        self._report(refusal(order, reason, cause))
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,141 @@
+"""The attempts that are known here: those that were launched, and those that an earlier agent has left."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_agent.attempts import recovery, survivors
+from ebbtide_agent.attempts.orphans import Orphans
+from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.release import Gpus
+from ebbtide_agent.attempts.standbys import Standbys
+from ebbtide_agent.attempts.supervised import Supervised
+from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.mps.sharing import Sharing
+
+log = logging.getLogger(__name__)
+
+# How long the start waits for what adopted supervisors have to say; one may be reading a large checkpoint just then.
+_ADOPTION_S = 5.0
+
+
+class Registry:
+    """Each attempt under a supervisor of its own, which outlives this object and its process.
+
+    `report` is called on the event loop with the whole status after every change.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        orphans: Orphans,
+        standbys: Standbys,
+        sharing: Sharing,
+        gpus: Gpus,
+        report: Callable[[agent_pb2.AttemptStatus], None],
+    ) -> None:
+        self._node_dir = places.node_dir
+        self._orphans = orphans
+        self._standbys = standbys
+        self._sharing = sharing
+        self._gpus = gpus
+        self._report = report
+        self._attempts: dict[AttemptKey, Supervised] = {}
+        self.attempts: Mapping[AttemptKey, Supervised] = MappingProxyType(self._attempts)
+        self.renewed = 0.0  # when was sent what the master acknowledged last (CLOCK_BOOTTIME)
+        self._unaccounted = frozenset[AttemptKey]()  # attempts that have processes here, but no directory any more
+
+    async def adopt_all(self) -> None:
+        """Adopt every attempt that is on disk, and take care of those of which there are only processes.
+
+        Raises OSError.
+        """
+        for place, intent in await asyncio.to_thread(recovery.read_intents, self._node_dir):
+            self.adopt(place, intent)
+        adopted = [asyncio.ensure_future(attempt.settled.wait()) for attempt in self._attempts.values()]
+        if adopted:
+            _, pending = await asyncio.wait(adopted, timeout=_ADOPTION_S)
+            for waiter in pending:
+                waiter.cancel()
+        try:
+            await self._look_for_unaccounted()
+        except (OSError, ValueError, RuntimeError):  # no descriptors, threads or sense in /proc: attempts are adopted
+            log.exception("event=orphans-unknown")
+
+    async def close(self) -> None:
+        """Let go of them; running attempts go on."""
+        await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
+
+    def add(self, place: AttemptDir, intent: Intent) -> Supervised:
+        """Follow an attempt that is about to be launched."""
+        attempt = Supervised(place, intent, self._changed, self._sharing.verdict, self._gpus)
+        self._attempts[attempt.key] = attempt
+        return attempt
+
+    def adopt(self, place: AttemptDir, intent: Intent) -> None:
+        """Follow an attempt that may have a supervisor already."""
+        attempt = self.add(place, intent)
+        self._sharing.adopt(intent)
+        attempt.recover()
+
+    def discard(self, key: AttemptKey) -> None:
+        """Drop an attempt that could not be launched."""
+        del self._attempts[key]
+
+    def forget(self, key: AttemptKey) -> None:
+        """Drop everything of an attempt that is over but its log. Raises OSError."""
+        known = self._attempts.get(key)
+        if known is None:
+            self._orphans.forget(key)
+            return
+        if not known.is_over:
+            log.warning("event=forget-ignored reason=still-running job=%s attempt=%d", *key)
+            return
+        known.forget()
+        del self._attempts[key]
+
+    def renew(self, at: float) -> None:
+        """The master has acknowledged what was sent at that time (CLOCK_BOOTTIME): whatever has a lease may go on."""
+        self.renewed = max(self.renewed, at)
+        for attempt in self._attempts.values():
+            attempt.renew(self.renewed)
+
+    def fail(self, key: AttemptKey, failure: str) -> None:
+        """End an attempt whose MPS server has failed."""
+        attempt = self._attempts.get(key)
+        if attempt is not None and not attempt.is_over:
+            attempt.fail(failure)
+
+    async def running_attempt(self, launching: Supervised) -> int | None:
+        """The attempt of this job that has processes here, if one has, whatever became of its directory and lock."""
+        job_id = launching.intent.job_id
+        for attempt in self._attempts.values():
+            if attempt.intent.job_id == job_id and attempt is not launching and not attempt.is_over:
+                return attempt.intent.attempt
+        if all(job != job_id for job, _ in self._unaccounted):
+            return None
+        still_running = await self._look_for_unaccounted(launching.key)
+        return next((attempt for job, attempt in still_running if job == job_id), None)
+
+    async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
+        """Attempts that have processes here, while none that is known could have them."""
+        running = await apart(partial(survivors.by_any_sign, self._node_dir))
+        accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
+        self._unaccounted = frozenset(running.keys() - accounted)
+        known = self._attempts.keys() - {launching}  # how these ended is known, whoever has something of them still
+        await self._orphans.take({key: running[key] for key in self._unaccounted - known})
+        return self._unaccounted
+
+    def _changed(self, status: agent_pb2.AttemptStatus) -> None:
+        attempt = self._attempts.get((status.job_id, status.attempt))
+        if attempt is not None:
+            self._standbys.consider(attempt)
+        if attempt is not None and attempt.is_over:
+            self._sharing.left(attempt.key)
+        self._report(status)

@@ -1,0 +1,76 @@
+"""What lies in the checkpoint directory when an attempt is asked to leave, and what is cut short when writers die."""
+
+import math
+import selectors
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.worker import Worker
+from ebbtide_agent.supervisor import evidence
+from ebbtide_agent.supervisor.evidence import Contents
+
+# What the look may take before the stop signal is sent.
+_LOOK_S = 1.0
+
+
+class CheckpointLook:
+    """Looks once, with the user's rights, in a helper's process, while the supervisor goes on."""
+
+    def __init__(self, intent: Intent, selector: selectors.BaseSelector, worker: Worker) -> None:
+        self._intent = intent
+        self._selector = selector
+        self._worker = worker
+        self._errand: Errand[Any] | None = None
+        self._directory = intent.checkpoint_dir  # where it really is, once that is known
+        self.contents: Contents | None = None  # None: nobody knows
+        self.arguments: dict[int, list[str]] = {}  # of interpreters, at that moment
+
+    @property
+    def deadline(self) -> float:
+        """When it is not waited for any more, on the monotonic clock."""
+        return math.inf if self._errand is None else self._errand.deadline
+
+    def begin(self, grace_s: float, interpreters: list[int]) -> None:
+        """Find out what is there now, and what these interpreters were started with. Raises OSError."""
+        asked = str(self._intent.checkpoint_dir), interpreters
+        within_s = min(_LOOK_S, grace_s / 2)
+        looking = Errand(evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker)
+        self._errand = looking
+        self._selector.register(looking, selectors.EVENT_READ, self._hear)
+
+    def goes_on(self, now: float) -> bool:
+        """Whether it is still to be waited for."""
+        if self._errand is not None and now >= self._errand.deadline:
+            self.give_up()
+        return self._errand is not None
+
+    def give_up(self) -> None:
+        """Wait for it no more."""
+        if self._errand is not None:
+            self._selector.unregister(self._errand)
+            self._errand.drop()
+            self._errand = None
+
+    def being_written(self, pids: list[int], others_left: bool) -> frozenset[str]:
+        """Checkpoint files that are cut short when these die.
+
+        Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        """
+        writing = evidence.being_written(self._directory, pids)
+        before = frozenset() if self.contents is None else self.contents.paths()
+        return writing - before if others_left else writing
+
+    def _hear(self) -> None:
+        if self._errand is not None and self._errand.hear():
+            self._selector.unregister(self._errand)
+            looking, self._errand = self._errand, None
+            with suppress(OSError, LookupError, TypeError, ValueError):
+                found = looking.end()
+                if not isinstance(found, Unknown):
+                    self.contents = Contents.from_json(found["files"])
+                    self._directory = Path(found["real"])
+                    self.arguments = {int(pid): list(map(str, of)) for pid, of in found["arguments"].items()}

@@ -1,0 +1,223 @@
+"""Asking an attempt's processes to leave: those that take part through the SDK, and the others by the signal.
+
+Which process is asked when is decided by `processes.asking`, and when all are killed, by `ending`.
+"""
+
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from ebbtide_protos.process import Identity
+
+from ebbtide_agent.contract.intent import Intent, SignalTarget
+from ebbtide_agent.processes import process_tree, procfs
+from ebbtide_agent.processes.asking import Asking, Process, Step, Tree
+from ebbtide_agent.processes.process_tree import descendants
+from ebbtide_agent.supervisor import clues
+from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
+from ebbtide_agent.supervisor.ending import LEADER, Ending, all_failed, ended_after_others
+from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.participants import Participants
+from ebbtide_agent.supervisor.status import Exit
+
+
+class Leaving:
+    """Passes the request on, and notes who was asked, who of these could do something about it, and how they ended."""
+
+    def __init__(
+        self,
+        intent: Intent,
+        signum: int,
+        ranks: Mapping[int, Rank],
+        ending: Ending,
+        outcome: Exit,
+        look: CheckpointLook,
+        selector: selectors.BaseSelector,
+        participants: socket.socket,
+        own: Callable[[], list[int]],
+    ) -> None:
+        """`ranks` are the launched processes that run, by pid; `own` lists the children of this process, without those
+        that are none of the attempt's, or hear of its end otherwise."""
+        self._intent = intent
+        self._signum = signum
+        self._ranks = ranks
+        self._ending = ending
+        self._exit = outcome
+        self._look = look
+        self._selector = selector
+        self._own = own
+        self._me = os.getpid()
+        self._participants = Participants(selector, participants, self._join)
+        self._asking: Asking | None = None  # once the request to leave was passed on
+        # Who was asked to leave and can do it by itself, and with which return code it did, where that is known.
+        self._handlers: dict[Identity, int | None] = {}
+        self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
+        self._ended: set[int] = set()  # because all below them had left
+        self._drivers: set[Identity] = set()  # that are kept, though no shells
+        self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
+        self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
+
+    @property
+    def next_at(self) -> float:
+        """When somebody's turn to be asked comes next, on the monotonic clock."""
+        return math.inf if self._asking is None else self._asking.next_at()
+
+    def prepare(self, grace_s: float) -> None:
+        """Find out what is in the checkpoint directory before anybody is asked, while no shell begins anything more."""
+        if grace_s == 0.0:
+            return  # nobody is to write anything any more
+        self._keep()
+        with suppress(OSError):
+            self._look.begin(grace_s, process_tree.interpreters(self._own()))
+
+    def begin(self) -> None:
+        """Pass the request to leave on to those who are to know."""
+        now = time.monotonic()
+        if self._intent.signal_target is SignalTarget.AUTO:
+            self._participants.tell_all(max(0.0, self._ending.kill_at - now))
+            self._asking = Asking()
+            self._keep()
+            tree = self._tree()
+            reached = self._perform_first(self._asking.begin(tree, now), tree)
+        else:
+            reached = self._signal_exactly()
+        self._ending.signalled()
+        if self._ending.failed_rank is None:
+            self._exit.delivered = reached and LEADER in self._ending.running
+
+    def go_on(self, now: float, *, over: bool) -> None:
+        """Ask those whose turn has come: somebody who was asked has ended, or has had time for it.
+
+        Nobody is, once it is `over` with all of them.
+        """
+        ended = self._note_ended()
+        if self._asking is None or over or not (ended or now >= self._asking.next_at()):
+            return
+        if self._keeps:
+            candidates = self._asking.may_be_drivers(self._tree())
+            self._drivers |= process_tree.keep_drivers(self._me, candidates, self._signum)
+        while time.monotonic() < self._ending.kill_at:  # a job may have as many new handlers as it likes
+            tree = self._tree()
+            if self._note_ended():
+                continue  # to end the parent of a process that has just left would be to lose how that ended
+            if not (step := self._asking.go_on(tree, now)):
+                return
+            self._perform(step, others_left=True)
+
+    def handlers_live(self) -> bool:
+        """Whether processes that were asked, and can leave by themselves, still run, and no launched one does."""
+        return not self._ending.running and any(process.is_alive() for process in self._handlers)
+
+    def rank_ended(self, process: Identity, returncode: int) -> int:
+        """Note how a launched process ended; the return code that counts."""
+        self._note_left(process, returncode)
+        return (
+            ended_after_others(returncode, self._left_with, self._signum) if process.pid in self._ended else returncode
+        )
+
+    def failed_to_save(self) -> bool:
+        """Whether all who were asked, parents of those aside, ended with an exit code that says that they failed."""
+        return all_failed([code for process, code in self._handlers.items() if process.pid not in self._ended])
+
+    def note_killing(self, handlers_live: bool) -> None:
+        """Those who are left will die: note whether that is early, and what they are writing."""
+        if self._ending.stop_requested_at is None:
+            return
+        died = bool(self._ending.running or handlers_live)
+        self._exit.killed = died and not self._exit.memory_failure
+        if self._exit.killed:
+            self._exit.clues += clues.of_killing(self._tree(), {process.pid for process in self._awaited})
+        self.cut_short |= self._look.being_written(descendants(self._me), not died)
+
+    def close(self) -> None:
+        """Hear of nobody any more."""
+        self._participants.close()
+        for process in list(self._awaited):
+            self._forget(process)
+
+    def _signal_exactly(self) -> bool:
+        """Signal whom the user named; whether that reached anybody."""
+        launched = [rank.identity.pid for rank in self._ranks.values()]
+        tree = self._tree()
+        named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
+        handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
+        return self._perform_first(Step(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
+
+    def _perform_first(self, step: Step, tree: Tree) -> bool:
+        reached = self._perform(step)
+        if self._exit.stop_requested:
+            self._exit.clues += clues.of_request(tree, step, self._signum)
+        return reached
+
+    def _note_ended(self) -> bool:
+        """Note how those have ended that were asked, as far as nobody has buried them; whether any has."""
+        ended = [process for process in self._awaited if not process.is_alive()]
+        for process in ended:
+            if (returncode := procfs.returncode(process.pid)) is not None:
+                if process.pid not in self._ended:  # how a parent ends that was ended says nothing of those below it
+                    self._left_with.append(returncode)
+                self._note_left(process, returncode)
+            self._forget(process)
+        return bool(ended)
+
+    def _note_left(self, process: Identity, returncode: int) -> None:
+        if process in self._handlers:
+            self._handlers[process] = returncode
+
+    def _join(self, pid: int) -> None:
+        """A process has said that it answers; it was asked already, if anybody was."""
+        if self._asking is not None:
+            self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
+
+    def _perform(self, step: Step, *, others_left: bool = False) -> bool:
+        """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
+        dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
+        self.cut_short |= self._look.being_written(dying, others_left)
+        asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
+        asked += process_tree.signal_below(self._me, step.signal, self._signum)
+        process_tree.signal_below(self._me, step.kill, signal.SIGKILL)
+        process_tree.signal_below(self._me, step.release, signal.SIGCONT)
+        for process in asked:
+            self._await(process)
+        self._ended |= {*step.parents}
+        able = [process for process in asked if process.pid in step.handlers]
+        for process in able:
+            self._handlers.setdefault(process, None)
+        if self._exit.stop_requested:
+            self._exit.caught |= bool(able)
+        return bool(asked)
+
+    def _await(self, process: Identity) -> None:
+        """Look as soon as it has ended, whoever buries it."""
+        if process not in self._awaited:
+            with suppress(ProcessLookupError):
+                self._awaited[process] = descriptor = os.pidfd_open(process.pid)
+                self._selector.register(descriptor, selectors.EVENT_READ, _do_nothing)
+
+    def _forget(self, process: Identity) -> None:
+        descriptor = self._awaited.pop(process)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def _tree(self) -> dict[int, Process]:
+        answering = self._participants.answering()
+        return process_tree.tree(self._own(), self._signum, answering, self._look.arguments, self._drivers)
+
+    def _keep(self) -> None:
+        """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
+        if self._keeps:
+            self._drivers |= process_tree.keep(self._me, self._own, self._signum)
+
+    @property
+    def _keeps(self) -> bool:
+        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
+        return by_us and LEADER in self._ending.running
+
+
+def _do_nothing(*_: object) -> None:
+    pass

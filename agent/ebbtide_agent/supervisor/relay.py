@@ -1,0 +1,117 @@
+"""What the job says, taken over into the attempt's status, kept for its next attempt, and told to the agent."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.processes import process_tree
+from ebbtide_agent.supervisor.control import Control
+from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.output import Output
+from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.status import Status
+
+# Progress goes to the agent at most this often.
+PROGRESS_S = 0.3
+
+
+class Relay:
+    """Listens to reports and to the output; progress waits for its turn."""
+
+    def __init__(
+        self,
+        place: AttemptDir,
+        leader: Rank,
+        ranks: Mapping[int, Rank],
+        reports: Reports,
+        output: Output,
+        status: Status,
+        control: Control,
+        own: Callable[[], list[int]],
+    ) -> None:
+        """`ranks` are the launched processes that run, by pid; `own` lists the attempt's children of this process."""
+        self._place = place
+        self._leader = leader
+        self._ranks = ranks
+        self._reports = reports
+        self._output = output
+        self._status = status
+        self._control = control
+        self._own = own
+        self._told_at = -math.inf
+        self._untold = False  # progress that waits for its turn
+        self._earlier_cpu_s: float | None = None  # of what its shells have run before its first step
+        self._checkpoints_at_stop: int | None = None  # None: no stop was requested
+        self.checkpoint_at: float | None = None  # when the first one after the stop request was published
+
+    @property
+    def next_at(self) -> float:
+        """When there is something to do next, on the monotonic clock."""
+        return min(self._output.next_at, self._told_at + PROGRESS_S if self._untold else math.inf)
+
+    def hear(self) -> None:
+        """Take in what has arrived."""
+        if self._reports.read():
+            self.note_checkpoint()
+            self._note_told()
+            self._note_first_step()
+            self._note_port()
+            self._untold = True
+
+    def note_stop(self) -> None:
+        """What was published before now does not answer the request to stop."""
+        self._checkpoints_at_stop = self._reports.checkpoints
+
+    def note_checkpoint(self) -> None:
+        """Remember when the first checkpoint after the stop request was reported."""
+        before = self._checkpoints_at_stop
+        if before is not None and self.checkpoint_at is None and self._reports.checkpoints > before:
+            self.checkpoint_at = time.monotonic()
+
+    def note_start(self) -> None:
+        """Take over what the first rank has said of the way to its first step."""
+        if self._reports.start is not None:
+            earlier_cpu_s = self._earlier_cpu_s or 0.0
+            self._status.start = replace(self._reports.start, warm=self._leader.is_warm, earlier_cpu_s=earlier_cpu_s)
+
+    def look_at_output(self) -> None:
+        """Look into what was printed, if it is time to."""
+        if self._output.look(time.monotonic()):
+            self._status.log_matches = list(self._output.matches)
+            self._control.publish(self._status.to_json())
+
+    def tell_progress(self) -> None:
+        """Tell what was heard, if it is time to."""
+        now = time.monotonic()
+        if not self._untold or now < self._told_at + PROGRESS_S:
+            return
+        self._untold, self._told_at = False, now
+        self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
+        self.note_start()
+        self._control.publish(self._status.to_json())
+
+    def _note_first_step(self) -> None:
+        """Measure what its shells have run before: whether a resume repeats that, shows when it is measured again."""
+        start = self._reports.start
+        if start is not None and start.stepped_at and self._earlier_cpu_s is None:
+            self._earlier_cpu_s = process_tree.earlier_cpu_s(self._own())
+
+    def _note_port(self) -> None:
+        """Keep the port that its server was told to listen on, for tunnels."""
+        if self._reports.port is not None:
+            with suppress(OSError):
+                self._place.record_port(self._reports.port)
+            self._reports.port = None
+
+    def _note_told(self) -> None:
+        """Keep for the next attempt what a launched process, and no other of the job's, has said of its start."""
+        told, status = self._reports.told, self._status
+        rank = None if told is None else self._ranks.get(told["pid"])
+        if told is None or rank is None or status.told:
+            return
+        with suppress(OSError):  # e.g. the disk is full: the next attempt will start cold
+            self._place.record_told(told)
+            status.told = True
